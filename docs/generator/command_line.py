@@ -42,7 +42,7 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def _command(name: str, command: Any) -> str:
     parts = [f"\n### {name}\n\n{_paragraphs(command.help)}\n"]
-    parts.append(f"\n```text\ntaskframework {EXAMPLES[name]}\n```\n\n")
+    parts.append(f"\n```text\ntaskframework {EXAMPLES.get(name, name)}\n```\n\n")
     parts.append(
         table(("Argument or option", "Meaning"), (_row(option) for option in command.params if not _hidden(option)))
     )

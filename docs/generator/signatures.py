@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -40,7 +41,8 @@ def _listed(parameters: list[inspect.Parameter]) -> str:
 
 def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
     if isinstance(parameter.annotation, str):
-        parameter = parameter.replace(annotation=_AsWritten(parameter.annotation))
+        # What is rare concerns the stores alone.
+        parameter = parameter.replace(annotation=_AsWritten(re.sub(r"^Rare\[(.*)\]$", r"\1", parameter.annotation)))
     if not isinstance(parameter.default, _SHOWN) and parameter.default is not parameter.empty:
         parameter = parameter.replace(default=_AsWritten("..."))
     return parameter

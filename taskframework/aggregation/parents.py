@@ -71,6 +71,7 @@ class SubtaskReporter:
         #: more, after it has published its end.
         self._done = Sequences()
         self._reporting = Background()
+        self._is_finishing = False
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for the ends of tasks."""
@@ -106,9 +107,14 @@ class SubtaskReporter:
 
     async def finished(self) -> None:
         """Wait until what was heard is reported, or left to the repair; pauses end at once."""
-        for reported in self._parents.values():
-            reported.is_last.set()
-        await self._reporting.finished()
+        # What is heard meanwhile makes no pause either: a clock that stands still would never end it.
+        self._is_finishing = True
+        try:
+            for reported in self._parents.values():
+                reported.is_last.set()
+            await self._reporting.finished()
+        finally:
+            self._is_finishing = False
 
     def _parent(self, parent_id: str) -> _Reported:
         if parent_id not in self._parents:
@@ -128,7 +134,8 @@ class SubtaskReporter:
                 self._done.raise_all(ended)
                 for then in told:
                     then()
-                await self._pause(reported)
+                if not self._is_finishing:
+                    await self._pause(reported)
                 if not (reported.ended or reported.is_asked):
                     return
         except StoreError as error:

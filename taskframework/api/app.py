@@ -126,6 +126,9 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
         redoc_url=None,
         # A redirect would lose the body of a careless client without a word.
         redirect_slashes=False,
+        # FastAPI would make three spans of each request: of probes and scrapes too, and with what the query says.
+        # Releases of it that make none pass over this.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         # As they are. `include_router` makes each one anew at the first request, which then takes a tenth of a second.
         routes=[route for router in routers for route in router.routes],
     )

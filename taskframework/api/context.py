@@ -21,7 +21,7 @@ from taskframework.brokers.base import Broker
 from taskframework.errors import StoreOnlyError, TaskNotFoundError
 from taskframework.model.query import Page
 from taskframework.settings import Settings
-from taskframework.telemetry import is_tracing, span, trace_named
+from taskframework.telemetry import current_trace_id, is_tracing, span, trace_named
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.wiring.store_services import StoreServices
 
@@ -117,8 +117,10 @@ def page_response(page: Page[Entry], view: Callable[[Entry], Any]) -> Response:
 
 @contextmanager
 def trace_of(request: Request, name: str) -> Iterator[None]:
-    """Continue the caller's trace, so that the message and the execution belong to it."""
-    traceparent = request.headers.get("traceparent")
+    """Continue the caller's trace, so that the message and the execution belong to it. The program around a mounted
+    interface may have a span of this request already, and has continued it then.
+    """
+    traceparent = request.headers.get("traceparent") if current_trace_id() is None else None
     if is_tracing() or traceparent is None:
         with span(name, SpanKind.SERVER, traceparent, {"http.request.method": request.method}):
             yield

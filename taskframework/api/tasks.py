@@ -69,20 +69,7 @@ class TaskQuery(BatchQuery):
 
     @property
     def filter(self) -> TaskFilter:
-        return TaskFilter(
-            self.status,
-            self.task_type,
-            self.parent_task_id,
-            self.stream,
-            created_after=self.created_after,
-            created_before=self.created_before,
-            finished_after=self.finished_after,
-            finished_before=self.finished_before,
-            correlation_id=self.correlation_id,
-            idempotency_key=self.idempotency_key,
-            error=self.error,
-            fingerprint=self.fingerprint,
-        )
+        return TaskFilter(**self.model_dump(include=set(TaskFilter.__dataclass_fields__)))
 
 
 @router.post(

@@ -235,8 +235,9 @@ async def _lack(store: TaskStore, task_id: str) -> str:
 
 def _problem(undriven: Sequence[str]) -> str:
     number = f"{len(undriven)} or more" if len(undriven) == _MOST_NAMED else str(len(undriven))
+    tasks = "task" if len(undriven) == 1 else "tasks"
     return (
-        f"{number} live tasks are without a driver, so nothing will ever move them: {', '.join(undriven)}. This is a "
+        f"{number} live {tasks} without a driver, so nothing will ever move them: {', '.join(undriven)}. This is a "
         "defect: keep their documents for a report, then cancel them and submit them again. A RUNNING one has no "
         "worker that could end it after a cancel: delete its document from the store instead."
     )

@@ -101,6 +101,8 @@ class TaskCalls(Calls):
         status: TaskStatus | str | None = None,
         task_type: str | None = None,
         user_id: str | None = None,
+        parent_task_id: str | None = None,
+        stream: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         finished_after: datetime | None = None,
@@ -116,6 +118,8 @@ class TaskCalls(Calls):
             status: only tasks in this status.
             task_type: only tasks of this type.
             user_id: only tasks of this user; another than the key's needs the right to act for users.
+            parent_task_id: only sub-tasks of this task.
+            stream: only tasks of the stream with this key.
             created_after: only tasks that were submitted at this time or later.
             created_before: only tasks that were submitted earlier than this.
             finished_after: only tasks that ended at this time or later. For this and the rest there is no index: with
@@ -130,6 +134,8 @@ class TaskCalls(Calls):
             "status": status,
             "task_type": task_type,
             "user_id": user_id,
+            "parent_task_id": parent_task_id,
+            "stream": stream,
             "created_after": created_after and created_after.isoformat(),
             "created_before": created_before and created_before.isoformat(),
             "finished_after": finished_after and finished_after.isoformat(),

@@ -50,7 +50,7 @@ ALERTS = (
         "max(tasks_undriven) > 0",
         "5m",
         "critical",
-        '{{ $value | printf "%.0f" }} live tasks have nothing that would move them on',
+        'Live tasks that nothing would move on: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkNoWorker",
@@ -58,21 +58,21 @@ ALERTS = (
         " and on (task_type) max by (task_type) (tasks_workers) == 0",
         "2m",
         "critical",
-        '{{ $value | printf "%.0f" }} messages of {{ $labels.task_type }} wait, and no worker runs this type',
+        'No worker runs {{ $labels.task_type }}; messages that wait: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkWorkerLost",
         "max(tasks_workers_lost) > 0",
         "1m",
         "warning",
-        '{{ $value | printf "%.0f" }} workers were killed, are frozen or cannot reach the store',
+        'Workers that were killed, are frozen or cannot reach the store: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkStreamHalted",
         "max(tasks_halted_streams) > 0",
         "5m",
         "warning",
-        '{{ $value | printf "%.0f" }} streams wait for somebody, since a task of each failed',
+        'Streams that wait for somebody, since a task of theirs failed: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkWorkerRestarts",
@@ -100,14 +100,15 @@ ALERTS = (
         f"sum by (task_type) ({grown('tasks_dlq_entered_total', '15m')}) > 0",
         "0m",
         "warning",
-        '{{ $value | printf "%.0f" }} tasks of {{ $labels.task_type }} became dead letters in 15 minutes',
+        'Tasks of {{ $labels.task_type }} that became dead letters in 15 minutes: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkQueueWait",
         "histogram_quantile(0.95, sum by (le, task_type, lane) (rate(tasks_queue_wait_seconds_bucket[10m]))) > 300",
         "10m",
         "warning",
-        "Tasks of {{ $labels.task_type }} ({{ $labels.lane }}) wait for {{ $value | humanizeDuration }} (p95)",
+        # Without the value, which is an estimate: five minutes is the bound of a bucket, so the comparison is exact.
+        "One of twenty tasks of {{ $labels.task_type }} ({{ $labels.lane }}) waits longer than five minutes",
     ),
     Alert(
         "TaskframeworkStaleWrites",
@@ -125,7 +126,9 @@ ALERTS = (
     ),
     Alert(
         "TaskframeworkRepairFails",
-        f"sum by (instance, repair) ({grown('tasks_repairs_failed_total', '15m')}) > 10",
+        # An outage of the store fails all repairs of all processes, and has an alert of its own.
+        f"sum by (instance, repair) ({grown('tasks_repairs_failed_total', '15m')}) > 10"
+        " and on (instance) min by (instance) (min_over_time(tasks_store_available[15m])) == 1",
         "15m",
         "warning",
         'Repair {{ $labels.repair }} of {{ $labels.instance }} failed {{ $value | printf "%.0f" }} times in 15 minutes',

@@ -30,8 +30,9 @@ from taskframework.model.events import (
     TaskWaitingEvent,
 )
 
-#: Upper bounds of the histograms' buckets, in seconds: from a claim at once to a task of an hour.
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+#: Upper bounds of the histograms' buckets, in seconds: from a claim at once to a task of an hour. Where one is far
+#: above the one before, a quantile that Prometheus estimates is far above what anybody waited.
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 T = TypeVar("T", bound=Collector)

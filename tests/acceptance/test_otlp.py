@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -51,18 +52,21 @@ def receiver() -> Iterator[Receiver]:
         thread.join(10)
 
 
-def test_the_spans_of_a_task_are_one_trace_at_the_collector(folder: Folder, receiver: Receiver) -> None:
+def test_the_spans_of_a_task_are_one_trace_at_the_collector_and_the_only_ones(
+    folder: Folder, receiver: Receiver
+) -> None:
     settings = {"TASKFRAMEWORK_OBSERVABILITY__OTLP_ENDPOINT": receiver.endpoint, "TASKFRAMEWORK_APP__SOURCE": "shop"}
     dev = folder.start("dev", "--app", "program", "--port", "0", env=settings)
     ready = dev.event("ready")
     address = f"http://{ready['host']}:{ready['port']}"
     folder.run("submit", "count-words", '{"text": "one two"}', "--wait", "--api", address)
+    for path in ("/healthz", "/readyz", "/metrics", "/api/v1/tasks?error=bank"):
+        assert httpx.get(f"{address}{path}").status_code == 200
     assert dev.end() == 0, "what is left is sent at the end"
     assert {path for path, _ in receiver.taken} == {"/v1/traces"}
     resources = [resource for _, request in receiver.taken for resource in request.resource_spans]
     names = {it.value.string_value for one in resources for it in one.resource.attributes if it.key == "service.name"}
     assert names == {"shop"}
     spans = [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
-    of_the_task = [span for span in spans if span.name in ("publish count-words", "process count-words")]
-    assert {span.name for span in of_the_task} == {"publish count-words", "process count-words"}
-    assert len({span.trace_id for span in of_the_task}) == 1
+    assert sorted(span.name for span in spans) == ["process count-words", "publish count-words", "submit"]
+    assert len({span.trace_id for span in spans}) == 1

@@ -33,7 +33,7 @@ def finding_of_undriven(folder: Folder, env: Mapping[str, str]) -> None:
     problems = {finding["part"]: finding["problems"] for finding in found["findings"] if finding["problems"]}
     assert problems.keys() == {"tasks"}, problems
     (problem,) = problems["tasks"]
-    assert problem.startswith("2 live tasks are without a driver, so nothing will ever move them: ")
+    assert problem.startswith("2 live tasks without a driver, so nothing will ever move them: ")
     assert "unsent (QUEUED, without dispatch (next_dispatch_at) and outbox (publish_at))" in problem
     assert "unleased (RUNNING, without lease (lease.expires_at))" in problem
     assert "keep their documents for a report, then cancel them and submit them again" in problem

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import structlog
 from blockbuster import BlockBuster
+from httpx import ASGITransport, AsyncClient
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -33,6 +34,8 @@ from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
+
+_HERE = "http://localhost"
 
 
 class Logs(BackgroundTaskExecutable[None, None]):
@@ -97,6 +100,18 @@ async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMe
     assert process.attributes["messaging.operation.type"] == "process"
     assert heard[0].traceparent is not None
     assert f"{root.trace_id:032x}" in heard[0].traceparent
+
+
+async def test_a_submission_over_http_is_below_the_span_that_the_program_around_has_of_the_request(
+    run: Run, spans: InMemorySpanExporter
+) -> None:
+    async with run() as framework, AsyncClient(transport=ASGITransport(create_app(framework)), base_url=_HERE) as http:
+        with trace.get_tracer("test").start_as_current_span("request") as request:
+            body = {"task_type": "count-words", "parameters": {"text": "a b"}}
+            await http.post("/api/v1/tasks", json=body, headers={"traceparent": f"00-{1:032x}-{2:016x}-01"})
+    [submit] = [span for span in spans.get_finished_spans() if span.name == "submit"]
+    assert submit.parent is not None
+    assert submit.parent.span_id == request.get_span_context().span_id
 
 
 @task("fails-somewhere", max_attempts=1)

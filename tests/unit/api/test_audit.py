@@ -65,7 +65,9 @@ async def test_every_change_by_an_operator_is_noted(unlocked: Api) -> None:
         for method, operation in methods.items()
         if method != "get" and (path.startswith(ADMIN) or path in (f"{TASKS}/retry", f"{TASKS}/cancel"))
     }
-    assert changes == NOTED.keys(), "a new operation needs a note"
+    assert changes == NOTED.keys(), (
+        "a new operation is audited by `noted` in its route, and has what that notes in `NOTED` here"
+    )
     for name, (method, path, body, action) in NOTED.items():
         address = f"{ADMIN}{path}".replace("/admin/..", "")
         answer = await unlocked.request(method, address, json=body, headers={"X-Reason": "R"})

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from taskframework.console.routes import PREFIX, files
+from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
 from tests.unit.api.conftest import Api, problem_of
 
 _TEXTS = {path: file.content.decode() for path, file in files().items()}
@@ -24,6 +25,13 @@ async def test_the_page_is_at_the_root_and_lets_nothing_foreign_in(api: Api) -> 
     assert "<style" not in page.text
     assert " style=" not in page.text
     assert re.findall(r"<script(?! type=\"module\" src=\"console/)", page.text) == []
+
+
+def test_the_console_knows_every_status() -> None:
+    text, known = _TEXTS["lib/status.js"], {"STATUSES": set(TaskStatus), "FINAL": FINAL, "AGAIN": REPLAYABLE}
+    for name, statuses in {**known, "KINDS": set(TaskStatus)}.items():
+        [said] = re.findall(rf"const {name} = (.*?);\n", text, re.DOTALL)
+        assert set(re.findall(r"\b[A-Z_]{2,}", said)) == statuses, f"{name} of lib/status.js: see docs/adding/status.md"
 
 
 @pytest.mark.parametrize(

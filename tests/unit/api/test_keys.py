@@ -262,7 +262,9 @@ async def test_every_operation_for_every_role_on_what_is_ones_own_anothers_or_no
         for method, operation in methods.items()
     ]
     least = {name: role for role, names in LEAST.items() for name in names}
-    assert {name for name, _, _ in operations} == least.keys() | OPEN, "a new operation needs a rule here"
+    assert {name for name, _, _ in operations} == least.keys() | OPEN, (
+        "a new operation needs its least role in `LEAST` here"
+    )
     foreign = await _ids_of(keyed, "other")
     for name, method, path in operations:
         if name in OPEN:

@@ -17,7 +17,9 @@ from taskframework import Settings, TaskFramework
 from taskframework.api.app import create_app
 from taskframework.api.codes import CODES, TASK_CODES
 from taskframework.api.letter_views import DeadLetterView
+from taskframework.api.tasks import TaskQuery
 from taskframework.api.views import HistoryEntryView, TaskErrorView, TaskView
+from taskframework.model.query import TaskFilter
 from taskframework.model.task import HistoryEntry, TaskError
 from taskframework.model.view import entry_view, error_view, public_view
 from taskframework.operations.letter_views import DeadLetter
@@ -109,12 +111,19 @@ def test_the_models_have_the_fields_that_are_sent() -> None:
     task = new_task()
     entry = HistoryEntry(1, "submitted", task.created_at, 0, None, None)
     error = TaskError("code", "type", "message", True, "fingerprint")
-    assert TaskView.model_fields.keys() == public_view(task).keys()
+    said = "`public_view` in model/view.py, and TaskView and TaskSummaryView in api/views.py, have the same fields"
+    assert TaskView.model_fields.keys() == public_view(task).keys(), said
     assert HistoryEntryView.model_fields.keys() == entry_view(entry).keys()
     assert TaskErrorView.model_fields.keys() == (error_view(error) or {}).keys()
     letter = DeadLetter("id", task.created_at, task).view(whole=True)
     assert letter.keys() <= DeadLetterView.model_fields.keys()
     assert TaskView.model_validate(public_view(task)).task_id == task.task_id
+
+
+def test_tasks_are_listed_by_every_condition_of_the_store() -> None:
+    of_other_lists = {"batches", "dead", "ended_by"}
+    lacking = TaskFilter.__dataclass_fields__.keys() - TaskQuery.model_fields.keys() - of_other_lists
+    assert lacking == set(), "`TaskQuery` in api/tasks.py needs it too: see docs/adding/list-condition.md"
 
 
 async def test_the_page_shows_everything_and_loads_nothing(api: Api) -> None:

@@ -133,7 +133,8 @@ async def test_nan_is_not_sent_as_null(connect: Connect) -> None:
 
 
 def test_a_task_has_the_fields_of_the_interface_and_may_get_more() -> None:
-    assert RemoteTask.model_fields.keys() == public_view(new_task()).keys()
+    said = "`RemoteTask` in client/answers.py has the fields of `public_view` in model/view.py"
+    assert RemoteTask.model_fields.keys() == public_view(new_task()).keys(), said
     told = RemoteTask.model_validate(task_view(added_later=1))
     assert told.model_dump(mode="json").keys() == task_view().keys()
     assert issubclass(ApiError, TaskframeworkError)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import httpx
 import pytest
 
 from taskframework import InvalidRequestError, TaskNotFoundError
+from taskframework.api.tasks import TaskQuery
+from taskframework.client import TaskClient
+from taskframework.model.replays import TIMES
 from tests.unit.client.conftest import Connect, problem, task, task_view
 
 
@@ -59,6 +63,15 @@ async def test_sub_tasks_come_page_by_page(connect: Connect) -> None:
 async def test_an_empty_page_of_a_search_has_others_behind_it(connect: Connect) -> None:
     stage = connect(_page(after="a"), _page("t-1", after="b"), _page(after="c"), _page("t-2"))
     assert [one.task_id async for one in stage.client.list_tasks(error="timed out")] == ["t-1", "t-2"]
+
+
+async def test_lists_take_every_condition_that_the_api_has(connect: Connect) -> None:
+    conditions = inspect.signature(TaskClient.list_tasks).parameters.keys() - {"self"}
+    assert conditions == TaskQuery.model_fields.keys() - {"limit", "cursor"}
+    stage = connect(_page("t-1"))
+    texts = dict.fromkeys(conditions - set(TIMES), "x")
+    assert [one.task_id async for one in stage.client.list_tasks(**texts)] == ["t-1"]
+    assert dict(stage.asked[0].url.params) == texts
 
 
 async def test_sub_tasks_of_a_task_that_is_not_there(connect: Connect) -> None:

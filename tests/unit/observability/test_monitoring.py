@@ -72,7 +72,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
         for panel in panels
         for name, _ in _METRIC.findall(str(panel.queries))
     }
-    assert shown == KNOWN.keys()
+    assert shown == KNOWN.keys(), "every metric has a panel in `ROWS` of observability/dashboard.py"
 
 
 def test_every_metric_is_on_the_page_with_its_labels() -> None:
@@ -85,7 +85,7 @@ def test_every_metric_is_on_the_page_with_its_labels() -> None:
     by_bare = {
         _SUFFIX.sub("", name) if _SUFFIX.sub("", name) in KNOWN else name: labels for name, labels in told.items()
     }
-    assert by_bare.keys() == KNOWN.keys()
+    assert by_bare.keys() == KNOWN.keys(), "every metric has a row in docs/operations/monitoring.md"
     for name, labels in KNOWN.items():
         assert labels <= set(re.findall(r"`(\w+)`", by_bare[name])), name
 
@@ -97,9 +97,16 @@ def test_the_files_are_up_to_date(path: Path, made: str) -> None:
     assert path.read_text() == made, "run: make docs"
 
 
+def test_the_limit_of_the_wait_in_the_queue_is_the_bound_of_a_bucket() -> None:
+    [limit] = re.findall(r"> (\d+)$", next(it.expression for it in ALERTS if it.name == "TaskframeworkQueueWait"))
+    metrics = Metrics()
+    metrics.queue_wait.observe(1, "t", "normal")
+    assert f'le="{limit}.0"' in metrics.exposition().decode(), "else Prometheus estimates on which side of it a wait is"
+
+
 def test_every_alert_has_a_section_that_says_what_to_do() -> None:
     sections = re.findall(r"^## (\w+)$", (ROOT / PAGE).read_text(), re.MULTILINE)
-    assert sections == [alert.name for alert in ALERTS]
+    assert sections == [alert.name for alert in ALERTS], f"{PAGE} has a section for each of `ALERTS`, in that order"
     page = "https://example.org/alerts/"
     addresses = [rule["annotations"]["runbook_url"] for rule in yaml.safe_load(rules_yaml(page))["groups"][0]["rules"]]
     assert addresses == [f"{page}#{name.lower()}" for name in sections]
@@ -125,20 +132,21 @@ _WAITS = {
     f'tasks_queue_wait_seconds_bucket{{task_type="t",lane="low",le="{bound}"}}': f"0+{step}x40"
     for bound, step in (("60", 90), ("300", 90), ("1800", 100), ("+Inf", 100))
 }
+_FAILING = {'tasks_repairs_failed_total{instance="a",repair="reap"}': "_ 1+1x60"}
 CASES = (
     Case("TaskframeworkUndrivenTasks", {'tasks_undriven{instance="a"}': "0 0 3x20"}, "6m"),
     Case(
         "TaskframeworkUndrivenTasks",
         {'tasks_undriven{instance="a"}': "0 0 3x20", 'tasks_undriven{instance="b"}': "0x20"},
         "8m",
-        "3 live tasks have nothing that would move them on",
+        "Live tasks that nothing would move on: 3",
     ),
     Case("TaskframeworkStreamHalted", {'tasks_halted_streams{instance="a"}': "0 0 2x20"}, "6m"),
     Case(
         "TaskframeworkStreamHalted",
         {'tasks_halted_streams{instance="a"}': "0 0 2x20", 'tasks_halted_streams{instance="b"}': "2x20"},
         "8m",
-        "2 streams wait for somebody, since a task of each failed",
+        "Streams that wait for somebody, since a task of theirs failed: 2",
     ),
     Case("TaskframeworkNoWorker", {**_DEPTH, 'tasks_workers{instance="a",task_type="t"}': "1x20"}, "10m"),
     Case(
@@ -149,14 +157,14 @@ CASES = (
             'tasks_workers{instance="a",task_type="u"}': "1x20",
         },
         "5m",
-        "3 messages of t wait, and no worker runs this type",
+        "No worker runs t; messages that wait: 3",
         _TYPE,
     ),
     Case(
         "TaskframeworkWorkerLost",
         {'tasks_workers_lost{instance="a"}': "0 1x9"},
         "3m",
-        "1 workers were killed, are frozen or cannot reach the store",
+        "Workers that were killed, are frozen or cannot reach the store: 1",
     ),
     Case("TaskframeworkWorkerRestarts", {'tasks_worker_restarts_total{instance="a",process="2"}': "0+1x30"}, "2m"),
     Case(
@@ -186,14 +194,14 @@ CASES = (
         "TaskframeworkDeadLetters",
         {'tasks_dlq_entered_total{instance="a",task_type="t"}': "_x20 1x60"},
         "25m",
-        "1 tasks of t became dead letters in 15 minutes",
+        "Tasks of t that became dead letters in 15 minutes: 1",
         _TYPE,
     ),
     Case(
         "TaskframeworkDeadLetters",
         {'tasks_dlq_entered_total{instance="a",task_type="t"}': "4x30 6x60"},
         "35m",
-        "2 tasks of t became dead letters in 15 minutes",
+        "Tasks of t that became dead letters in 15 minutes: 2",
         _TYPE,
     ),
     Case("TaskframeworkQueueWait", {key: value.replace("90", "99") for key, value in _WAITS.items()}, "30m"),
@@ -201,7 +209,7 @@ CASES = (
         "TaskframeworkQueueWait",
         _WAITS,
         "30m",
-        "Tasks of t (low) wait for 17m 29s (p95)",
+        "One of twenty tasks of t (low) waits longer than five minutes",
         {**_TYPE, "lane": "low"},
     ),
     Case("TaskframeworkStaleWrites", {'tasks_stale_writes_total{instance="a",task_type="t"}': "_x20 5x20"}, "22m"),
@@ -218,10 +226,11 @@ CASES = (
         "7m",
         "External events wait for 7m 1s to be published",
     ),
-    Case("TaskframeworkRepairFails", {'tasks_repairs_failed_total{instance="a",repair="reap"}': "_ 1+1x60"}, "10m"),
+    Case("TaskframeworkRepairFails", _FAILING | {'tasks_store_available{instance="a"}': "1x60"}, "10m"),
+    Case("TaskframeworkRepairFails", _FAILING | {'tasks_store_available{instance="a"}': "1x38 0x9 1x20"}, "50m"),
     Case(
         "TaskframeworkRepairFails",
-        {'tasks_repairs_failed_total{instance="a",repair="reap"}': "_ 1+1x60"},
+        _FAILING | {'tasks_store_available{instance="a"}': "1x60"},
         "50m",
         "Repair reap of a failed 15 times in 15 minutes",
         {"instance": "a", "repair": "reap"},
@@ -256,7 +265,8 @@ CASES = (
 
 
 def test_every_alert_has_a_case_in_which_it_is_told() -> None:
-    assert {case.alert for case in CASES if case.told} == {alert.name for alert in ALERTS}
+    told = {case.alert for case in CASES if case.told}
+    assert told == {alert.name for alert in ALERTS}, "every alert has a case in `CASES` here in which it is told"
 
 
 @pytest.fixture

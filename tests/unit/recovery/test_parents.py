@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -118,6 +119,24 @@ async def test_an_end_is_told_as_reported_after_the_count_and_once(store: Sqlite
     assert told == [1, 2], "it is known to be reported"
 
 
+async def test_what_is_heard_while_the_reporter_finishes_makes_no_pause(store: SqliteStore, clock: FakeClock) -> None:
+    parent, first, second = family(store, [TaskStatus.COMPLETED, TaskStatus.COMPLETED])
+    await store.insert([parent, first])
+    reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
+    finishing = list[asyncio.Task[None]]()
+
+    async def hear_the_other() -> None:
+        finishing.append(asyncio.create_task(reporter.finished()))
+        await asyncio.sleep(0)  # it has asked for the end of pauses
+        await store.insert([second])
+        reporter.take(second, lambda: told.append(2))
+
+    Interrupted(store, hear_the_other)
+    reporter.take(first, lambda: told.append(1))
+    await eventually(lambda: told == [1, 2])
+    await finishing[0]  # although the clock stands still
+
+
 async def test_an_end_whose_count_fails_is_left_to_the_repair(store: SqliteStore, clock: FakeClock) -> None:
     parent, child = family(store, [TaskStatus.COMPLETED])
     await store.insert([parent, child])
@@ -206,7 +225,7 @@ async def test_a_parent_of_a_serial_stream_is_not_reopened(store: SqliteStore) -
     operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
     with pytest.raises(ParentFinishedError) as refused:
         await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
-    assert refused.value.hint == "Its stream has gone on without it. Retry the parent, which waits for its turn again."
+    assert refused.value.hint == "A parent in a serial stream is not reopened. Retry it, and it waits for its turn."
     assert await operations.get("parent", EVERYONE) == parent
 
 
