@@ -31,14 +31,33 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: The pause after a count, as a multiple of the time that a count takes the database. So counting takes a twentieth of
-#: one processor at most, and costs the same for each sub-task of a hundred as of a hundred thousand.
+#: The pause after a count, as a multiple of the time that a count takes the database. All processes together keep to it.
+#: So counting takes a twentieth of one processor, and costs each sub-task of a hundred as much as one of ten thousand.
 _PAUSE_FACTOR = 20
+#: The same for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for the
+#: count after it, which may be in a process that heard of some ends only.
+_SHORT_FACTOR = 4
+#: Seconds of the longest pause. The ends that a count reports are marked as published after it, and five seconds after
+#: an end (`RELAY_AFTER`) all relays would publish it again.
+_LONGEST_PAUSE = 2.0
 #: Seconds that a count takes, measured on MongoDB 6: to read and write the parent, and for each sub-task in the index.
 #: The time of the last count is not used: under load most of it is waiting, and the pause would be far too long.
-_SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 0.4e-6
+_SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 1.25e-6
 #: How often a count is begun anew because another process wrote one meanwhile. After that the repair does it.
 _TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A count that this process wrote."""
+
+    #: When, in seconds of the clock.
+    at: float
+    #: How many sub-tasks there were, and how many of them had ended.
+    size: int
+    done: int
+    #: Its number among the counts of all processes.
+    serial: int
 
 
 @dataclass(slots=True)
@@ -51,10 +70,11 @@ class _Reported:
     told: list[Callable[[], None]] = field(default_factory=list)
     #: Whether somebody asked for a count although no end was heard.
     is_asked: bool = False
-    #: How many had not ended at the last count; None: not counted yet.
+    #: The last two counts, the newer one first.
+    last: _Count | None = None
+    before: _Count | None = None
+    #: How many had not ended at the last count; None: not counted yet, or nobody knows how many there will be.
     missing: int | None = None
-    #: How many sub-tasks the last count saw.
-    size: int = 0
     #: Set when the last sub-task seems to have ended, which ends the pause.
     is_last: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -146,8 +166,7 @@ class SubtaskReporter:
             del self._parents[parent_id]
 
     async def _pause(self, reported: _Reported) -> None:
-        seconds = _PAUSE_FACTOR * (_SECONDS_A_COUNT + _SECONDS_EACH * reported.size)
-        pause = asyncio.ensure_future(self._clock.sleep(seconds))
+        pause = asyncio.ensure_future(self._clock.sleep(_seconds_of_pause(reported)))
         last = asyncio.ensure_future(reported.is_last.wait())
         try:
             await asyncio.wait([pause, last], return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +187,28 @@ class SubtaskReporter:
             await failpoint.reached("report.after_count")
             count = CountSubtasks.of(parent, Counts.of(by_status))
             if await self._moves.make(count) is not None:
-                planned, reported.size = parent.subtasks.planned, sum(by_status.values())
-                reported.missing = None if planned is None else planned - count.counts.done
+                planned, done = parent.subtasks.planned, count.counts.done
+                reported.missing = None if planned is None else planned - done
+                reported.before = reported.last
+                reported.last = _Count(
+                    self._clock.monotonic(), sum(by_status.values()), done, parent.subtasks.report_serial
+                )
                 return
         raise StoreError(f"The sub-tasks of task {parent_id} are counted by too many processes at once.")
+
+
+def _seconds_of_pause(reported: _Reported) -> float:
+    """How long to pause after a count: no longer than the rest of the sub-tasks will take, if they go on as before."""
+    last, before = reported.last, reported.before
+    cost = _SECONDS_A_COUNT + (0 if last is None else _SECONDS_EACH * last.size)
+    longest, shortest = _PAUSE_FACTOR * cost, _SHORT_FACTOR * cost
+    if last is not None and before is not None:
+        longest *= max(1, last.serial - before.serial)  # other processes count as well
+    longest = min(longest, _LONGEST_PAUSE)
+    if last is None or before is None:
+        return longest
+    ended = last.done - before.done
+    if reported.missing is None or ended <= 0:
+        return longest
+    rest = reported.missing * (last.at - before.at) / ended
+    return min(longest, max(shortest, rest))

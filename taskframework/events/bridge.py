@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,6 +77,8 @@ class ExternalEventBridge:
         #: What was published; the mark in the store is written two seconds later.
         self._published = Sequences()
         self._pump: asyncio.Task[None] | None = None
+        #: Set at the end of the round under way; each has its own.
+        self._round_is_over = asyncio.Event()
         self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks)
 
     def hear(self, event: TaskEvent) -> None:
@@ -100,8 +102,14 @@ class ExternalEventBridge:
             # In an empty context: the pump goes on after the request whose context it would otherwise have.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
+    async def published(self, tasks: Iterable[Task]) -> None:
+        """Wait until these tasks are published, or left to the relay. Their marks come later, together with others."""
+        awaited = {task.task_id for task in tasks}
+        while not awaited.isdisjoint(self._waiting):
+            await self._round_is_over.wait()
+
     async def drain(self) -> None:
-        """Wait until everything heard so far is published and marked, or given up on."""
+        """Wait until everything heard so far is published and marked, or given up on; for the end of the process."""
         while self._pump is not None:
             await asyncio.wait([self._pump])
             await self._reporter.finished()  # the parents that it moves publish here, too
@@ -135,6 +143,8 @@ class ExternalEventBridge:
             while self._waiting:
                 size = min(ROUND, len(self._waiting))
                 await self._publish_round([self._waiting.popitem(last=False)[1] for _ in range(size)])
+                self._round_is_over.set()
+                self._round_is_over = asyncio.Event()
                 if size > 1 and len(self._waiting) < ROUND:
                     await asyncio.sleep(_PAUSE)
         finally:

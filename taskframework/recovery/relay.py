@@ -40,5 +40,5 @@ class Relay:
         await failpoint.reached("relay.after_reserve")
         for task in tasks:
             self._bridge.take(task)
-        await self._bridge.drain()
+        await self._bridge.published(tasks)
         return len(due) == self._batch

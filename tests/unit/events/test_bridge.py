@@ -38,12 +38,14 @@ class Reports:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.is_hurried = False
 
     def take(self, task: Task, then: Callable[[], None]) -> None:
         self.waiting.append(then)
 
     async def finished(self) -> None:
         """Nothing of it runs by itself."""
+        self.is_hurried = True
 
 
 class Publisher:
@@ -132,6 +134,23 @@ async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> 
         then()
     await bridge.drain()
     assert store.written[1:] == [MarkPublished(task.task_id, 2)]
+
+
+async def test_who_waits_for_a_publication_hurries_no_report() -> None:
+    """A relay waits so, batch after batch: parents with many sub-tasks would be counted without a pause."""
+    publisher, reports = Publisher(), Reports()
+    bridge = ExternalEventBridge(
+        cast(TaskStore, Marks()), cast(TaskEventPublisher, publisher), "here", reports, Reports()
+    )
+    tasks = [_over(new_task(parent=ParentLink("parent", 0, slot))) for slot in range(ROUND + 1)]
+    for task in tasks:
+        bridge.take(task)
+    await bridge.published(tasks)
+    assert len(publisher.events) == 2 * len(tasks)
+    assert (len(reports.waiting), reports.is_hurried) == (len(tasks), False)
+    bridge.take(new_task())
+    await bridge.drain()
+    assert reports.is_hurried, "the process ends"
 
 
 async def test_a_task_in_a_stream_is_marked_when_somebody_has_looked_whose_turn_it_is() -> None:

@@ -81,6 +81,53 @@ async def test_nobody_waits_for_the_pause_after_the_last_sub_task(store: SqliteS
     await eventually(lambda: is_over(store))  # although the clock stands still
 
 
+async def test_the_pause_is_short_when_the_rest_will_soon_have_ended(store: SqliteStore, clock: FakeClock) -> None:
+    parent, *ended = family(store, [TaskStatus.COMPLETED] * 11)
+    await store.insert([parent, ended[0]])
+    reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
+    reporter.take(ended[0])
+    await eventually(lambda: clock.sleeping == 1)  # counted, and in the pause
+    await store.insert(ended[1:9])  # eight in 40 milliseconds, so the last two will take some ten
+    reporter.take(ended[1])
+    clock.advance(0.04)
+    await eventually(lambda: counted(store, 9))
+    await eventually(lambda: clock.sleeping == 1)
+    await store.insert(ended[9:])  # in another process: nobody tells that these were the last
+    reporter.take(ended[2])
+
+    clock.advance(0.012)
+    await eventually(lambda: is_over(store))
+
+
+async def test_the_pause_is_longer_when_others_count_too_and_never_too_long_for_marks(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    parent, *ended = family(store, [TaskStatus.COMPLETED] * 20)
+    await store.insert([parent, *ended[:3]])
+    reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
+    others = 100
+
+    async def count_elsewhere() -> None:
+        for _ in range(others):
+            present = await store.get("parent", EVERYONE)
+            assert present is not None
+            assert await store.apply(CountSubtasks.of(present, Counts(3, 0, 0)))
+
+    reporter.take(ended[0])
+    await eventually(lambda: clock.sleeping == 1)
+    await count_elsewhere()
+    reporter.take(ended[1])
+    clock.advance(0.04)
+    await eventually(lambda: serial(store, others + 2))
+    await eventually(lambda: clock.sleeping == 1)
+    reporter.take(ended[2])
+    clock.advance(1.9)
+    await asyncio.sleep(0)
+    assert clock.sleeping == 1, "all of them together count no more often than one alone"
+    clock.advance(0.11)
+    await eventually(lambda: serial(store, others + 3))
+
+
 class Interrupted:
     """The store, with something that happens in the middle of the first counts, one after the other."""
 
@@ -191,6 +238,16 @@ async def test_what_ends_during_a_count_is_in_the_next_one(store: SqliteStore, c
     await eventually(lambda: clock.sleeping == 1)
     clock.advance(SECOND)
     await eventually(lambda: is_over(store))
+
+
+async def counted(store: SqliteStore, done: int) -> bool:
+    task = await store.get("parent", EVERYONE)
+    return task is not None and task.subtasks is not None and task.subtasks.done == done
+
+
+async def serial(store: SqliteStore, number: int) -> bool:
+    task = await store.get("parent", EVERYONE)
+    return task is not None and task.subtasks is not None and task.subtasks.report_serial == number
 
 
 async def is_over(store: SqliteStore) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -51,17 +51,17 @@ class Connection:
 
 
 class Bridge:
-    """Notes what it was given, and what of it was drained."""
+    """Notes what it was given, and for what of it somebody waited."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
-        self.drained: list[str] = []
+        self.awaited: list[str] = []
 
     def take(self, task: Task) -> None:
         self.taken.append(task.task_id)
 
-    async def drain(self) -> None:
-        self.drained = list(self.taken)
+    async def published(self, tasks: Iterable[Task]) -> None:
+        self.awaited += [task.task_id for task in tasks]
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ async def test_a_relay_takes_what_is_due_in_hand_so_that_no_other_does(store: Sq
     clock.advance(60)
     assert await relay.relay()
     assert await relay.relay() is False
-    assert sorted(bridge.drained) == sorted(task.task_id for task in tasks)
+    assert sorted(bridge.awaited) == sorted(task.task_id for task in tasks)
     assert not await relay.relay()
     clock.advance(15)
     assert await relay.relay(), "it was not published, so it is due again"
