@@ -31,8 +31,8 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: The pause after a count, as a multiple of the time that a count takes the database. All processes together keep to it.
-#: So counting takes a twentieth of one processor, and costs each sub-task of a hundred as much as one of ten thousand.
+#: The pause after a count, as a multiple of the time that a count takes the database. All processes together keep to
+#: it, so counting takes a twentieth of one processor, and a sub-task of a hundred costs as much as one of ten thousand.
 _PAUSE_FACTOR = 20
 #: The same for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for the
 #: count after it, which may be in a process that heard of some ends only.
