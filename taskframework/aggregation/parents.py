@@ -32,7 +32,7 @@ from taskframework.stores.base import TaskStore
 logger = logging.getLogger(__name__)
 
 #: The pause after a count, as a multiple of the time that a count takes the database. All processes together keep to
-#: it, so counting takes a twentieth of one processor, and a sub-task of a hundred costs as much as one of ten thousand.
+#: it, so counting takes a twentieth of one processor, and costs a sub-task of a hundred as much as one of many.
 _PAUSE_FACTOR = 20
 #: The same for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for the
 #: count after it, which may be in a process that heard of some ends only.
@@ -42,7 +42,7 @@ _SHORT_FACTOR = 4
 _LONGEST_PAUSE = 2.0
 #: Seconds that a count takes, measured on MongoDB 6: to read and write the parent, and for each sub-task in the index.
 #: The time of the last count is not used: under load most of it is waiting, and the pause would be far too long.
-_SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 1.25e-6
+_SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 0.4e-6
 #: How often a count is begun anew because another process wrote one meanwhile. After that the repair does it.
 _TRIES = 20
 
