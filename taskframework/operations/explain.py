@@ -145,14 +145,14 @@ class ExplainOperations:
         return frozenset([task_id for task_id in holders if await self._store.get(task_id, scope) is not None])
 
     async def _with_bucket(self, facts: Facts, declared: TaskDeclaration | None) -> Facts:
-        name = None if declared is None else declared.bucket
-        if name is None or name not in self._limits:
+        name = None if declared is None else declared.rate_limit or declared.bucket
+        if declared is None or name is None or name not in self._limits:
             return facts
         try:
             bucket = await self._buckets.read(RATE.id_of(name))
         except LimiterUnavailableError:
             return replace(facts, bucket=name, is_limiter_away=True)
-        if bucket is None:
+        if bucket is None or declared.bucket is None:  # a task that waits for the bucket of its key says so itself
             return facts
         free_at = state_of(name, None, self._limits[name], bucket, facts.now).next_at
         return replace(facts, bucket=name, bucket_free_at=free_at)

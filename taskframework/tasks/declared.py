@@ -35,6 +35,8 @@ class TaskDeclaration:
     finishes_batches: bool = False
     #: The bucket that the whole type shares, how long its tasks may wait for a worker, and how long they stay.
     bucket: str | None = None
+    #: The name of its rate limit, also if each key has a bucket of its own.
+    rate_limit: str | None = None
     start_limit: StartLimit | None = None
     retention: KeptFor | None = None
     #: When a process that executes the type last started; None: none has.
@@ -52,6 +54,7 @@ class TaskDeclaration:
             max_chunk_size=registration.max_chunk_size,
             finishes_batches=registration.finishes_batches,
             bucket=registration.bucket,
+            rate_limit=registration.rate_limit.name if registration.rate_limit else None,
             start_limit=registration.start_limit,
             retention=registration.retention,
         )

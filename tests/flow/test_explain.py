@@ -335,11 +335,14 @@ async def _without_the_broker(stage: Stage, settings: Callable[..., Settings]) -
 async def _without_redis(stage: Stage, settings: Callable[..., Settings]) -> None:
     """Asked of a process that looks for Redis where it is not."""
     limited = await stage.submit("limited")
+    keyed = new_task(task_type="limited-by-tenant", parameters={"tenant": "new"})
+    await stage.framework.services.store.insert([keyed])
     limiter = {"type": "redis", "redis_url": "redis://127.0.0.1:1", "providers": {"openai": {"rate": 1}}}
     elsewhere = TaskFramework(settings(rate_limiter=limiter))
     async with elsewhere.running(worker=False):
-        explanation = await elsewhere.services.explain.explain(limited, EVERYONE)
-    assert (explanation.cause.code, explanation.cause.details["name"]) == ("limiter_away", "openai")
+        for task_id in (limited, keyed.task_id):
+            explanation = await elsewhere.services.explain.explain(task_id, EVERYONE)
+            assert (explanation.cause.code, explanation.cause.details["name"]) == ("limiter_away", "openai")
 
 
 @asynccontextmanager
