@@ -127,10 +127,12 @@ class ForgetDispatch:
     """The message that was sent is known to be lost: the task is due at its `not_before` again."""
 
     task_id: str
+    #: Whether that holds only for a task without a message, one that was put off.
+    only_put_off: bool = False
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         due = DISPATCH.time_of(task)
-        if due is None or due <= task.not_before:
+        if due is None or due <= task.not_before or (self.only_put_off and task.dispatches):
             return None
         return task.evolve(next_dispatch_at=task.not_before, dispatches=0)
 

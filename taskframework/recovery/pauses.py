@@ -7,6 +7,7 @@ from taskframework.model.marks import ForgetDispatch, WaitAnew
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE
+from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 
 
@@ -38,6 +39,12 @@ class PauseRepair:
             cursor, has_more = None, True
             while has_more:
                 page = await self._store.list_tasks(EVERYONE, wanted, limit=MAX_LIMIT, cursor=cursor)
-                await self._store.mark(*(ForgetDispatch(task.task_id) for task in page.items if not task.dispatches))
+                put_off = [task.task_id for task in page.items if _is_put_off(task)]
+                # Only if it still is: made due once by each process, it would also be sent once by each.
+                await self._store.mark(*(ForgetDispatch(task_id, only_put_off=True) for task_id in put_off))
                 await self._store.mark(*(WaitAnew(task.task_id) for task in page.items if task.start_by is not None))
                 cursor, has_more = page.next_cursor, page.next_cursor is not None
+
+
+def _is_put_off(task: Task) -> bool:
+    return not task.dispatches and task.next_dispatch_at is not None and task.next_dispatch_at > task.not_before

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from taskframework.model.marks import (
+    ForgetDispatch,
     MarkDispatched,
     MarkPublished,
     PostponeRelay,
@@ -112,6 +113,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     Complete: st.builds(Complete, FENCES, TEXTS, VALUES),
     Fail: st.builds(Fail, FENCES, TEXTS, ERRORS, st.booleans(), DELAYS),
+    ForgetDispatch: st.builds(ForgetDispatch, st.just(""), st.booleans()),
     MarkDispatched: st.builds(MarkDispatched, st.just(""), EPOCHS, DELAYS, DELAYS, DUE),
     ReserveDispatch: st.builds(ReserveDispatch, st.just(""), EPOCHS, DELAYS, DELAYS),
     RenewLease: st.builds(RenewLease, FENCES, DELAYS),

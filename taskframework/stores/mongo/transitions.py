@@ -353,11 +353,12 @@ def _wait_anew(mark: WaitAnew) -> Write:
     return Write(guard, [change({"start_by": waits_from(NOW)})])
 
 
-@write_alone.register
-def _forget_dispatch(mark: ForgetDispatch) -> Write:
-    guard = {"_id": mark.task_id, "status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}}
-    is_behind = {"$expr": {"$gt": ["$next_dispatch_at", "$not_before"]}}
-    return Write({**guard, **is_behind}, [change({"next_dispatch_at": "$not_before", "dispatches": 0})])
+def _forgotten_dispatches(marks: JointRequests[ForgetDispatch]) -> Write:
+    guard = {**marks.of_them, "status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}}
+    may_have_message = {"$not": [marks.each(lambda mark: mark.only_put_off)]}
+    is_behind = {"$gt": ["$next_dispatch_at", "$not_before"]}
+    is_meant = {"$expr": {"$and": [is_behind, {"$or": [may_have_message, {"$eq": ["$dispatches", 0]}]}]}}
+    return Write({**guard, **is_meant}, [change({"next_dispatch_at": "$not_before", "dispatches": 0})])
 
 
 def _renewals(renewals: JointRequests[RenewLease]) -> Write:
@@ -384,6 +385,7 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     Claim: _claims,
     Complete: _completions,
     Fail: _failures,
+    ForgetDispatch: _forgotten_dispatches,
     MarkDispatched: _dispatch_marks,
     ReserveDispatch: _reservations,
     RenewLease: _renewals,

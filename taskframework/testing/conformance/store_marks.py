@@ -71,6 +71,14 @@ class DispatchMarkCases(StoreSuite):
         assert await store.upcoming(DISPATCH, 10) == []
         assert {task.task_id for task in await store.due(DISPATCH, 10)} == {sent.task_id, due.task_id}
 
+    async def test_what_was_put_off_is_made_due_only_as_long_as_it_has_no_message(self, store: TaskStore) -> None:
+        put_off = await marked(store, MakeDue((await put(store)).task_id, 1, HOUR))
+        sent = await marked(store, _dispatched(await put(store)))
+        for task in (put_off, sent):
+            await marked(store, ForgetDispatch(task.task_id, only_put_off=True))
+        assert (await stored(store, put_off.task_id)).next_dispatch_at == put_off.not_before
+        assert await stored(store, sent.task_id) == sent, "another message would be one too many"
+
     async def test_what_is_dispatched_later_is_found_in_parts(self, store: TaskStore) -> None:
         sent = {(await marked(store, _dispatched(await put(store)))).task_id for _ in range(5)}
         parts = []
