@@ -201,14 +201,11 @@ def _seconds_of_pause(reported: _Reported) -> float:
     """How long to pause after a count: no longer than the rest of the sub-tasks will take, if they go on as before."""
     last, before = reported.last, reported.before
     cost = _SECONDS_A_COUNT + (0 if last is None else _SECONDS_EACH * last.size)
-    longest, shortest = _PAUSE_FACTOR * cost, _SHORT_FACTOR * cost
-    if last is not None and before is not None:
-        longest *= max(1, last.serial - before.serial)  # other processes count as well
-    longest = min(longest, _LONGEST_PAUSE)
     if last is None or before is None:
-        return longest
-    ended = last.done - before.done
+        return min(_PAUSE_FACTOR * cost, _LONGEST_PAUSE)
+    counts = max(1, last.serial - before.serial)  # of all processes, since the one before
+    longest, ended = min(_PAUSE_FACTOR * cost * counts, _LONGEST_PAUSE), last.done - before.done
     if reported.missing is None or ended <= 0:
         return longest
     rest = reported.missing * (last.at - before.at) / ended
-    return min(longest, max(shortest, rest))
+    return min(longest, max(_SHORT_FACTOR * cost, rest))

@@ -12,18 +12,24 @@ from taskframework.brokers.base import Broker
 from taskframework.bus import EventBus
 from taskframework.errors import BrokerUnavailableError, TopologyMismatchError
 from taskframework.events.bridge import ExternalEventBridge
+from taskframework.limits.pauses import Pauses
+from taskframework.model.drivers import DISPATCH
 from taskframework.model.events import TaskEvent
+from taskframework.model.marks import MakeDue, MarkDispatched
+from taskframework.model.pauses import PAUSE, Pause
 from taskframework.model.query import DeadMessage
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, Task
 from taskframework.moves import TaskMoves
+from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.recovery.topology import TopologyRepair
+from taskframework.stores.reading import read_record
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.producer import TaskMessageProducer
 from taskframework.testing.clock import FakeClock
@@ -185,6 +191,32 @@ async def test_a_relay_takes_what_is_due_in_hand_so_that_no_other_does(store: Sq
     assert not await relay.relay()
     clock.advance(15)
     assert await relay.relay(), "it was not published, so it is due again"
+
+
+async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again(
+    store: SqliteStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = Pauses(store)
+    waiting, elsewhere = await put(store, 2, task_type="t")
+    for task in (waiting, elsewhere):
+        await store.mark(MakeDue(task.task_id, task.dispatch_epoch, 60 * SECOND))
+    await store.write_records([PAUSE.new("t", content=Pause("t", "tests", store.now()))])
+    repair = PauseRepair(store, pauses)
+    await repair.look()
+    record = await read_record(store, PAUSE.id_of("t"))
+    assert record is not None
+    await store.delete_records([record])
+    list_tasks = store.list_tasks
+
+    async def list_then_send(*arguments: Any, **options: Any) -> Any:
+        page = await list_tasks(*arguments, **options)
+        await store.mark(MarkDispatched(elsewhere.task_id, elsewhere.dispatch_epoch, 20 * SECOND, 60 * SECOND))
+        return page
+
+    monkeypatch.setattr(store, "list_tasks", list_then_send)
+    await repair.look()
+    due = [task.task_id for task in await store.due(DISPATCH, 10)]
+    assert due == [waiting.task_id], "a second message for each process would be sent"
 
 
 @pytest.mark.parametrize(("finished", "dead_letters", "left"), [(1, None, 2), (None, 1, 1), (1, 1, 0), (None, None, 3)])
