@@ -77,8 +77,7 @@ class ExternalEventBridge:
         #: What was published; the mark in the store is written two seconds later.
         self._published = Sequences()
         self._pump: asyncio.Task[None] | None = None
-        #: The tasks of the round under way, and what is set at its end; each round has its own.
-        self._under_way: frozenset[str] = frozenset()
+        #: Set at the end of the round under way; each has its own.
         self._round_is_over = asyncio.Event()
         self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks)
 
@@ -104,11 +103,9 @@ class ExternalEventBridge:
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def published(self, tasks: Iterable[Task]) -> None:
-        """Wait until these tasks are published, or left to the relay. Their marks come later, together with others."""
+        """Wait until these tasks, just taken, are published or left to the relay. Their marks come later."""
         awaited = {task.task_id for task in tasks}
-        while self._pump is not None and not (
-            awaited.isdisjoint(self._under_way) and awaited.isdisjoint(self._waiting)
-        ):
+        while self._pump is not None and not awaited.isdisjoint(self._waiting):
             await self._round_is_over.wait()
 
     async def drain(self) -> None:
@@ -145,9 +142,7 @@ class ExternalEventBridge:
             await asyncio.sleep(_HEAD_START)
             while self._waiting:
                 size = min(ROUND, len(self._waiting))
-                group = dict(self._waiting.popitem(last=False) for _ in range(size))
-                self._under_way = frozenset(group)
-                await self._publish_round(list(group.values()))
+                await self._publish_round([self._waiting.popitem(last=False)[1] for _ in range(size)])
                 self._end_round()
                 if size > 1 and len(self._waiting) < ROUND:
                     await asyncio.sleep(_PAUSE)
@@ -156,7 +151,6 @@ class ExternalEventBridge:
             self._end_round()
 
     def _end_round(self) -> None:
-        self._under_way = frozenset()
         self._round_is_over.set()
         self._round_is_over = asyncio.Event()
 

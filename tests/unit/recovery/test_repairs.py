@@ -210,7 +210,8 @@ async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again
 
     async def list_then_send(*arguments: Any, **options: Any) -> Any:
         page = await list_tasks(*arguments, **options)
-        await store.mark(MarkDispatched(elsewhere.task_id, elsewhere.dispatch_epoch, 20 * SECOND, 60 * SECOND))
+        if page.items:
+            await store.mark(MarkDispatched(elsewhere.task_id, elsewhere.dispatch_epoch, 20 * SECOND, 60 * SECOND))
         return page
 
     monkeypatch.setattr(store, "list_tasks", list_then_send)
