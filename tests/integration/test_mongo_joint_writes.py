@@ -15,15 +15,18 @@ from pymongo import MongoClient
 
 from taskframework.model.marks import (
     ForgetDispatch,
+    MakeDue,
     MarkDispatched,
     MarkPublished,
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
+    WaitAnew,
 )
+from taskframework.model.options import StartLimit
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Unblock
-from taskframework.model.task import CancelRequest, HistoryEntry, Lease, Signal, Subtasks, Task, TaskError
+from taskframework.model.task import CancelRequest, HistoryEntry, Lease, LimitWait, Signal, Subtasks, Task, TaskError
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.model.waiting import Wait
 from taskframework.stores.mongo.documents import document_of, task_of
@@ -77,6 +80,7 @@ def tasks(draw: st.DrawFn, usual: Sequence[TaskStatus]) -> Task:
     lease = Lease("worker-1", draw(CLAIM_IDS), now + HOUR) if status is TaskStatus.RUNNING else None
     cancel = draw(st.sampled_from([None, None, CancelRequest("alice", now, None), CancelRequest("deadline", now, "x")]))
     sequence = draw(st.sampled_from([1, 2, 101]))
+    start_limit = draw(st.sampled_from([None, StartLimit(1_000), StartLimit(1_000, counts_limits=True)]))
     return new_task(now=now - HOUR).evolve(
         task_type=draw(st.sampled_from(["test-task", "other"])),
         schema_version=draw(st.sampled_from([1, 1, 1, 2])),
@@ -96,6 +100,10 @@ def tasks(draw: st.DrawFn, usual: Sequence[TaskStatus]) -> Task:
         result=draw(VALUES),
         generation=draw(st.integers(0, 1)),
         subtasks=draw(st.none() | ROUNDS),
+        start_limit=start_limit,
+        start_by=None if start_limit is None else draw(DUE),
+        started_at=draw(st.sampled_from([None, None, now])),
+        waits_for_limit=draw(st.sampled_from([None, LimitWait("slots/$other", 1, now)])),
         signals=draw(st.lists(SIGNALS, max_size=2).map(tuple)),
     )
 
@@ -114,6 +122,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     Complete: st.builds(Complete, FENCES, TEXTS, VALUES),
     Fail: st.builds(Fail, FENCES, TEXTS, ERRORS, st.booleans(), DELAYS),
     ForgetDispatch: st.builds(ForgetDispatch, st.just(""), st.booleans()),
+    MakeDue: st.builds(MakeDue, st.just(""), EPOCHS, DELAYS, st.sampled_from([None, "rate/a", "slots/$id"])),
     MarkDispatched: st.builds(MarkDispatched, st.just(""), EPOCHS, DELAYS, DELAYS, DUE),
     ReserveDispatch: st.builds(ReserveDispatch, st.just(""), EPOCHS, DELAYS, DELAYS),
     RenewLease: st.builds(RenewLease, FENCES, DELAYS),
@@ -121,6 +130,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
     Unblock: st.builds(Unblock, st.just(""), st.integers(0, 1), DELAYS),
     Wait: st.builds(Wait, FENCES, TEXTS, st.none() | ROUNDS, st.none() | SIGNAL_NAMES, st.none() | DELAYS, VALUES),
+    WaitAnew: st.builds(WaitAnew, st.just("")),
 }
 _USUAL: dict[type[Any], list[TaskStatus]] = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
 _USUAL[Unblock] = [TaskStatus.BLOCKED]
@@ -202,6 +212,9 @@ TWO = new_task(now=datetime.now(UTC) - HOUR).evolve(
     status=TaskStatus.RUNNING, fencing_token=1, lease=Lease("w", "claim-1", datetime.now(UTC) + HOUR), attempts=1
 )
 HELD = Fence("", 1, "claim-1")
+LATE = new_task(now=datetime.now(UTC) - HOUR).evolve(
+    dispatch_epoch=1, start_limit=StartLimit(1_000), start_by=datetime.now(UTC) - HOUR
+)
 
 
 @settings(
@@ -215,6 +228,7 @@ HELD = Fence("", 1, "claim-1")
 @example([(TWO, Complete(HELD, "w", value)) for value in ODD[-len(IDS) :]])
 @example([(TWO, Complete(HELD, "w", {"$literal": 1})), (TWO, Complete(HELD, "w", {"$literal": 1}))])
 @example([(TWO, Complete(HELD, "$status", None)), (TWO, Complete(Fence("", 2, "claim-1"), "$status", None))])
+@example([(LATE, MakeDue("", 1)), (LATE, MakeDue("", 1, HOUR)), (LATE, MakeDue("", 1, HOUR, "rate/a"))])
 @given(groups())
 def test_a_joint_write_makes_of_each_task_what_its_own_write_and_the_rule_make(
     documents: Documents, group: list[tuple[Task, Any]]

@@ -325,15 +325,16 @@ def _dispatched(marks: JointRequests[Any]) -> Changes:
     return {"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)}
 
 
-@write_alone.register
-def _make_due(mark: MakeDue) -> Write:
-    due: Changes = {"next_dispatch_at": later(mark.delay), "dispatches": 0}
-    if mark.limit is not None:
-        turn = {"limit": lit(mark.limit), "dispatch_epoch": mark.dispatch_epoch, "until": later(mark.delay)}
-        due["waits_for_limit"] = turn
-    if mark.delay:
-        due["start_by"] = waits_from(later(mark.delay))
-    return Write(_claimable(JointRequests([mark])), [change(due)])
+def _due_marks(marks: JointRequests[MakeDue]) -> Write:
+    delay = marks.each(lambda mark: milliseconds(mark.delay))
+    due = plus(NOW, delay)
+    start_by = {"$cond": [{"$gt": [delay, 0]}, waits_from(due), "$start_by"]}
+    made_due: Changes = {"next_dispatch_at": due, "dispatches": 0, "start_by": start_by}
+    if any(mark.limit for mark in marks):
+        limit = marks.each(lambda mark: mark.limit)
+        turn = {"limit": limit, "dispatch_epoch": "$dispatch_epoch", "until": due}
+        made_due["waits_for_limit"] = {"$cond": [{"$eq": [limit, None]}, "$waits_for_limit", turn]}
+    return Write(_claimable(marks), [change(made_due)])
 
 
 @write_alone.register
@@ -347,9 +348,8 @@ def _replace_parameters(replace: ReplaceParameters) -> Write:
     return Write(guard, [is_later, change({**replaced, **with_event("replaced")})])
 
 
-@write_alone.register
-def _wait_anew(mark: WaitAnew) -> Write:
-    guard = {"_id": mark.task_id, **driven(START), "start_by": {"$type": "date"}}
+def _waits_anew(marks: JointRequests[WaitAnew]) -> Write:
+    guard = {**marks.of_them, **driven(START), "start_by": {"$type": "date"}}
     return Write(guard, [change({"start_by": waits_from(NOW)})])
 
 
@@ -386,6 +386,7 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     Complete: _completions,
     Fail: _failures,
     ForgetDispatch: _forgotten_dispatches,
+    MakeDue: _due_marks,
     MarkDispatched: _dispatch_marks,
     ReserveDispatch: _reservations,
     RenewLease: _renewals,
@@ -393,6 +394,7 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     PostponeRelay: _relay_delays,
     Unblock: unblocks,
     Wait: waiting.waits,
+    WaitAnew: _waits_anew,
 }
 #: The classes of which many requests can be one write: those that are made often.
 JOINT = frozenset(_JOINT)
