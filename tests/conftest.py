@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -101,6 +102,13 @@ def _blocking_calls_are_errors(request: pytest.FixtureRequest, _blocking_calls: 
         yield
     finally:
         _blocking_calls.deactivate()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_is_left_open_is_found() -> Iterator[None]:
+    """A socket that nobody closed fails a test of the file that left it, not one that happens to run much later."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

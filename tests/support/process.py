@@ -19,10 +19,11 @@ from pathlib import Path
 # Below the range from which the kernel takes ports for outgoing connections: a client that keeps connecting to a
 # stopped server on a port of that range ends up connected to itself, and the server cannot come back.
 _PORTS = range(15_000, 32_000)
-# Ports that this process was told are free: who asked may not listen yet. Processes of one test run, of which there are
-# two, take even or odd numbers for the same reason.
+# Ports that this process was told are free: who asked may not listen yet. For the same reason each of the processes of
+# one test run has numbers of its own.
 _given: set[int] = set()
 _part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_parts = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 # The kernel's own file system in memory, and how many bytes must be free there for each server.
 _MEMORY = Path("/dev/shm")
@@ -57,7 +58,7 @@ class ServerFailed(Exception):  # noqa: N818
 def free_ports(count: int) -> list[int]:
     """Return ports on which nobody listens on the loopback interface."""
     ports: list[int] = []
-    for port in random.SystemRandom().sample(_PORTS[_part % 2 :: 2], k=1_000):
+    for port in random.SystemRandom().sample(_PORTS[_part::_parts], k=1_000):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
