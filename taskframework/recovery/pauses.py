@@ -2,49 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
+from datetime import datetime, timedelta
+
+from taskframework.errors import TaskUnreadableError
 from taskframework.limits.pauses import Pauses
+from taskframework.model.drivers import START
 from taskframework.model.marks import ForgetDispatch, WaitAnew
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.scope import EVERYONE
-from taskframework.model.status import CLAIMABLE
-from taskframework.model.task import Task
+from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
+
+#: How many tasks are made due by one write.
+_PAGE = 1_000
 
 
 class PauseRepair:
     """Looks which types are paused, and makes the tasks due that the sweeper put off meanwhile.
 
-    Each process does so for itself: a sweeper that has not heard of the end of a pause yet may put a task off after
-    another process made it due.
+    Each process does so: a sweeper that has not heard of the end of a pause yet may put a task off after another
+    process made it due. What one of them made due, the others do not find any more.
     """
 
-    def __init__(self, store: TaskStore, pauses: Pauses) -> None:
+    def __init__(self, store: TaskStore, pauses: Pauses, longest: timedelta) -> None:
+        """Prepare.
+
+        Args:
+            store: where the tasks are.
+            pauses: which types are paused.
+            longest: no sweeper puts a task off for longer than this.
+        """
         self._store = store
         self._pauses = pauses
-        #: Types whose pause has ended and whose tasks are still to be made due.
-        self._going_on: set[str] = set()
+        self._longest = longest
+        #: Types whose pause has ended and whose queue timeouts are still to begin anew.
+        self._waiting: set[str] = set()
+        #: Those that still have tasks to make due, each with the time from which on these were put off to.
+        self._going_on: dict[str, datetime] = {}
 
     async def look(self) -> bool:
-        """Look once; there is never more to do at once."""
-        self._going_on |= await self._pauses.look()
+        """Look once, and make one page of each type due.
+
+        Returns:
+            Whether there may be more.
+        """
+        over = await self._pauses.look()
+        self._waiting |= over
+        self._going_on |= dict.fromkeys(over, self._store.now())
+        for task_type in sorted(self._waiting):
+            await self._wait_anew(task_type)
+            self._waiting.discard(task_type)
         for task_type in sorted(self._going_on):
             await self._make_due(task_type)
-            self._going_on.discard(task_type)
-        return False
+        return bool(self._going_on)
 
     async def _make_due(self, task_type: str) -> None:
-        """Make those tasks due that have no message, and let their queue timeouts begin anew."""
-        for status in sorted(CLAIMABLE):
-            wanted = TaskFilter(status=status, task_type=task_type)
-            cursor, has_more = None, True
-            while has_more:
-                page = await self._store.list_tasks(EVERYONE, wanted, limit=MAX_LIMIT, cursor=cursor)
-                put_off = [task.task_id for task in page.items if _is_put_off(task)]
-                # Only if it still is: made due once by each process, it would also be sent once by each.
-                await self._store.mark(*(ForgetDispatch(task_id, only_put_off=True) for task_id in put_off))
-                await self._store.mark(*(WaitAnew(task.task_id) for task in page.items if task.start_by is not None))
-                cursor, has_more = page.next_cursor, page.next_cursor is not None
+        """Make a page of those due that have no message."""
+        since, until = self._going_on[task_type], self._store.now() + self._longest
+        put_off = await self._store.put_off(task_type, since, until, _PAGE)
+        with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it make it due
+            # Only if it still is: made due once by each process, it would also be sent once by each.
+            await self._store.mark(*(ForgetDispatch(task.task_id, only_put_off=True) for task in put_off))
+        if len(put_off) < _PAGE or self._pauses.is_paused(task_type):
+            del self._going_on[task_type]
+        else:
+            self._going_on[task_type] = put_off[-1].due
 
-
-def _is_put_off(task: Task) -> bool:
-    return not task.dispatches and task.next_dispatch_at is not None and task.next_dispatch_at > task.not_before
+    async def _wait_anew(self, task_type: str) -> None:
+        """Let the queue timeouts of a type begin anew."""
+        if not (await self._store.upcoming(START, 1) or await self._store.due(START, 1)):
+            return  # no task has one; few do
+        wanted = TaskFilter(status=TaskStatus.QUEUED, task_type=task_type)
+        cursor, has_more = None, True
+        while has_more:
+            page = await self._store.list_tasks(EVERYONE, wanted, limit=MAX_LIMIT, cursor=cursor)
+            await self._store.mark(*(WaitAnew(task.task_id) for task in page.items if task.start_by is not None))
+            cursor, has_more = page.next_cursor, page.next_cursor is not None

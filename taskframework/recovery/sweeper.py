@@ -14,6 +14,7 @@ from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatched, ReserveDispatch
 from taskframework.model.status import Priority
+from taskframework.model.task import Task
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.submission.producer import TaskMessageProducer
@@ -58,6 +59,8 @@ class Sweeper:
         self._is_paused = is_paused
         #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
         self._fronts: dict[tuple[str, Priority], datetime] = {}
+        #: By queue: the task that could not be reserved at the last look.
+        self._refused: dict[tuple[str, Priority], str] = {}
 
     async def sweep(self) -> bool:
         """Dispatch one batch of due tasks.
@@ -89,11 +92,27 @@ class Sweeper:
             await self._store.mark(*map(self._left_alone, queued))
         left_alone = {task.task_id for task in queued}
         missing = [task for task in tasks if task.task_id not in left_alone]
-        won = await reserved(self._store, map(self._reservation, missing))
+        won = await self._reserve(task_type, lane, missing) if missing else []
         if won:
             await failpoint.reached("sweep.after_reserve")
         sent = await asyncio.gather(*map(self._producer.dispatch, won))
         return bool(queued) or any(sent)
+
+    async def _reserve(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[Task]:
+        """Reserve the first task, and the others if no other sweeper was faster.
+
+        Sweepers that look at the same time find the same tasks in the same order. The reply to the reservation of one
+        task says whose it is; that for many does not, and each sweeper would send a message. A task that is refused
+        twice in a row is in no other sweeper's hands, since it would not be due: it is passed over.
+        """
+        first, *others = map(self._reservation, tasks)
+        refused_before = self._refused.pop((task_type, lane), None)
+        won = await reserved(self._store, [first])
+        if not won:
+            self._refused[task_type, lane] = first.task_id
+            if refused_before != first.task_id:
+                return []
+        return won + await reserved(self._store, others)
 
     async def _still_queued(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[DueTask]:
         """The tasks whose message may still be in the queue; another message would only make the queue longer.
@@ -131,7 +150,7 @@ class Sweeper:
         reservation = self._reservation(task)
         waited = self._store.now() - task.not_before
         delay = min(max(waited, reservation.first), reservation.longest)
-        return MakeDue(task.task_id, task.dispatch_epoch, delay)
+        return MakeDue(task.task_id, task.dispatch_epoch, delay, only_due=task.due)
 
     def _sent_by(self, task: DueTask) -> datetime:
         """The latest time at which its message may have been sent."""

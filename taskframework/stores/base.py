@@ -224,6 +224,12 @@ class Repairs(Protocol):
         """Tasks whose time of this driver is to come, and that nothing else holds back; the earliest time first."""
         ...
 
+    async def put_off(self, task_type: str, since: datetime, until: datetime, limit: int) -> Sequence[DueTask]:
+        """Tasks of a type that could be claimed and have no message, and whose dispatch was put off to a time from
+        `since` to `until`; the earliest time first. Reads what is to be dispatched in that time, of all types.
+        """
+        ...
+
     async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
         """At most `most` tasks that wait in the store because this limit did not let them begin (`waiting_limit`).
 

@@ -59,7 +59,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
         idempotency_keys=settings.retention.idempotency_keys,
         batch=batch,
     )
-    yield "pauses", PauseRepair(store, process.pauses).look, _PAUSES_INTERVAL
+    yield "pauses", PauseRepair(store, process.pauses, recovery.redispatch_max).look, _PAUSES_INTERVAL
     yield "topology", process.topology.repair, _TOPOLOGY_INTERVAL
     if process.dispatches:
         yield "sweep", Sweeper(store, broker, producer, batch, process.pauses.is_paused).sweep, recovery.sweep_interval

@@ -122,7 +122,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     Complete: st.builds(Complete, FENCES, TEXTS, VALUES),
     Fail: st.builds(Fail, FENCES, TEXTS, ERRORS, st.booleans(), DELAYS),
     ForgetDispatch: st.builds(ForgetDispatch, st.just(""), st.booleans()),
-    MakeDue: st.builds(MakeDue, st.just(""), EPOCHS, DELAYS, st.sampled_from([None, "rate/a", "slots/$id"])),
+    MakeDue: st.builds(MakeDue, st.just(""), EPOCHS, DELAYS, st.sampled_from([None, "rate/a", "slots/$id"]), DUE),
     MarkDispatched: st.builds(MarkDispatched, st.just(""), EPOCHS, DELAYS, DELAYS, DUE),
     ReserveDispatch: st.builds(ReserveDispatch, st.just(""), EPOCHS, DELAYS, DELAYS),
     RenewLease: st.builds(RenewLease, FENCES, DELAYS),
@@ -211,10 +211,11 @@ def _record(task: Task) -> dict[str, Any]:
 TWO = new_task(now=datetime.now(UTC) - HOUR).evolve(
     status=TaskStatus.RUNNING, fencing_token=1, lease=Lease("w", "claim-1", datetime.now(UTC) + HOUR), attempts=1
 )
-HELD = Fence("", 1, "claim-1")
 LATE = new_task(now=datetime.now(UTC) - HOUR).evolve(
     dispatch_epoch=1, start_limit=StartLimit(1_000), start_by=datetime.now(UTC) - HOUR
 )
+SENT = LATE.evolve(next_dispatch_at=_START)
+HELD = Fence("", 1, "claim-1")
 
 
 @settings(
@@ -229,6 +230,7 @@ LATE = new_task(now=datetime.now(UTC) - HOUR).evolve(
 @example([(TWO, Complete(HELD, "w", {"$literal": 1})), (TWO, Complete(HELD, "w", {"$literal": 1}))])
 @example([(TWO, Complete(HELD, "$status", None)), (TWO, Complete(Fence("", 2, "claim-1"), "$status", None))])
 @example([(LATE, MakeDue("", 1)), (LATE, MakeDue("", 1, HOUR)), (LATE, MakeDue("", 1, HOUR, "rate/a"))])
+@example([(SENT, MakeDue("", 1, only_due=time)) for time in (_START, _START + HOUR, None)])
 @given(groups())
 def test_a_joint_write_makes_of_each_task_what_its_own_write_and_the_rule_make(
     documents: Documents, group: list[tuple[Task, Any]]

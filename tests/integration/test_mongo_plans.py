@@ -142,6 +142,7 @@ QUESTIONS: dict[str, Call] = {
     "get": lambda store: store.get("unknown", RARE),
     **{f"due by {driver.name}": partial(MongoStore.due, driver=driver, limit=LIMIT) for driver in DRIVERS},
     **{f"upcoming by {driver.name}": partial(MongoStore.upcoming, driver=driver, limit=LIMIT) for driver in DRIVERS},
+    "put off": lambda store: store.put_off("rare", store.now() - 2 * HOUR, store.now() - HOUR, LIMIT),
     "waiting for a limit": lambda store: store.waiting_for("slots/rare", LIMIT),
     "claims": lambda store: store.claims_of(["unknown"]),
     "newest running": lambda store: store.newest_running("test-task", Priority.NORMAL),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from taskframework.model.drivers import DRIVERS, Driver
+from taskframework.model.drivers import DISPATCH, DRIVERS, Driver
 from taskframework.model.letters import TREND_HOURS
 from taskframework.model.query import Cursor, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
@@ -76,6 +76,13 @@ def upcoming(driver: Driver) -> Document:
     """Tasks whose time of this driver is to come."""
     ahead = {driver.field: {"$type": "date"}, "$expr": {"$gt": [f"${driver.field}", NOW]}}
     return both(driven(driver), ahead, _not_held_back(driver))
+
+
+def put_off(task_type: str, since: datetime, until: datetime) -> Document:
+    """Tasks of a type without a message whose dispatch was put off to a time from `since` to `until`."""
+    time = {DISPATCH.field: {"$gte": since, "$lte": until}}
+    is_put_off = {"$expr": {"$gt": [f"${DISPATCH.field}", "$not_before"]}}
+    return {**driven(DISPATCH), **time, **is_put_off, "task_type": task_type, "dispatches": 0}
 
 
 def driven(driver: Driver) -> Document:

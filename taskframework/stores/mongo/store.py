@@ -243,6 +243,9 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
         return await self._found_by(driver, queries.upcoming(driver), limit)
 
+    async def put_off(self, task_type: str, since: datetime, until: datetime, limit: int) -> Sequence[DueTask]:
+        return await self._found_by(DISPATCH, queries.put_off(task_type, since, until), limit)
+
     async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
         found: list[Document] = []
         for lane in LANES:

@@ -1,8 +1,8 @@
 """The transitions and marks of the model as guarded MongoDB writes, one function for each class.
 
 To be read next to `taskframework.model`: the guard is what the pure rule `apply` checks, the stages are what it
-changes. The conformance suite holds both to the same documents. Those of waiting, batches and streams are in files
-of those names.
+changes. The conformance suite holds both to the same documents. Marks and those of waiting, batches and streams are in
+files of those names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from taskframework.model.interventions import (
     Supersede,
 )
 from taskframework.model.marks import (
-    MAX_DOUBLINGS,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -38,7 +37,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
     WaitAnew,
 )
-from taskframework.model.status import CLAIMABLE, DEAD, LIVE, REPLAYABLE, TaskStatus
+from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import SCHEMA_VERSION, plain
 from taskframework.model.transitions import (
@@ -55,7 +54,7 @@ from taskframework.model.transitions import (
     reason_of,
 )
 from taskframework.model.waiting import Wait
-from taskframework.stores.mongo import batches, waiting  # noqa: F401 - importing registers their writes
+from taskframework.stores.mongo import batches, marks, waiting  # noqa: F401 - importing registers their writes
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
@@ -78,7 +77,6 @@ from taskframework.stores.mongo.expressions import (
     passed,
     plus,
     start_by,
-    waits_from,
     with_error,
     with_event,
     within,
@@ -86,7 +84,7 @@ from taskframework.stores.mongo.expressions import (
 from taskframework.stores.mongo.joint import JointRequests, both
 from taskframework.stores.mongo.queries import driven
 from taskframework.stores.mongo.streams import blocked_again, unblocks, without_its_stream
-from taskframework.stores.mongo.writes import Write, under_claim, write_alone
+from taskframework.stores.mongo.writes import Write, claimable, under_claim, write_alone
 
 
 def write_of(requests: Sequence[Any]) -> Write:
@@ -102,14 +100,9 @@ def write_of(requests: Sequence[Any]) -> Write:
     return write_alone(request)
 
 
-def _claimable(requests: JointRequests[Any]) -> Document:
-    guard = requests.where(dispatch_epoch=lambda request: request.dispatch_epoch)
-    return {**guard, "status": in_status(*CLAIMABLE)}
-
-
 def _claims(claims: JointRequests[Claim]) -> Write:
     asked_type = {"$ifNull": [claims.each(lambda claim: claim.task_type), "$task_type"]}
-    guard = both(_claimable(claims), passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
+    guard = both(claimable(claims), passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
     worker_id = claims.each(lambda claim: claim.worker_id)
     lease = {
@@ -260,7 +253,7 @@ def _end_unstarted(end: EndUnstarted) -> Write:
 
 @write_alone.register
 def _postpone(postpone: Postpone) -> Write:
-    guard = {**_claimable(JointRequests([postpone])), "cancel": None}
+    guard = {**claimable(JointRequests([postpone])), "cancel": None}
     counted = {"no_handler": plus("$no_handler", 1)}
     again = {"next_dispatch_at": later(postpone.delay), "revision": plus("$revision", 1), "updated_at": NOW}
     error = framework_error("no_handler", NO_HANDLER, retryable=False)
@@ -306,37 +299,6 @@ def _discard(discard: Discard) -> Write:
     return Write({**guard, **within(discard.scope)}, [change({"discarded": discarded, **told})])
 
 
-def _dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:
-    due = {"$ifNull": [marks.each(lambda mark: mark.due), "$next_dispatch_at"]}
-    guard = both(_claimable(marks), {"$expr": {"$eq": ["$next_dispatch_at", due]}})
-    return Write(guard, [change(_dispatched(marks))])
-
-
-def _reservations(reservations: JointRequests[ReserveDispatch]) -> Write:
-    guard = both(_claimable(reservations), passed("next_dispatch_at", "not_before"))
-    return Write(guard, [change(_dispatched(reservations))])
-
-
-def _dispatched(marks: JointRequests[Any]) -> Changes:
-    doublings = {"$pow": [2, {"$min": ["$dispatches", MAX_DOUBLINGS]}]}
-    first = {"$multiply": [marks.each(lambda mark: milliseconds(mark.first)), doublings]}
-    wait = {"$min": [first, marks.each(lambda mark: milliseconds(mark.longest))]}
-    due = {"$add": [{"$max": [NOW, "$not_before"]}, wait]}
-    return {"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)}
-
-
-def _due_marks(marks: JointRequests[MakeDue]) -> Write:
-    delay = marks.each(lambda mark: milliseconds(mark.delay))
-    due = plus(NOW, delay)
-    start_by = {"$cond": [{"$gt": [delay, 0]}, waits_from(due), "$start_by"]}
-    made_due: Changes = {"next_dispatch_at": due, "dispatches": 0, "start_by": start_by}
-    if any(mark.limit for mark in marks):
-        limit = marks.each(lambda mark: mark.limit)
-        turn = {"limit": limit, "dispatch_epoch": "$dispatch_epoch", "until": due}
-        made_due["waits_for_limit"] = {"$cond": [{"$eq": [limit, None]}, "$waits_for_limit", turn]}
-    return Write(_claimable(marks), [change(made_due)])
-
-
 @write_alone.register
 def _replace_parameters(replace: ReplaceParameters) -> Write:
     guard: Document = {"_id": replace.task_id, "status": in_status(TaskStatus.QUEUED), "started_at": None}
@@ -348,53 +310,20 @@ def _replace_parameters(replace: ReplaceParameters) -> Write:
     return Write(guard, [is_later, change({**replaced, **with_event("replaced")})])
 
 
-def _waits_anew(marks: JointRequests[WaitAnew]) -> Write:
-    guard = {**marks.of_them, **driven(START), "start_by": {"$type": "date"}}
-    return Write(guard, [change({"start_by": waits_from(NOW)})])
-
-
-def _forgotten_dispatches(marks: JointRequests[ForgetDispatch]) -> Write:
-    guard = {**marks.of_them, "status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}}
-    may_have_message = {"$not": [marks.each(lambda mark: mark.only_put_off)]}
-    is_behind = {"$gt": ["$next_dispatch_at", "$not_before"]}
-    is_meant = {"$expr": {"$and": [is_behind, {"$or": [may_have_message, {"$eq": ["$dispatches", 0]}]}]}}
-    return Write({**guard, **is_meant}, [change({"next_dispatch_at": "$not_before", "dispatches": 0})])
-
-
-def _renewals(renewals: JointRequests[RenewLease]) -> Write:
-    expires_at = plus(NOW, renewals.each(lambda renewal: milliseconds(renewal.lease)))
-    guard = under_claim(renewals)
-    return Write(guard, [change({"lease.expires_at": expires_at})])
-
-
-def _published_marks(marks: JointRequests[MarkPublished]) -> Write:
-    mark = marks.each(lambda mark: mark.sequence)
-    published = {
-        "published_sequence": {"$min": [mark, "$sequence"]},
-        "publish_at": {"$cond": [{"$gte": [mark, "$sequence"]}, None, "$publish_at"]},
-    }
-    return Write({**marks.of_them, "$expr": {"$lt": ["$published_sequence", mark]}}, [change(published)])
-
-
-def _relay_delays(marks: JointRequests[PostponeRelay]) -> Write:
-    due = plus(NOW, marks.each(lambda mark: milliseconds(mark.delay)))
-    return Write({**marks.of_them, "publish_at": {"$ne": None}}, [change({"publish_at": due})])
-
-
 _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     Claim: _claims,
     Complete: _completions,
     Fail: _failures,
-    ForgetDispatch: _forgotten_dispatches,
-    MakeDue: _due_marks,
-    MarkDispatched: _dispatch_marks,
-    ReserveDispatch: _reservations,
-    RenewLease: _renewals,
-    MarkPublished: _published_marks,
-    PostponeRelay: _relay_delays,
+    ForgetDispatch: marks.forgotten_dispatches,
+    MakeDue: marks.due_marks,
+    MarkDispatched: marks.dispatch_marks,
+    ReserveDispatch: marks.reservations,
+    RenewLease: marks.renewals,
+    MarkPublished: marks.published_marks,
+    PostponeRelay: marks.relay_delays,
     Unblock: unblocks,
     Wait: waiting.waits,
-    WaitAnew: _waits_anew,
+    WaitAnew: marks.waits_anew,
 }
 #: The classes of which many requests can be one write: those that are made often.
 JOINT = frozenset(_JOINT)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.expressions import in_status
 from taskframework.stores.mongo.joint import JointRequests
 
 
@@ -37,3 +38,9 @@ def under_claim(requests: JointRequests[Any]) -> Document:
     # A claim id belongs to one claim of one task, so no task can match by the claim of another one.
     claims = [request.fence.claim_id for request in requests]
     return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}
+
+
+def claimable(requests: JointRequests[Any]) -> Document:
+    """Filter: these tasks, as long as they can be claimed in the epoch that each request names."""
+    guard = requests.where(dispatch_epoch=lambda request: request.dispatch_epoch)
+    return {**guard, "status": in_status(*CLAIMABLE)}

@@ -110,9 +110,17 @@ def _found_by(driver: Driver, comparison: str) -> str:
 DUE = {driver.name: _found_by(driver, "<= :before") for driver in DRIVERS}
 UPCOMING = {driver.name: _found_by(driver, "> :now") for driver in DRIVERS}
 
+_DISPATCH_AT = DRIVER_COLUMNS[DISPATCH.name]
+PUT_OFF = (
+    f"{_DUE_TASKS.format(time=_DISPATCH_AT)} INDEXED BY tasks_to_dispatch "
+    f"WHERE {_DISPATCH_AT} >= :since AND {_DISPATCH_AT} <= :until AND task_type = :type "
+    f"AND {_DISPATCH_AT} > not_before AND json_extract(document, '$.dispatches') = 0 "
+    f"ORDER BY {_DISPATCH_AT} LIMIT :limit"
+)
+
 #: The index has each lane by itself, in this order.
 WAITING_FOR = (
-    f"{_DUE_TASKS.format(time=DRIVER_COLUMNS[DISPATCH.name])} INDEXED BY tasks_waiting_for "
+    f"{_DUE_TASKS.format(time=_DISPATCH_AT)} INDEXED BY tasks_waiting_for "
     "WHERE waits_for = :limit AND lane = :lane ORDER BY not_before LIMIT :most"
 )
 

@@ -192,6 +192,11 @@ class SqliteStore:
         values = {"now": milliseconds(self._clock.now()), "limit": limit}
         return [_due_of(row) for row in await self._database.fetch(queries.UPCOMING[driver.name], values)]
 
+    async def put_off(self, task_type: str, since: datetime, until: datetime, limit: int) -> Sequence[DueTask]:
+        times = {"since": milliseconds(since), "until": milliseconds(until)}
+        values = {**times, "type": task_type, "limit": limit}
+        return [_due_of(row) for row in await self._database.fetch(queries.PUT_OFF, values)]
+
     async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
         found: list[DueTask] = []
         for lane in LANES:

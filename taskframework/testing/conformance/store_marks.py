@@ -79,6 +79,33 @@ class DispatchMarkCases(StoreSuite):
         assert (await stored(store, put_off.task_id)).next_dispatch_at == put_off.not_before
         assert await stored(store, sent.task_id) == sent, "another message would be one too many"
 
+    async def test_what_was_put_off_is_found_by_its_type(self, store: TaskStore) -> None:
+        put_off, later, other = [await put(store, task_type=task_type) for task_type in ("t", "t", "other")]
+        for task, delay in ((put_off, MINUTE), (later, 2 * HOUR), (other, MINUTE)):
+            await store.mark(MakeDue(task.task_id, 1, delay))
+        await store.mark(_dispatched(await put(store, task_type="t")))
+        future = store.now() + MINUTE
+        await put(store, task_type="t", not_before=future, next_dispatch_at=future)
+        await put(store, task_type="t", next_dispatch_at=store.now() - SECOND)
+
+        async def found(limit: int, within: timedelta) -> list[str]:
+            found = await store.put_off("t", store.now(), store.now() + within, limit)
+            return [task.task_id for task in found]
+
+        assert await found(10, HOUR) == [put_off.task_id]
+        assert await found(10, 3 * HOUR) == [put_off.task_id, later.task_id]
+        assert await found(1, 3 * HOUR) == [put_off.task_id]
+        await store.mark(ForgetDispatch(put_off.task_id, only_put_off=True))
+        assert await found(10, HOUR) == []
+
+    async def test_what_was_sent_meanwhile_is_not_put_off(self, store: TaskStore) -> None:
+        due = await put(store, next_dispatch_at=store.now())
+        sent = await marked(store, _dispatched(due))
+        await marked(store, MakeDue(due.task_id, 1, HOUR, only_due=due.next_dispatch_at))
+        assert await stored(store, due.task_id) == sent, "it would be sent again"
+        put_off = await marked(store, MakeDue(due.task_id, 1, HOUR, only_due=sent.next_dispatch_at))
+        assert put_off.dispatches == 0
+
     async def test_what_is_dispatched_later_is_found_in_parts(self, store: TaskStore) -> None:
         sent = {(await marked(store, _dispatched(await put(store)))).task_id for _ in range(5)}
         parts = []

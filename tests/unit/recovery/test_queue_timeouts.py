@@ -158,7 +158,7 @@ async def test_that_all_slots_of_the_type_are_held_does_not_count(stage: Stage) 
 
 async def test_a_task_waits_anew_from_the_end_of_a_pause_on(stage: Stage) -> None:
     pauses = Pauses(stage.store)
-    repair = PauseRepair(stage.store, pauses)
+    repair = PauseRepair(stage.store, pauses, timedelta(minutes=15))
     tasks = [await stage.submit() for _ in range(3)]
     [pause] = await stage.store.write_records([PAUSE.new("plain", content=Pause("plain", "a", stage.clock.now()))])
     await repair.look()

@@ -201,20 +201,19 @@ async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again
     for task in (waiting, elsewhere):
         await store.mark(MakeDue(task.task_id, task.dispatch_epoch, 60 * SECOND))
     await store.write_records([PAUSE.new("t", content=Pause("t", "tests", store.now()))])
-    repair = PauseRepair(store, pauses)
+    repair = PauseRepair(store, pauses, 15 * 60 * SECOND)
     await repair.look()
     record = await read_record(store, PAUSE.id_of("t"))
     assert record is not None
     await store.delete_records([record])
-    list_tasks = store.list_tasks
+    put_off = store.put_off
 
-    async def list_then_send(*arguments: Any, **options: Any) -> Any:
-        page = await list_tasks(*arguments, **options)
-        if page.items:
-            await store.mark(MarkDispatched(elsewhere.task_id, elsewhere.dispatch_epoch, 20 * SECOND, 60 * SECOND))
+    async def find_then_send(*arguments: Any, **options: Any) -> Any:
+        page = await put_off(*arguments, **options)
+        await store.mark(MarkDispatched(elsewhere.task_id, elsewhere.dispatch_epoch, 20 * SECOND, 60 * SECOND))
         return page
 
-    monkeypatch.setattr(store, "list_tasks", list_then_send)
+    monkeypatch.setattr(store, "put_off", find_then_send)
     await repair.look()
     due = [task.task_id for task in await store.due(DISPATCH, 10)]
     assert due == [waiting.task_id], "a second message for each process would be sent"
