@@ -219,6 +219,20 @@ async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again
     assert due == [waiting.task_id], "a second message for each process would be sent"
 
 
+async def test_what_a_pause_put_off_is_made_due_in_parts(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskframework.recovery.pauses._PAGE", 2)
+    tasks = await put(store, 5, task_type="t")
+    await store.mark(*(MakeDue(task.task_id, task.dispatch_epoch, 60 * SECOND) for task in tasks))
+    [pause] = await store.write_records([PAUSE.new("t", content=Pause("t", "tests", store.now()))])
+    assert pause is not None
+    repair = PauseRepair(store, Pauses(store), 15 * 60 * SECOND)
+    assert not await repair.look()
+    await store.delete_records([pause])
+    looks = [await repair.look() for _ in range(3)]
+    assert looks == [True, True, False]
+    assert len(await store.due(DISPATCH, 10)) == len(tasks)
+
+
 @pytest.mark.parametrize(("finished", "dead_letters", "left"), [(1, None, 2), (None, 1, 1), (1, 1, 0), (None, None, 3)])
 async def test_what_ended_is_removed_after_its_own_time(
     store: SqliteStore, clock: FakeClock, finished: int | None, dead_letters: int | None, left: int

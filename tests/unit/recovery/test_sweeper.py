@@ -35,6 +35,8 @@ class Backlog:
         self.depth: int | None = 0
         self.sent: list[str] = []
         self.paused: set[str] = set()
+        #: Tasks that are found and cannot be changed here.
+        self.refused: set[str] = set()
 
     def put(self, number: int = 1, status: TaskStatus = TaskStatus.QUEUED) -> list[Task]:
         """Tasks that are due now and of which nothing was ever sent."""
@@ -56,6 +58,8 @@ class Backlog:
         return sorted(due, key=lambda task: task.due)[:limit]
 
     async def apply(self, transition: Mark) -> Task | None:
+        if transition.task_id in self.refused:
+            return None
         task = transition.apply(self.tasks[transition.task_id], self.clock.now())
         if task is not None:
             self.tasks[task.task_id] = task
@@ -244,3 +248,36 @@ async def test_a_message_that_waits_in_the_queue_of_a_paused_type_is_still_there
     clock.advance(LONGEST.total_seconds())
     await swept(sweeper)
     assert len(backlog.sent) == BATCH
+
+
+async def test_who_does_not_get_the_first_task_leaves_the_others_to_who_did(sweeper: Sweeper, backlog: Backlog) -> None:
+    first, *_ = backlog.put(BATCH)
+    backlog.refused = {first.task_id}
+    assert not await sweeper.sweep(), "the other sweeper is not to be met again at once"
+    assert backlog.sent == []
+    assert len(await backlog.due(DISPATCH, BATCH)) == BATCH, "nothing was reserved either"
+
+
+async def test_a_task_that_cannot_be_reserved_at_all_holds_up_no_other(sweeper: Sweeper, backlog: Backlog) -> None:
+    spoiled, *others = backlog.put(BATCH)
+    backlog.refused = {spoiled.task_id}
+    for _ in range(2):
+        await sweeper.sweep()
+    assert backlog.sent == [task.task_id for task in others]
+
+
+async def test_what_another_process_sent_meanwhile_is_not_put_off(
+    sweeper: Sweeper, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [task] = backlog.put()
+    backlog.paused = {task.task_type}
+    find = backlog.due
+
+    async def find_then_sent(driver: Driver, limit: int) -> Sequence[DueTask]:
+        found = await find(driver, limit)
+        await backlog.apply(backlog.reservation(task.task_id, task.dispatch_epoch))
+        return found
+
+    monkeypatch.setattr(backlog, "due", find_then_sent)
+    await sweeper.sweep()
+    assert backlog.tasks[task.task_id].dispatches == 1, "it would count as a task without a message"
