@@ -151,7 +151,7 @@ class Tokens:
         acts = _claim(claims, rules.users_claim) is True
         try:
             ends = datetime.fromtimestamp(int(claims["exp"]), UTC) + rules.leeway
-        except (ValueError, OverflowError):  # as of an issuer that counts milliseconds
+        except (ValueError, OverflowError, OSError):  # as of an issuer that counts milliseconds
             raise _RefusedError("its exp is no time in seconds") from None
         return Caller(principal, roles, acts, expires_at=ends)
 

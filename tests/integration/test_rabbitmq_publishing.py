@@ -191,6 +191,26 @@ async def test_a_broker_that_is_away_is_told_at_once_and_found_when_it_comes(rab
         await broker.close()
 
 
+async def test_questions_to_a_frozen_broker_do_not_wait_for_one_another(
+    rabbit_server: RabbitServer, make_broker: MakeBroker
+) -> None:
+    async with opened(make_broker(), "reports") as broker:
+        assert await broker.queue_depth("reports", Priority.NORMAL) == 0
+        rabbit_server.pause()
+        try:
+            async with asyncio.timeout(30):  # one after the other they would take a minute
+                asked = [broker.queue_depth("reports", Priority.NORMAL) for _ in range(10)]
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            rabbit_server.resume()
+        assert {type(answer) for answer in answers} == {BrokerUnavailableError}
+
+        async def is_asked_again() -> bool:
+            return await broker.queue_depth("reports", Priority.NORMAL) == 0
+
+        await eventually(is_asked_again)
+
+
 async def test_a_frozen_broker_costs_the_time_limit_and_no_more(
     rabbit_server: RabbitServer, make_broker: MakeBroker
 ) -> None:

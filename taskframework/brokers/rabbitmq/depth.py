@@ -26,18 +26,18 @@ class DepthGauge:
         Raises:
             BrokerUnavailableError: if the broker is away.
         """
-        async with self._lock:
-            channel = await self._open_channel()
-            with driver_errors(f"asking for the depth of {queue}"):
+        # The limit is for the turn as well: while the broker is silent, no question waits for those before it.
+        with driver_errors(f"asking for the depth of {queue}"):
+            async with asyncio.timeout(ANSWER_SECONDS), self._lock:
                 try:
-                    async with asyncio.timeout(ANSWER_SECONDS):
-                        declared = await channel.declare_queue(queue, passive=True)
+                    channel = await self._open_channel()
+                    declared = await channel.declare_queue(queue, passive=True)
                 except ChannelNotFoundEntity:
                     return None
                 except BaseException:
                     await self._drop()
                     raise
-            return declared.declaration_result.message_count
+        return declared.declaration_result.message_count
 
     async def close(self) -> None:
         async with self._lock:

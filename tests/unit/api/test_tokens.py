@@ -144,6 +144,7 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(
         "long": _token(more="x" * 10_000),
         "with an end in milliseconds": _token(exp=now * 1000),
         "with an end that no clock shows": _token(exp=10**30),
+        "with an end that the system cannot count to": _token(exp=10**18),
         "with the last end there is": _token(exp=253402300799),
         "nothing": "..",
         "half": f"{head}.{body}",
