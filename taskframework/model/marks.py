@@ -94,12 +94,12 @@ class MakeDue:
     #: The id of the limit that lets no more tasks begin, if that is why. The task's turn comes when it is due.
     limit: str | None = None
     #: Only while this is the time at which it is due: a task that somebody sent meanwhile has a message.
-    only_due: datetime | None = None
+    due: datetime | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
             return None
-        if self.only_due is not None and task.next_dispatch_at != self.only_due:
+        if self.due is not None and task.next_dispatch_at != self.due:
             return None
         due = now + self.delay
         turn = task.waits_for_limit if self.limit is None else LimitWait(self.limit, self.dispatch_epoch, due)

@@ -150,7 +150,7 @@ class Sweeper:
         reservation = self._reservation(task)
         waited = self._store.now() - task.not_before
         delay = min(max(waited, reservation.first), reservation.longest)
-        return MakeDue(task.task_id, task.dispatch_epoch, delay, only_due=task.due)
+        return MakeDue(task.task_id, task.dispatch_epoch, delay, due=task.due)
 
     def _sent_by(self, task: DueTask) -> datetime:
         """The latest time at which its message may have been sent."""

@@ -230,7 +230,7 @@ HELD = Fence("", 1, "claim-1")
 @example([(TWO, Complete(HELD, "w", {"$literal": 1})), (TWO, Complete(HELD, "w", {"$literal": 1}))])
 @example([(TWO, Complete(HELD, "$status", None)), (TWO, Complete(Fence("", 2, "claim-1"), "$status", None))])
 @example([(LATE, MakeDue("", 1)), (LATE, MakeDue("", 1, HOUR)), (LATE, MakeDue("", 1, HOUR, "rate/a"))])
-@example([(SENT, MakeDue("", 1, only_due=time)) for time in (_START, _START + HOUR, None)])
+@example([(SENT, MakeDue("", 1, due=time)) for time in (_START, _START + HOUR, None)])
 @given(groups())
 def test_a_joint_write_makes_of_each_task_what_its_own_write_and_the_rule_make(
     documents: Documents, group: list[tuple[Task, Any]]

@@ -58,7 +58,8 @@ class ServerFailed(Exception):  # noqa: N818
 def free_ports(count: int) -> list[int]:
     """Return ports on which nobody listens on the loopback interface."""
     ports: list[int] = []
-    for port in random.SystemRandom().sample(_PORTS[_part::_parts], k=1_000):
+    own = _PORTS[_part::_parts]
+    for port in random.SystemRandom().sample(own, k=len(own)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):

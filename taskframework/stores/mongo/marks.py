@@ -66,7 +66,7 @@ def due_marks(marks: JointRequests[MakeDue]) -> Write:
         limit = marks.each(lambda mark: mark.limit)
         turn = {"limit": limit, "dispatch_epoch": "$dispatch_epoch", "until": due}
         made_due["waits_for_limit"] = {"$cond": [{"$eq": [limit, None]}, "$waits_for_limit", turn]}
-    guard = both(claimable(marks), _still_due(marks.each(lambda mark: mark.only_due)))
+    guard = both(claimable(marks), _still_due(marks.each(lambda mark: mark.due)))
     return Write(guard, [change(made_due)])
 
 

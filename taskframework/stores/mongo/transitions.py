@@ -54,7 +54,7 @@ from taskframework.model.transitions import (
     reason_of,
 )
 from taskframework.model.waiting import Wait
-from taskframework.stores.mongo import batches, marks, waiting  # noqa: F401 - importing registers their writes
+from taskframework.stores.mongo import batches, marks, waiting  # noqa: F401 - importing `batches` registers its writes
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,

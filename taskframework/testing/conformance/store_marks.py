@@ -101,9 +101,9 @@ class DispatchMarkCases(StoreSuite):
     async def test_what_was_sent_meanwhile_is_not_put_off(self, store: TaskStore) -> None:
         due = await put(store, next_dispatch_at=store.now())
         sent = await marked(store, _dispatched(due))
-        await marked(store, MakeDue(due.task_id, 1, HOUR, only_due=due.next_dispatch_at))
+        await marked(store, MakeDue(due.task_id, 1, HOUR, due=due.next_dispatch_at))
         assert await stored(store, due.task_id) == sent, "it would be sent again"
-        put_off = await marked(store, MakeDue(due.task_id, 1, HOUR, only_due=sent.next_dispatch_at))
+        put_off = await marked(store, MakeDue(due.task_id, 1, HOUR, due=sent.next_dispatch_at))
         assert put_off.dispatches == 0
 
     async def test_what_is_dispatched_later_is_found_in_parts(self, store: TaskStore) -> None:
