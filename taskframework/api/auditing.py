@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from urllib.parse import unquote
 
@@ -13,6 +14,9 @@ from taskframework.api.context import framework_of
 from taskframework.model.keys import Role
 from taskframework.model.scope import EVERYONE
 from taskframework.model.values import Json
+
+#: How many ids or names an audit entry tells.
+MOST_NOTED = 20
 
 
 def reason_of(request: Request, given: str | None = None) -> str | None:
@@ -29,12 +33,25 @@ def noted(
 
 
 async def noted_if_foreign(
-    request: Request, action: str, task_id: str, reason: str | None = None
+    request: Request, action: str, task_id: str, reason: str | None = None, **details: Json
 ) -> AbstractAsyncContextManager[None]:
     """Note what an operator does to somebody else's task. What callers do with their own tasks is not noted."""
     caller = caller_of(request)
     if caller.may(Role.OPERATOR):
         task = await framework_of(request).services.store.get(task_id, EVERYONE)
         if task is not None and task.user_id != caller.principal:
-            return noted(request, action, task_id, reason, user_id=task.user_id)
+            return noted(request, action, task_id, reason, user_id=task.user_id, **details)
     return nullcontext()
+
+
+def noted_if_for_others(
+    request: Request, action: str, owners: Iterable[str], **details: Json
+) -> AbstractAsyncContextManager[None]:
+    """Note what an operator submits for somebody else. A key that may act for users is made for that, and one note more
+    for each submission would be a second write for each; so it is not noted.
+    """
+    caller = caller_of(request)
+    others = sorted(set(owners) - {caller.principal})
+    if caller.may_act_for_users or not others:
+        return nullcontext()
+    return noted(request, action, None, user_ids=list(others[:MOST_NOTED]), **details)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from taskframework.api.auditing import noted_if_foreign, reason_of
+from taskframework.api.auditing import noted_if_for_others, noted_if_foreign, reason_of
 from taskframework.api.bodies import (
     BODIES,
     BODY_CODES,
@@ -104,9 +104,7 @@ class ResultStream(StreamingResponse):
     media_type = NDJSON
 
     def __init__(self, request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> None:
-        super().__init__(
-            self._lines(request, results), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        )
+        super().__init__(self._lines(request, results), headers={"X-Accel-Buffering": "no"})
 
     @staticmethod
     async def _lines(request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> AsyncIterator[bytes]:
@@ -169,8 +167,9 @@ async def _submitted(request: Request) -> BatchSubmission:
         )
     body = with_key_of_header(request, await read(request, SubmitBatch))
     options: dict[str, Any] = {name: value for name, value in body.items() if name != "items"}
-    options["user_id"] = user_of(request, body.get("user_id"))
-    return await framework_of(request).services.batch_submission.submit(BatchRequest(**options), body["items"])
+    options["user_id"] = user_id = user_of(request, body.get("user_id"))
+    async with noted_if_for_others(request, "batch.submit", [user_id], task_type=body["task_type"]):
+        return await framework_of(request).services.batch_submission.submit(BatchRequest(**options), body["items"])
 
 
 async def _uploaded(request: Request) -> BatchSubmission:
@@ -183,9 +182,10 @@ async def _uploaded(request: Request) -> BatchSubmission:
         options: UploadBatch = BODIES[UploadBatch].validate_python(given)
     except ValidationError as error:
         raise invalid_fields(error, list(_OPTIONS)) from None
-    options["user_id"] = user_of(request, options.get("user_id"))
+    options["user_id"] = user_id = user_of(request, options.get("user_id"))
     wanted = BatchRequest(**with_key_of_header(request, options))
-    return await framework_of(request).services.batch_submission.upload(wanted, _values_of(request))
+    async with noted_if_for_others(request, "batch.submit", [user_id], task_type=options["task_type"]):
+        return await framework_of(request).services.batch_submission.upload(wanted, _values_of(request))
 
 
 async def _values_of(request: Request) -> AsyncIterator[list[Json]]:

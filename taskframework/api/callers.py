@@ -182,8 +182,9 @@ class IdentifyCallers:
         caller = await callers.find(key, asks=asks) if (key := _key_of(headers)) else None
         if caller is not None:
             return caller
-        if limit is not None and (wait := self._failed.take(address, limit)):
-            raise _too_many("Too many requests without a key that counts came from this address.", wait)
+        # A request without a key guesses none, and is refused without a look at the store.
+        if key and limit is not None and (wait := self._failed.take(address, limit)):
+            raise _too_many("Too many requests with keys that do not count came from this address.", wait)
         raise no_key(is_shown=bool(key))
 
     def _require_allowance(self, caller: Caller) -> None:

@@ -61,8 +61,8 @@ CODES: Mapping[str, Code] = {
     "method_not_allowed": Code(405, "This address does not know the method", "Use one of those in the header `Allow`."),
     "idempotency_conflict": Code(
         409,
-        "The idempotency key belongs to another task",
-        "Send what was sent with the key before, or use a new key; `task_id` is the task that has it.",
+        "The idempotency key belongs to something else",
+        "Send what was sent with the key before, or use a new key; `task_id` is the task that has it, if one has.",
     ),
     "task_unreadable": Code(409, "A newer release wrote this task", "Ask an API of that release, or upgrade this one."),
     "transition_refused": Code(

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted, reason_of
+from taskframework.api.auditing import MOST_NOTED, noted, reason_of
 from taskframework.api.bodies import BODY_CODES, read
 from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
@@ -44,8 +44,8 @@ from taskframework.api.operator_bodies import (
 )
 from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import root_of
-from taskframework.api.replays import STARTED, begun, where_of
-from taskframework.api.submitting import SUBMISSION_CODES, submission_response
+from taskframework.api.replays import KEY, STARTED, begun, where_of
+from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response
 from taskframework.api.views import TaskView
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.replays import Action
@@ -53,6 +53,7 @@ from taskframework.model.values import MAX_NAME
 from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
+from taskframework.operations.replays import replay_id_of
 from taskframework.submission.options import Moment
 
 router = new_router(f"{PREFIX}/admin/dead-letters", "dead letters")
@@ -111,10 +112,6 @@ async def list_dead_letter_groups(request: Request, query: Annotated[GroupQuery,
     return page_response(page, LetterGroup.view)
 
 
-#: How many ids an audit entry tells.
-_IDS_NOTED = 20
-
-
 @router.get("/replay", include_in_schema=False)
 @router.get("/discard", include_in_schema=False)
 async def refuse_to_show() -> None:
@@ -141,18 +138,26 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
 @router.post(
     "/replay",
     summary="Queue dead letters anew",
-    openapi_extra=takes(ReplayDeadLetters),
+    openapi_extra=takes(ReplayDeadLetters) | KEY,
     responses={
         200: {"model": ReplayResult, "description": "One outcome for each: of the ids, or of what the filter found"},
         **STARTED,
-        **refuses(*BODY_CODES, "unknown_task_type", "invalid_parameters", "value_not_storable", "store_unavailable"),
+        **refuses(
+            *BODY_CODES,
+            "unknown_task_type",
+            "invalid_parameters",
+            "value_not_storable",
+            "idempotency_conflict",
+            "store_unavailable",
+        ),
     },
 )
 async def replay_dead_letters(request: Request) -> Response:
     """Queue tasks anew, with other parameters if they are given: those are looked through before anything happens.
 
     A message without a task cannot be replayed; nor can a sub-task whose parent is over, unless `reopen` lets the
-    parent wait for it again. What a filter finds is done in the background if a rate is given, or if it is much.
+    parent wait for it again. What a filter finds is done in the background if a rate or an idempotency key is given, or
+    if it is much.
     """
     body = await read(request, ReplayDeadLetters)
     reason = reason_of(request, body.reason)
@@ -161,6 +166,8 @@ async def replay_dead_letters(request: Request) -> Response:
     operations, scope = _operations(request), scope_of(request)
     how: dict[str, Any] = {"by": caller_of(request).principal, "reopen": body.reopen, "reason": reason}
     how["dry_run"] = body.dry_run
+    if (key := key_in_header(request)) is not None:
+        how["replay_id"] = replay_id_of(how["by"], key)
     async with _noted(request, "dead-letter.replay", body, reason, edited=body.is_edited or None):
         if body.is_edited:
             outcomes = await operations.replay_edited(ids, body.parameters, scope, **how)
@@ -172,11 +179,11 @@ async def replay_dead_letters(request: Request) -> Response:
 @router.post(
     "/discard",
     summary="Give dead letters up",
-    openapi_extra=takes(DiscardDeadLetters),
+    openapi_extra=takes(DiscardDeadLetters) | KEY,
     responses={
         200: {"model": DiscardResult, "description": "One outcome for each: of the ids, or of what the filter found"},
         **STARTED,
-        **refuses(*BODY_CODES, "store_unavailable"),
+        **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
     },
 )
 async def discard_dead_letters(request: Request) -> Response:
@@ -227,10 +234,12 @@ def _operations(request: Request) -> DeadLetterOperations:
 
 
 async def _ids_now(request: Request, body: ChosenLetters) -> Sequence[str] | None:
-    """The letters to be done before the answer; None: what the filter finds is too much, or has a rate."""
+    """The letters to be done before the answer; None: what the filter finds becomes an action, since it is much, or
+    has a rate, or a key that a second request may repeat.
+    """
     if body.filter is None:
         return [letter_id for letter_id in body.ids or () if is_id(letter_id)]
-    if body.rate is not None and not body.dry_run:
+    if not body.dry_run and (body.rate is not None or key_in_header(request) is not None):
         return None
     chosen = where_of(body.filter)
     scope = scope_of(request, chosen.user_id)
@@ -255,7 +264,7 @@ def _noted(
     ids = body.ids or []
     target = ids[0] if len(ids) == 1 else None
     chosen = None if body.filter is None else where_of(body.filter).conditions
-    several = {"ids": ids[:_IDS_NOTED], "count": len(ids)} if len(ids) > 1 else {}
+    several = {"ids": ids[:MOST_NOTED], "count": len(ids)} if len(ids) > 1 else {}
     return noted(request, action, target, reason, filter=chosen, **several, **details)
 
 

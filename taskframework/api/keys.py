@@ -95,7 +95,7 @@ async def create_key(request: Request) -> Response:
             expires_after=body.expires_after,
             limit=None if body.limit is None else BucketLimit(body.limit.rate, body.limit.burst),
         )
-    headers = {"Location": f"{root_of(request)}{PREFIX}/admin/keys/{key.prefix}", "Cache-Control": "no-store"}
+    headers = {"Location": f"{root_of(request)}{PREFIX}/admin/keys/{key.prefix}"}
     return json_response({**key_view(key), "key": text}, 201, headers)
 
 
@@ -120,7 +120,9 @@ async def get_key(request: Request, prefix: KeyInPath) -> Response:
 async def revoke_key(request: Request, prefix: KeyInPath) -> Response:
     """Let a key count no more: in all processes within five seconds, streams that it opened included."""
     async with noted(request, "key.revoke", prefix):
-        key = await framework_of(request).services.keys.revoke(prefix, by=caller_of(request).principal)
+        services = framework_of(request).services
+        key = await services.keys.revoke(prefix, by=caller_of(request).principal)
+        services.callers.forget(prefix)
     return _answer(key)
 
 

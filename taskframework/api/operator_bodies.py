@@ -113,7 +113,18 @@ class DiscardDeadLetters(ChosenLetters):
         }
     )
 
-    reason: str = Field(min_length=1, max_length=MAX_REASON, description="Why; kept in the history and in the audit")
+    reason: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_REASON,
+        description="Why; kept in the history and in the audit. Only a dry run needs none",
+    )
+
+    @model_validator(mode="after")
+    def _says_why(self) -> Self:
+        if self.reason is None and not self.dry_run:
+            raise ValueError("needs a reason")
+        return self
 
 
 class RepairMessage(Body):

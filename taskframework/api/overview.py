@@ -24,6 +24,7 @@ class TypeOverviewView(BaseModel):
     is_paused: bool
     waiting: int = Field(description="Tasks that could begin now")
     running: int
+    retrying: int = Field(description="Tasks that failed and will be tried again")
     is_bounded: bool = Field(description="More wait or run than were looked at")
     oldest_waiting_at: datetime | None = Field(description="Since when the first of them could begin")
     submitted_per_second: float

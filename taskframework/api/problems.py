@@ -40,6 +40,7 @@ from taskframework.model.query import CursorInvalidError
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, problem, problems_of
 from taskframework.operations.keys import TokenKeysUnavailableError
+from taskframework.operations.mending import AlreadyRepairedError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
 
 logger = logging.getLogger(__name__)
@@ -192,6 +193,8 @@ def _fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[
             return [{"field": error.field, "message": error.reason}]
         case UnknownTaskTypeError():
             return [{"field": "task_type", "message": error.message}]
+        case AlreadyRepairedError():  # what follows is for keys that a caller chose
+            return ()
         case IdempotencyConflictError():
             return [{"field": "idempotency_key", "message": error.message}]
         case CursorInvalidError():

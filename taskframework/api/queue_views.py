@@ -23,6 +23,7 @@ class LaneView(BaseModel):
     waiting: int = Field(description="Tasks that could begin now")
     oldest_at: datetime | None = Field(description="Since when the first of them could; null: none waits")
     running: int
+    retrying: int = Field(description="Tasks that failed and will be tried again")
     in_per_second: float = Field(description="What was submitted", examples=[2.5])
     out_per_second: float = Field(description="What ended, however that was", examples=[2.5])
 

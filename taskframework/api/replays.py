@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
-from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,13 +44,8 @@ STARTED: dict[int | str, dict[str, Any]] = {
 }
 _COUNTED: dict[int | str, dict[str, Any]] = {200: {"model": CountView, "description": "A dry run: how many"}}
 _ANSWERS: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "It as it is now"}}
-_KEY = {"parameters": [key_header("A second request with the same key is the same action")]}
-
-
-class ReplayQuery(PageQuery):
-    """Which page to list."""
-
-    cursor: str | None = Field(default=None, max_length=100, description="`next_cursor` of the page before, unchanged")
+#: The header of a route that begins one, for `openapi_extra`.
+KEY = {"parameters": [key_header("A second request with the same key is the same action")]}
 
 
 @router.get(
@@ -59,13 +53,13 @@ class ReplayQuery(PageQuery):
     summary="List actions on many tasks",
     dependencies=[Depends(refuse_repeated)],
     responses={
-        200: {"model": ReplayPage, "description": "A page, by id"},
-        **refuses("invalid_request", "store_unavailable"),
+        200: {"model": ReplayPage, "description": "A page, newest first"},
+        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
-async def list_replays(request: Request, query: Annotated[ReplayQuery, Query()]) -> Response:
+async def list_replays(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
     """List the replays, discards, retries and cancels of many, those that are over included."""
-    page = await _operations(request).list_replays(limit=query.limit, after=query.cursor)
+    page = await _operations(request).list_replays(limit=query.limit, cursor=query.cursor)
     return page_response(page, replay_view)
 
 
@@ -101,8 +95,8 @@ async def refuse_to_show_these() -> None:
     "/tasks/retry",
     status_code=202,
     summary="Queue failed tasks anew",
-    openapi_extra=takes(RetryTasks) | _KEY,
-    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "store_unavailable")},
+    openapi_extra=takes(RetryTasks) | KEY,
+    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable")},
 )
 async def retry_tasks(request: Request) -> Response:
     """Queue all anew that the filter finds and that are FAILED or DEAD_LETTER, or CANCELLED if that is the status."""
@@ -117,8 +111,8 @@ async def retry_tasks(request: Request) -> Response:
     "/tasks/cancel",
     status_code=202,
     summary="Cancel tasks",
-    openapi_extra=takes(CancelTasks) | _KEY,
-    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "store_unavailable")},
+    openapi_extra=takes(CancelTasks) | KEY,
+    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable")},
 )
 async def cancel_tasks(request: Request) -> Response:
     """Cancel all that the filter finds: those that wait at once; those that run are asked to stop."""

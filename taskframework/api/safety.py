@@ -17,6 +17,8 @@ SAFETY: Mapping[str, str] = MappingProxyType(
         "x-content-type-options": "nosniff",
         "content-security-policy": CONTENT_POLICY,
         "x-frame-options": "DENY",
+        # What belongs to one user is kept in no cache on the way.
+        "cache-control": "no-store",
         # Addresses hold ids and keys of streams.
         "referrer-policy": "no-referrer",
         "cross-origin-opener-policy": "same-origin",

@@ -58,7 +58,7 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(self, request: Request, feed: Feed, watcher: Watcher, frames: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        super().__init__(frames, headers={"X-Accel-Buffering": "no"})
         self._request = request
         self._feed = feed
         self._watcher = watcher

@@ -9,6 +9,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from taskframework.api.auditing import noted_if_foreign
 from taskframework.api.bodies import BODY_CODES, SignalPayload, read
 from taskframework.api.callers import scope_of
 from taskframework.api.context import (
@@ -99,5 +100,6 @@ async def signal_task(request: Request, task_id: IdInPath, name: SignalName) -> 
     """
     payload = (await read(request, SignalPayload, is_optional=True)).root
     signal = framework_of(request).services.tasks.signal
-    task = await signal(checked_id(task_id), scope_of(request), name, payload, key=key_in_header(request))
+    async with await noted_if_foreign(request, "task.signal", checked_id(task_id), signal=name):
+        task = await signal(task_id, scope_of(request), name, payload, key=key_in_header(request))
     return json_response(public_view(task), 202)

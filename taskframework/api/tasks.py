@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted_if_foreign, reason_of
+from taskframework.api.auditing import noted_if_for_others, noted_if_foreign, reason_of
 from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
 from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
@@ -97,7 +97,8 @@ async def submit_task(request: Request) -> Response:
     body = with_key_of_header(request, body)
     body["user_id"] = user_id = user_of(request, body.get("user_id"))
     with trace_of(request, "submit"), log_context(user_id=user_id, correlation_id=body.get("correlation_id")):
-        submission = await framework_of(request).services.submission.submit(SubmitRequest(**body))
+        async with noted_if_for_others(request, "task.submit", [user_id], task_type=body["task_type"]):
+            submission = await framework_of(request).services.submission.submit(SubmitRequest(**body))
     return submission_response(request, submission)
 
 
@@ -116,7 +117,9 @@ async def submit_tasks(request: Request) -> Response:
     items = [_owned(request, item) for item in body.items]
     readable = [SubmitRequest(**item) for item in items if isinstance(item, dict)]
     with trace_of(request, "submit many"), log_context(user_id=caller_of(request).principal):
-        stored = await framework_of(request).services.submission.submit_many(readable)
+        owners, count = [item.user_id for item in readable], len(readable)
+        async with noted_if_for_others(request, "task.submit", owners, count=count):
+            stored = await framework_of(request).services.submission.submit_many(readable)
     if stored and all(isinstance(outcome, StoreUnavailableError) for outcome in stored):
         raise StoreUnavailableError(str(stored[0]))
     outcomes, root = iter(stored), root_of(request)

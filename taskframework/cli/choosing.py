@@ -28,6 +28,12 @@ _TASKS = (
     | {"created_after": "created_after", "created_before": "created_before"}
     | _ENDED
 )
+_DONE = {
+    Action.REPLAY: "queued anew",
+    Action.DISCARD: "discarded",
+    Action.RETRY: "queued anew",
+    Action.CANCEL: "cancelled",
+}
 #: Seconds between two looks of this process at what it does.
 _LOOK = 0.2
 
@@ -62,7 +68,7 @@ Background = Annotated[
 
 
 def checked(
-    where_of: Callable[[Sequence[str] | None, Sequence[str] | None], object], ids: str
+    where_of: Callable[[Sequence[str] | None, Sequence[str] | None], object], ids: str, *, needs_reason: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command that is told what is wrong about its choice before it opens the store; `ids` is its other argument."""
 
@@ -73,6 +79,8 @@ def checked(
             is_one = isinstance(names, str)
             if where_of(given["where"], [names] if is_one else names) is None:
                 _refuse(given, "rate", "background", *(["dry_run"] if is_one else []))
+            if needs_reason and not given["reason"] and not given["dry_run"]:
+                raise typer.BadParameter("Say why, with --reason TEXT. Only a dry run needs no reason.")
             command(**given)
 
         return check
@@ -149,7 +157,8 @@ async def tell_count(framework: AnyFramework, action: Action, where: Where, *, a
     if as_json:
         print_json({"total": count.number, "is_total_bounded": count.is_bounded})
     else:
-        say(f"{'More than ' if count.is_bounded else ''}{counted(count.number, 'task')} would be done: {action}.")
+        more = "More than " if count.is_bounded else ""
+        say(f"{more}{counted(count.number, 'task')} would be {_DONE[action]}.")
 
 
 async def do_with_all(
@@ -169,7 +178,7 @@ async def do_with_all(
     A dry run only says with how many it would be done.
 
     Raises:
-        typer.Exit: if some were not done.
+        typer.Exit: if some were not done, or if somebody stopped it.
     """
     if dry_run:
         await tell_count(framework, action, where, as_json=as_json)
@@ -187,7 +196,7 @@ async def do_with_all(
         note(f"How far it is: taskframework replays show {replay.replay_id}")
     else:
         tell(replay)
-    if replay.refused or replay.failed:
+    if replay.refused or replay.failed or replay.status is ReplayStatus.STOPPED:
         raise typer.Exit(1)
 
 

@@ -60,7 +60,10 @@ Before = Annotated[
 ]
 Parameters = Annotated[str, typer.Argument(metavar="JSON", help="The new parameters; - reads them, @FILE too.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
-MustSay = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
+MustSay = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history. Only a dry run needs none."),
+]
 NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Task type, if the text does not name it.")]
 Corrected = Annotated[
     str, typer.Argument(metavar="JSON", help='{"task_type": …, "parameters": …}, or with --type the parameters.')
@@ -193,7 +196,7 @@ async def replay(
     if chosen is not None and not as_json:
         say(_summed_up(outcomes))
         outcomes = [outcome for outcome in outcomes if outcome.problem or outcome.warning]
-    _tell(outcomes, "would be queued anew." if dry_run else "queued anew.", "replayed", as_json)
+    _tell(outcomes, "would be queued anew." if dry_run else "queued anew.", "replayed", as_json, dry_run)
 
 
 @app.command()
@@ -219,19 +222,19 @@ async def edit(
         reason=reason,
     )
     done = "would be queued anew with these parameters." if dry_run else "queued anew with these parameters."
-    _tell(outcomes, done, "replayed", as_json)
+    _tell(outcomes, done, "replayed", as_json, dry_run)
 
 
 @app.command()
-@checked(letters_where, "letter_ids")
+@checked(letters_where, "letter_ids", needs_reason=True)
 @on_store
 @audited("dead-letter.discard", of="letter_ids", shown=["where", "rate"])
 async def discard(
     framework: AnyFramework,
-    reason: MustSay,
     letter_ids: LetterIds = None,
     where: LettersWhere = None,
     rate: Rate = None,
+    reason: MustSay = None,
     dry_run: DryRun = False,
     background: Background = False,
     as_json: Json = False,
@@ -240,7 +243,7 @@ async def discard(
     if (chosen := letters_where(where, letter_ids)) is None:
         discards = framework.services.dead_letters.discard
         outcomes = await discards(letter_ids or [], EVERYONE, by=operator(), reason=reason, dry_run=dry_run)
-        _tell(outcomes, "would be discarded." if dry_run else "discarded.", "discarded", as_json)
+        _tell(outcomes, "would be discarded." if dry_run else "discarded.", "discarded", as_json, dry_run)
     else:
         await do_with_all(
             framework,
@@ -279,9 +282,9 @@ async def repair(
         say(f"It is {'now' if submission.is_new else 'already'} task {submission.task.task_id}.")
 
 
-def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool) -> None:
+def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool, dry_run: bool) -> None:
     if as_json:
-        print_json([_outcome_view(outcome, name) for outcome in outcomes])
+        print_json([_outcome_view(outcome, f"would_be_{name}" if dry_run else name) for outcome in outcomes])
     else:
         for outcome in outcomes:
             warned = f"{done} But its parameters do not fit any more: {outcome.warning}"

@@ -43,7 +43,7 @@ async def list_queues(framework: AnyFramework, as_json: Json = False) -> None:
         note("No worker has declared a task type yet.")
         return
     print_rows(
-        ("Type", "Waiting", "Oldest", "Running", "In", "Out", "Paused"),
+        ("Type", "Waiting", "Oldest", "Running", "Retrying", "In", "Out", "Paused"),
         [_row(queue, framework.services.store.now()) for queue in queues],
     )
     if any(queue.traffic.is_bounded for queue in queues):
@@ -88,7 +88,7 @@ def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
     seen = queue.traffic.of_type(queue.task_type)
     oldest = "-" if seen.oldest_waiting_at is None else ago(seen.oldest_waiting_at, now)
     rates = f"{seen.submitted_per_second:.3g}/s", f"{seen.finished_per_second:.3g}/s"
-    cells = (queue.task_type, _waiting(queue), oldest, str(seen.running), *rates)
+    cells = (queue.task_type, _waiting(queue), oldest, f"{seen.running:,}", f"{seen.retrying:,}", *rates)
     return *map(Text, cells), _paused(queue)
 
 

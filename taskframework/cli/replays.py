@@ -28,7 +28,7 @@ async def list_replays(
     framework: AnyFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
 ) -> None:
     """List actions on many tasks, those that are over included."""
-    page = await framework.services.replays.list_replays(limit=limit, after=cursor)
+    page = await framework.services.replays.list_replays(limit=limit, cursor=cursor)
     show = partial(_print_all, framework.services.store.now())
     nothing = "None so far. Begin one: taskframework dlq replay --where fingerprint=..."
     print_page(page, show, replay_view, as_json=as_json, nothing=nothing)

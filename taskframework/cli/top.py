@@ -71,12 +71,12 @@ def _lines(overview: Overview) -> Iterator[Text]:
 
 
 def _types(overview: Overview) -> RenderableType:
-    shown = table("Type", "Waiting", "Oldest", "Running", "In", "Out", "Failed")
+    shown = table("Type", "Waiting", "Oldest", "Running", "Retrying", "In", "Out", "Failed")
     for task_type in overview.task_types:
         seen = overview.traffic.of_type(task_type)
         oldest = "-" if seen.oldest_waiting_at is None else ago(seen.oldest_waiting_at, overview.at)
         more = "+" if overview.traffic.is_bounded else ""
         rates = (seen.submitted_per_second, seen.finished_per_second, seen.failed_per_second)
-        counts = (f"{seen.waiting:,}{more}", oldest, f"{seen.running:,}{more}")
+        counts = (f"{seen.waiting:,}{more}", oldest, f"{seen.running:,}{more}", f"{seen.retrying:,}{more}")
         shown.add_row(task_type, *counts, *(f"{rate:.3g}/s" for rate in rates))
     return shown

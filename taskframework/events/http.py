@@ -63,8 +63,8 @@ def is_heartbeat(sent: ServerSentEvent) -> bool:
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
-    """The header that shows an API key; none without one."""
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    """The header that shows an API key; none without one. A key that was read from a file may end with its line."""
+    return {"Authorization": f"Bearer {api_key.strip()}"} if api_key and api_key.strip() else {}
 
 
 class HttpEvents:

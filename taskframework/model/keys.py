@@ -42,6 +42,13 @@ class Role(StrEnum):
 
 
 _ORDER = tuple(Role)
+#: Who acts where nobody shows a key: callers while there are none, schedules, and commands (`cli:ada`).
+_WITHOUT_KEY = frozenset({"anonymous", "scheduler", "cli"})
+
+
+def is_reserved(principal: str) -> bool:
+    """Whether history and audit name somebody without a key like this, so that no key may be made for it."""
+    return principal.partition(":")[0] in _WITHOUT_KEY
 
 
 @dataclass(frozen=True, slots=True)

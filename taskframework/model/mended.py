@@ -17,6 +17,8 @@ class Mended:
     at: datetime
     #: None: the task is about to be stored.
     task_id: str | None = None
+    #: Of the type and the parameters that the task got; None: it is not stored yet, or an earlier release stored it.
+    request_hash: str | None = None
 
 
 MENDED = RecordKind("mended", Mended)

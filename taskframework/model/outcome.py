@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from traceback import FrameSummary
 
 from pydantic import ValidationError
@@ -189,13 +190,19 @@ def _headline(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised: equal for all errors of one cause, whatever their text. The line counts from the beginning
-    of its function, so that it stays the same when something else in the file grows.
+    """Where it was raised: equal for all errors of one cause, whatever their text, on whichever host. So the module is
+    named, and not the folder that it is installed in; and the line counts from the beginning of its function, so that
+    it stays the same when something else in the file grows.
     """
-    code, line = None, 0
+    last, line = None, 0
     for frame, number in traceback.walk_tb(error.__traceback__):
-        code, line = frame.f_code, number
-    return f"{code.co_filename}:{code.co_qualname}:{line - code.co_firstlineno}" if code else ""
+        last, line = frame, number
+    if last is None:
+        return ""
+    code, module = last.f_code, last.f_globals.get("__name__")
+    if module in (None, "__main__"):  # the same file is a module by its name where a worker imports it
+        module = Path(code.co_filename).stem
+    return f"{module}:{code.co_qualname}:{line - code.co_firstlineno}"
 
 
 def _clean(text: str, limit: int) -> str:

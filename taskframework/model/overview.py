@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from taskframework.model.counts import TaskCounts
@@ -12,12 +12,27 @@ from taskframework.model.message import rfc3339
 from taskframework.model.pauses import Pause
 from taskframework.model.schedules import Schedule
 from taskframework.model.status import DEAD
-from taskframework.model.traffic import LaneTraffic, Traffic
+from taskframework.model.traffic import RATE_OVER, LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 
-ProblemCode = Literal["broker_away", "undriven", "no_worker", "worker_lost", "failing", "halted", "schedule", "paused"]
+ProblemCode = Literal[
+    "broker_away",
+    "undriven",
+    "no_worker",
+    "worker_lost",
+    "failing",
+    "retrying",
+    "behind",
+    "halted",
+    "schedule",
+    "paused",
+]
 #: A type is called failing if at least this share of what ended in the last minute failed.
 _FAILING = 0.5
+#: Fewer tasks of a type that wait for another attempt are usual.
+_MANY_RETRYING = 10
+#: A type is behind if its first task has waited longer than this, and what waits does not become less.
+_BEHIND = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,7 @@ class Overview:
                 share = seen.failed_per_second / seen.finished_per_second
                 text = f"{share:.0%} of what ended of {task_type} in the last minute failed: taskframework dlq groups"
                 yield Problem("failing", text)
+        yield from self._held_up(types)
         if self.counts is not None and self.counts.halted_streams:
             yield Problem("halted", f"{_halted(self.counts.halted_streams)}: taskframework streams list --halted")
         if refused := [schedule for schedule in self.schedules if schedule.problem and not schedule.is_paused]:
@@ -103,6 +119,27 @@ class Overview:
             reason = f" ({pause.reason})" if pause.reason else ""
             paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
             yield Problem("paused", f"{paused}; {self.told_waiting(task_type)}.")
+
+    def _held_up(self, types: Sequence[tuple[str, LaneTraffic]]) -> Iterator[Problem]:
+        """Types whose tasks are tried again and again, or of which more come than are done."""
+        more = " or more" if self.traffic.is_bounded else ""
+        for task_type, seen in types:
+            if seen.retrying >= _MANY_RETRYING and seen.retrying > _completed_lately(seen):
+                what = f"{seen.retrying:,}{more} tasks of {task_type} failed and will be tried again"
+                yield Problem("retrying", f"{what}: taskframework tasks list --type {task_type} --status retrying")
+        for task_type, seen in types:
+            since = seen.oldest_waiting_at
+            if since is None or task_type in self.pauses or not self.runs(task_type):
+                continue
+            if self.at - since > _BEHIND and seen.submitted_per_second >= seen.finished_per_second:
+                rates = f"{seen.submitted_per_second:.3g} a second come, {seen.finished_per_second:.3g} end"
+                text = f"Of {task_type} {self.told_waiting(task_type)}, the first since {rfc3339(since)}; {rates}"
+                yield Problem("behind", f"{text}: start more workers, or look what holds them: taskframework workers")
+
+
+def _completed_lately(seen: LaneTraffic) -> float:
+    """How many tasks completed within the time over which rates are taken."""
+    return seen.completed_per_second * RATE_OVER.total_seconds()
 
 
 def _halted(number: int) -> str:

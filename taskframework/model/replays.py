@@ -17,7 +17,7 @@ from taskframework.model.letters import LetterFilter
 from taskframework.model.message import rfc3339
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordKind
-from taskframework.model.status import DEAD, TaskStatus
+from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import moment
 
@@ -185,6 +185,12 @@ _CANCELLED_IN_ORDER = (
 ) * 2
 
 
+def possible_statuses(action: Action) -> tuple[TaskStatus, ...]:
+    """The statuses of the tasks with which it can be done."""
+    possible = {Action.CANCEL: LIVE, Action.RETRY: REPLAYABLE}.get(action, DEAD)
+    return tuple(status for status in TaskStatus if status in possible)
+
+
 def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ...]:
     """The lists of tasks that an action which began at a time goes through, one after the other."""
     if action in (Action.REPLAY, Action.DISCARD):
@@ -219,8 +225,13 @@ def is_done_before(replay: ManyReplay, task: Task) -> bool:
             return task.cancel is not None
         case Action.DISCARD:
             return task.discarded is not None
+    return was_replayed(task, replay.replay_id)
+
+
+def was_replayed(task: Task, replay_id: str) -> bool:
+    """Whether a task was queued anew by this action."""
     return any(
-        entry.type == "replayed" and isinstance(entry.data, dict) and entry.data.get("replay_id") == replay.replay_id
+        entry.type == "replayed" and isinstance(entry.data, dict) and entry.data.get("replay_id") == replay_id
         for entry in task.history
     )
 

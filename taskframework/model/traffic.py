@@ -23,6 +23,7 @@ class Crowd(Enum):
 
     WAITING = (CLAIMABLE, "created_at")
     RUNNING = (frozenset({TaskStatus.RUNNING}), "created_at")
+    RETRYING = (frozenset({TaskStatus.RETRYING}), "created_at")
     SUBMITTED = (frozenset(TaskStatus), "created_at")
     DONE = (FINAL - DEAD, "finished_at")
     DEAD = (DEAD, "finished_at")
@@ -34,7 +35,10 @@ class Crowd(Enum):
     @property
     def is_newest_first(self) -> bool:
         """Whether the newest are counted first; else the oldest."""
-        return self not in (Crowd.WAITING, Crowd.RUNNING)
+        return self not in _LIVE_CROWDS
+
+
+_LIVE_CROWDS = (Crowd.WAITING, Crowd.RUNNING, Crowd.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,13 @@ class LaneTraffic:
     #: All that ended, cancelled and failed ones included.
     finished_per_second: float = 0.0
     failed_per_second: float = 0.0
+    #: Those that failed and will be tried again, whether that is due or not.
+    retrying: int = 0
+
+    @property
+    def completed_per_second(self) -> float:
+        """Those that ended otherwise than by a failure."""
+        return self.finished_per_second - self.failed_per_second
 
     def __add__(self, other: LaneTraffic) -> LaneTraffic:
         times = [time for time in (self.oldest_waiting_at, other.oldest_waiting_at) if time is not None]
@@ -98,6 +109,7 @@ class LaneTraffic:
             self.submitted_per_second + other.submitted_per_second,
             self.finished_per_second + other.finished_per_second,
             self.failed_per_second + other.failed_per_second,
+            self.retrying + other.retrying,
         )
 
 
@@ -107,7 +119,7 @@ class Traffic:
 
     at: datetime
     lanes: Mapping[tuple[str, Priority], LaneTraffic]
-    #: Whether more may wait, or run, than were counted.
+    #: Whether more may wait, run or be retried than were counted.
     is_bounded: bool
 
     def of_type(self, task_type: str) -> LaneTraffic:
@@ -132,10 +144,12 @@ def traffic(tallies: Mapping[Crowd, Tally], now: datetime) -> Traffic:
             lanes[it.task_type, it.lane] += LaneTraffic(waiting=it.due, oldest_waiting_at=it.claimable_since)
     for it in tallies[Crowd.RUNNING].counted:
         lanes[it.task_type, it.lane] += LaneTraffic(running=it.count)
+    for it in tallies[Crowd.RETRYING].counted:
+        lanes[it.task_type, it.lane] += LaneTraffic(retrying=it.count)
     for place, rate in tallies[Crowd.SUBMITTED].rates(now).items():
         lanes[place] += LaneTraffic(submitted_per_second=rate)
     for place, rate in tallies[Crowd.DONE].rates(now).items():
         lanes[place] += LaneTraffic(finished_per_second=rate)
     for place, rate in tallies[Crowd.DEAD].rates(now).items():
         lanes[place] += LaneTraffic(finished_per_second=rate, failed_per_second=rate)
-    return Traffic(now, dict(lanes), any(tallies[crowd].is_bounded for crowd in (Crowd.WAITING, Crowd.RUNNING)))
+    return Traffic(now, dict(lanes), any(tallies[crowd].is_bounded for crowd in _LIVE_CROWDS))

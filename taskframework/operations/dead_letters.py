@@ -9,6 +9,7 @@ from taskframework.errors import TaskframeworkError, TaskNotFoundError, Transiti
 from taskframework.model.interventions import Edited
 from taskframework.model.letters import ANY_LETTER, DeadCount, LetterFilter, LetterGroup, count_messages, grouped
 from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page
+from taskframework.model.replays import was_replayed
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD
 from taskframework.model.task import Task
@@ -132,6 +133,7 @@ class DeadLetterOperations:
         dry_run: bool = False,
         reopen: bool = False,
         reason: str | None = None,
+        replay_id: str | None = None,
     ) -> list[LetterOutcome]:
         """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed.
 
@@ -142,12 +144,15 @@ class DeadLetterOperations:
             dry_run: only say what would become of each, and whose parameters no longer fit.
             reopen: as in `TaskOperations.retry`: let a parent that is over wait for its sub-task again.
             reason: why; it is in the task's history, too.
+            replay_id: asked for again with it, what was done is not done again, whatever became of it.
         """
 
         async def replay_one(name: str) -> TaskframeworkError | None:
+            if await self._was_replayed(name, scope, replay_id):
+                return None
             task = await self._require_task(name, scope)
             if not dry_run:
-                await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason)
+                await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason, replay_id=replay_id)
                 return None
             await self._tasks.check_retry(name, scope, reopen=reopen)
             return await self._edits.misfit(task)
@@ -164,6 +169,7 @@ class DeadLetterOperations:
         dry_run: bool = False,
         reopen: bool = False,
         reason: str | None = None,
+        replay_id: str | None = None,
     ) -> list[LetterOutcome]:
         """`replay` with other parameters, which are looked through before the first task is touched.
 
@@ -173,12 +179,16 @@ class DeadLetterOperations:
         edits: dict[str, Edited] = {}
 
         async def accept(name: str) -> None:
+            if await self._was_replayed(name, scope, replay_id):
+                return
             task = await self._require_task(name, scope)
             await self._tasks.check_retry(name, scope, reopen=reopen)
             edits[name] = await self._edits.accept(task, parameters)
 
         async def replay_one(name: str) -> None:
-            await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason, edited=edits[name])
+            await self._tasks.retry(
+                name, scope, by=by, reopen=reopen, reason=reason, edited=edits[name], replay_id=replay_id
+            )
 
         outcomes = {name: await self._outcome(name, scope, accept) for name in dict.fromkeys(ids)}
         if not dry_run:
@@ -197,7 +207,7 @@ class DeadLetterOperations:
                     await self._discard(letter, scope, by, reason)
                 outcomes.append(LetterOutcome(name, None))
             except (TaskNotFoundError, TransitionRefusedError) as problem:
-                outcomes.append(LetterOutcome(name, problem))
+                outcomes.append(LetterOutcome(name, await self._explained(problem, name, scope)))
         return outcomes
 
     async def _discard(self, letter: DeadLetter, scope: Scope, by: str, reason: str | None) -> None:
@@ -220,6 +230,10 @@ class DeadLetterOperations:
         messages = [await self._store.get_dead_message(name) for name in found[:limit]]
         page = tuple(message for message in messages if message is not None)
         return Page(page, "more" if len(found) > limit else None)
+
+    async def _was_replayed(self, letter_id: str, scope: Scope, replay_id: str | None) -> bool:
+        task = None if replay_id is None else await self._store.get(letter_id, scope)
+        return task is not None and replay_id is not None and was_replayed(task, replay_id)
 
     async def _require_task(self, letter_id: str, scope: Scope) -> Task:
         letter = await self.get(letter_id, scope)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from taskframework.errors import InvalidRequestError, TaskframeworkError
-from taskframework.model.keys import KEY, ApiKey, Caller, Role, new_key, prefix_of, sha256_of
+from taskframework.model.keys import KEY, ApiKey, Caller, Role, is_reserved, new_key, prefix_of, sha256_of
 from taskframework.model.query import Page
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import Record
@@ -106,6 +106,9 @@ class KeyOperations:
             InvalidRequestError: if the principal, the roles or the time cannot be.
             StoreUnavailableError: if it could not be stored.
         """
+        if is_reserved(principal):
+            reason = f"{principal!r} is the name of callers without a key"
+            raise InvalidRequestError("principal", reason, _EXAMPLE)
         if not is_name(principal):
             raise InvalidRequestError("principal", f"must be 1 to {MAX_NAME} printable ASCII characters", _EXAMPLE)
         if not roles:
@@ -239,6 +242,10 @@ class Callers:
             return not await self.are_identified()
         key = await self._read(caller.prefix)
         return key is not None and key.counts_at(self._now())
+
+    def forget(self, prefix: str) -> None:
+        """Read a key anew when it is shown next: it was revoked by this process."""
+        self._remembered.pop(prefix, None)
 
     async def _find_token(self, text: str, asks: bool) -> Caller | None:
         if self._make_tokens is None:

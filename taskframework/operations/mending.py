@@ -17,13 +17,23 @@ from taskframework.model.mended import MENDED, Mended, mending_key
 from taskframework.model.query import DeadMessage
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
-from taskframework.model.values import Json
+from taskframework.model.values import Json, fingerprint
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 from taskframework.submission.service import Submission, SubmitRequest, TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 
 _MENDED_KEPT = timedelta(days=365)
+
+
+class AlreadyRepairedError(IdempotencyConflictError):
+    """The message became another task before."""
+
+    hint = "Look at that task. If it failed, replay it with other parameters."
+
+    def __init__(self, message_id: str, task_id: str) -> None:
+        super().__init__(mending_key(message_id), task_id)
+        self.message = f"Dead letter {message_id} was repaired before, and became task {task_id} with other contents."
 
 
 def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:
@@ -78,23 +88,27 @@ class MessageMending:
         """
         there = await read_record(self._store, MENDED.id_of(message_id))
         message = await self._store.get_dead_message(message_id)
-        if message is None:
-            return await self._known(message_id, there)
+        if message is None and there is None:
+            raise TaskNotFoundError(message_id, what="dead letter")
         [kind] = (await self._types.find([task_type])).values()
         if isinstance(kind, SubmissionError):
             raise kind
-        kind.accept(parameters)
+        request_hash = fingerprint(kind.task_type, kind.accept(parameters)[1])
+        if message is None:
+            return await self._known(message_id, there, request_hash)
         if dry_run:
             return None
         record = there or await self._begin(message, user_id, by)
-        return await self._finish(record, message, task_type, parameters)
+        return await self._finish(record, message, task_type, parameters, request_hash)
 
-    async def _known(self, message_id: str, there: Record | None) -> Submission:
+    async def _known(self, message_id: str, there: Record | None, request_hash: str) -> Submission:
         """The task of a message that was repaired, and deleted then."""
-        task_id = None if there is None else MENDED.content(there).task_id
-        task = None if task_id is None else await self._store.get(task_id, EVERYONE)
-        if task is None:
+        mended = None if there is None else MENDED.content(there)
+        task = None if mended is None or mended.task_id is None else await self._store.get(mended.task_id, EVERYONE)
+        if mended is None or task is None:
             raise TaskNotFoundError(message_id, what="dead letter")
+        if mended.request_hash not in (None, request_hash):
+            raise AlreadyRepairedError(message_id, task.task_id)
         return Submission(task, is_new=False)
 
     async def _begin(self, message: DeadMessage, user_id: str, by: str) -> Record:
@@ -105,7 +119,9 @@ class MessageMending:
         record = written or await read_record(self._store, new.id)
         return new if record is None else record
 
-    async def _finish(self, record: Record, message: DeadMessage, task_type: str, parameters: Json) -> Submission:
+    async def _finish(
+        self, record: Record, message: DeadMessage, task_type: str, parameters: Json, request_hash: str
+    ) -> Submission:
         mended = MENDED.content(record)
         request = SubmitRequest(
             task_type=task_type,
@@ -116,12 +132,12 @@ class MessageMending:
         )
         try:
             submission = await self._submission.submit(request)
-        except IdempotencyConflictError:
-            raise
+        except IdempotencyConflictError as conflict:
+            raise AlreadyRepairedError(message.id, conflict.task_id) from conflict
         except SubmissionError:
             await self._store.delete_records([record])
             raise
-        known = replace(mended, task_id=submission.task.task_id)
+        known = replace(mended, task_id=submission.task.task_id, request_hash=request_hash)
         await self._store.write_records([MENDED.changed(record, known, expires_at=record.expires_at)])
         await self._store.delete_dead_message(message.id)
         return submission

@@ -39,6 +39,7 @@ def lane_view(lane: LaneTraffic) -> dict[str, Any]:
         "waiting": lane.waiting,
         "oldest_at": moment(lane.oldest_waiting_at),
         "running": lane.running,
+        "retrying": lane.retrying,
         "in_per_second": round(lane.submitted_per_second, 3),
         "out_per_second": round(lane.finished_per_second, 3),
     }
@@ -80,6 +81,7 @@ def _type_view(overview: Overview, task_type: str) -> dict[str, Any]:
         "is_paused": task_type in overview.pauses,
         "waiting": seen.waiting,
         "running": seen.running,
+        "retrying": seen.retrying,
         "is_bounded": overview.traffic.is_bounded,
         "oldest_waiting_at": moment(seen.oldest_waiting_at),
         "submitted_per_second": round(seen.submitted_per_second, 3),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from taskframework.errors import StoreUnavailableError, TaskframeworkError
-from taskframework.model.query import MAX_LIMIT, Page, TaskFilter
+from taskframework.errors import InvalidRequestError, StoreUnavailableError, TaskframeworkError
+from taskframework.model.query import MAX_LIMIT, Cursor, Page, TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.replays import (
     REPLAY,
@@ -20,13 +20,14 @@ from taskframework.model.replays import (
     ended,
     goes_through_messages,
     lists_of,
+    possible_statuses,
 )
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.task import new_task_id
 from taskframework.model.values import fingerprint
 from taskframework.operations.dead_letters import MOST_MESSAGES, MOST_TASKS
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import page_of, read_record
+from taskframework.stores.reading import all_contents, read_record
 
 #: How far other tasks than dead letters are counted: these are read page by page.
 MOST_COUNTED = 10_000
@@ -42,6 +43,17 @@ class ReplayNotFoundError(TaskframeworkError):
 
     def __init__(self, replay_id: str) -> None:
         super().__init__(f"There is no replay {replay_id[:100]!r}.")
+
+
+class ReplayConflictError(TaskframeworkError):
+    """The idempotency key was used before for another action on many tasks."""
+
+    code = "idempotency_conflict"
+    hint = "Ask for the same action, filter and rate, or use a new key."
+
+    def __init__(self, key: str, known: ManyReplay) -> None:
+        super().__init__(f"The idempotency key {key!r} belongs to {known.action} {known.replay_id}, which is another.")
+        self.key, self.replay_id = key, known.replay_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,14 @@ class ReplayOperations:
 
         Returns:
             The action as it is now.
+
+        Raises:
+            InvalidRequestError: as `count_of`.
+            ReplayConflictError: if the key stands for another action.
         """
-        replay_id = new_task_id() if key is None else fingerprint(by, key)
+        replay_id = new_task_id() if key is None else replay_id_of(by, key)
+        if key is not None and (known := await self._find(replay_id)) is not None:
+            return _same(REPLAY.content(known), key, action, where, rate, reopen)
         now = self._store.now()
         count = await self.count_of(action, where)
         new = ManyReplay(
@@ -106,10 +124,20 @@ class ReplayOperations:
         # action is removed.
         await self._store.write_records([UNDER_WAY.new(replay_id, content=UnderWay(self._store.now()))])
         [written] = await self._store.write_records([REPLAY.new(replay_id, content=new)])
-        return new if written is not None else await self.get(replay_id)
+        if written is not None:
+            return new
+        return _same(await self.get(replay_id), key or "", action, where, rate, reopen)
 
     async def count_of(self, action: Action, where: Where) -> Count:
-        """How many an action would be done with."""
+        """How many an action would be done with.
+
+        Raises:
+            InvalidRequestError: if it cannot be done with tasks of the status that is asked for.
+        """
+        possible = possible_statuses(action)
+        if where.status is not None and where.status not in possible:
+            reason = f"no task that is {where.status} can be chosen to {action}"
+            raise InvalidRequestError("filter.status", reason, f"Choose one of {', '.join(possible)}.")
         scope, now = scope_of(where), self._store.now()
         number, is_bounded = 0, False
         for wanted in dict.fromkeys(lists_of(action, where, now)):
@@ -133,9 +161,19 @@ class ReplayOperations:
                 return Count(number)
         return Count(number, is_bounded=True)
 
-    async def list_replays(self, *, limit: int, after: str | None = None) -> Page[ManyReplay]:
-        """Actions by their ids, from the first one after `after`."""
-        return await page_of(self._store, REPLAY, lambda replay: replay.replay_id, limit=limit, after=after)
+    async def list_replays(self, *, limit: int, cursor: str | None = None) -> Page[ManyReplay]:
+        """Actions from the newest to the oldest.
+
+        Raises:
+            CursorInvalidError: if the cursor is not one of this list.
+        """
+        found = [(replay.at, replay.replay_id, replay) for replay in await all_contents(self._store, REPLAY)]
+        found.sort(key=lambda each: each[:2], reverse=True)
+        if cursor is not None:
+            place = Cursor.decode(cursor)
+            found = [each for each in found if each[:2] < (place.at, place.id)]
+        page = found[:limit]
+        return Page(tuple(each[2] for each in page), Cursor(*page[-1][:2]).encode() if len(found) > limit else None)
 
     async def get(self, replay_id: str) -> ManyReplay:
         """One action.
@@ -182,10 +220,25 @@ class ReplayOperations:
         return written is not None
 
     async def _record(self, replay_id: str) -> Record:
-        record = await read_record(self._store, REPLAY.id_of(replay_id))
+        record = await self._find(replay_id)
         if record is None:
             raise ReplayNotFoundError(replay_id)
         return record
+
+    async def _find(self, replay_id: str) -> Record | None:
+        return await read_record(self._store, REPLAY.id_of(replay_id))
+
+
+def _same(known: ManyReplay, key: str, action: Action, where: Where, rate: float | None, reopen: bool) -> ManyReplay:
+    """The action that a key stands for, if it is the one that is asked for."""
+    if (known.action, known.where, known.rate, known.reopen) != (action, where, rate, reopen):
+        raise ReplayConflictError(key, known)
+    return known
+
+
+def replay_id_of(by: str, key: str) -> str:
+    """The id of the action that an operator's idempotency key stands for."""
+    return fingerprint(by, key)
 
 
 def scope_of(where: Where) -> Scope:

@@ -13,6 +13,7 @@ from taskframework.errors import (
 )
 from taskframework.limits.versions import read_newest
 from taskframework.model.interventions import Cancel, Discard, Edited, Replay
+from taskframework.model.message import rfc3339
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
@@ -131,7 +132,11 @@ class TaskOperations:
         if (discarded := await self._moves.make(Discard(task_id, scope, by, reason))) is not None:
             return discarded
         task = await self.get(task_id, scope)
-        raise TransitionRefusedError(task_id, "discarded", task.status, _names(DEAD))
+        refusal = TransitionRefusedError(task_id, "discarded", task.status, _names(DEAD))
+        if (before := task.discarded) is not None:
+            refusal.message = f"Dead letter {task_id} was given up already, by {before.by} at {rfc3339(before.at)}."
+            refusal.hint = "Nothing is to be done. The task can still be retried by its id."
+        raise refusal
 
     async def check_retry(self, task_id: str, scope: Scope, *, reopen: bool = False) -> Task:
         """A task that can be queued anew, as far as that can be told beforehand; nothing is changed.

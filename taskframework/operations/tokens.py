@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from taskframework.errors import ExtraMissingError
-from taskframework.model.keys import Caller, Role
+from taskframework.model.keys import Caller, Role, is_reserved
 from taskframework.model.values import is_name
 from taskframework.operations.token_keys import PublicKey, TokenKeys
 
@@ -147,6 +147,8 @@ class Tokens:
         principal = _claim(claims, rules.principal_claim)
         if not (isinstance(principal, str) and is_name(principal)):
             raise _RefusedError(f"its claim {rules.principal_claim} is no name of a user")
+        if is_reserved(principal):
+            raise _RefusedError(f"its claim {rules.principal_claim} is the name of callers without a key")
         roles = tuple(role for role in Role if role in _words(_claim(claims, rules.roles_claim)))
         acts = _claim(claims, rules.users_claim) is True
         try:

@@ -12,7 +12,7 @@ _WAITING, _RECENT = 5_000, 2_000
 
 
 async def read_traffic(store: TaskStore) -> Traffic:
-    """Count it, by five bounded reads.
+    """Count it, by a bounded read of each crowd.
 
     Raises:
         StoreUnavailableError: if the store cannot be asked.

@@ -35,8 +35,10 @@ from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 NAME_PATTERN = "^[ -~]*$"
 #: The largest whole number that every program that reads JSON can represent.
 MAX_VERSION = 2**53 - 1
-#: Times may be this far from now.
+#: Times may be this far ahead.
 _FARTHEST = timedelta(days=3660)
+#: What lies before is this time: a store's indexes need not know the year 1.
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_SPAN, _LONGEST_SPAN = timedelta(milliseconds=1), timedelta(days=366)
 _NO_NAME = f"must be 1 to {MAX_NAME} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
@@ -57,7 +59,7 @@ def _near_and_in_utc(value: datetime) -> datetime:
         raise ValueError("must be within ten years") from None
     if value - now > _FARTHEST:
         raise ValueError("must be within ten years")
-    return whole_milliseconds(max(value, now - _FARTHEST))
+    return whole_milliseconds(max(value, _EARLIEST))
 
 
 def _lane(value: str) -> Priority:

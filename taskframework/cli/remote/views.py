@@ -205,13 +205,26 @@ def batch_of(view: View) -> BatchStatus:
 
 
 def _lane_of(view: View) -> LaneTraffic:
-    rates = (view["in_per_second"], view["out_per_second"])
-    return LaneTraffic(view["waiting"], moment(view["oldest_at"]), view["running"], *rates)
+    return LaneTraffic(
+        view["waiting"],
+        moment(view["oldest_at"]),
+        view["running"],
+        view["in_per_second"],
+        view["out_per_second"],
+        retrying=view.get("retrying", 0),
+    )
 
 
 def _type_of(view: View) -> LaneTraffic:
-    rates = [view[f"{what}_per_second"] for what in ("submitted", "finished", "failed")]
-    return LaneTraffic(view["waiting"], moment(view["oldest_waiting_at"]), view["running"], *rates)
+    return LaneTraffic(
+        view["waiting"],
+        moment(view["oldest_waiting_at"]),
+        view["running"],
+        view["submitted_per_second"],
+        view["finished_per_second"],
+        view["failed_per_second"],
+        view.get("retrying", 0),
+    )
 
 
 def time_of(text: str) -> datetime:

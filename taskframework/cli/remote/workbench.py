@@ -111,8 +111,7 @@ class RemoteReplays(Remote):
         return replace(letters.replay_of(await self._api.ask(call)), rate=rate)
 
     async def count_of(self, action: Action, where: Where) -> Count:
-        reason = {"reason": "?"} if action is Action.DISCARD else {}  # it must have one; a dry run keeps it nowhere
-        counted = await self._post(_BEGIN[action], {"filter": where.conditions, "dry_run": True, **reason})
+        counted = await self._post(_BEGIN[action], {"filter": where.conditions, "dry_run": True})
         return Count(counted["total"], counted.get("is_total_bounded", False))
 
 

@@ -117,6 +117,43 @@ async def test_what_a_program_does_for_its_users_is_not_noted(api: Api) -> None:
     assert (await services.audit.list_entries(limit=5)).items == ()
 
 
+async def test_signals_to_others_and_submissions_for_others_are_noted(api: Api) -> None:
+    services = api.framework.services
+    alices = await api.submit(user_id="alice")
+    _, text = await services.keys.create("olga", [Role.OPERATOR], by="test")
+    _, own = await services.keys.create("shop", [Role.OPERATOR], by="test", may_act_for_users=True)
+    services.callers._has_keys = None
+    olga, shop = ({"Authorization": f"Bearer {key}"} for key in (text, own))
+    task = {"task_type": "count-words", "parameters": {"text": "a"}}
+    batch = {"task_type": "count-words", "items": [{"text": "a"}]}
+    lines = {"Content-Type": "application/x-ndjson"}
+    for headers in (olga, shop):
+        for user in ({}, {"user_id": "alice"}):
+            assert (await api.post(TASKS, json=task | user, headers=headers)).status_code == 202
+            bulk = {"tasks": [task | user, task]}
+            assert (await api.post(f"{TASKS}/bulk", json=bulk, headers=headers)).status_code == 200
+            assert (await api.post("/api/v1/batches", json=batch | user, headers=headers)).status_code == 202
+            query = {"task_type": "count-words", **user}
+            uploaded = await api.post(
+                "/api/v1/batches", params=query, content=b'{"text": "a"}\n', headers=headers | lines
+            )
+            assert uploaded.status_code == 202, uploaded.text
+    signalled = await api.post(f"{TASKS}/{alices['task_id']}/signals/paid", headers=olga | {"X-Reason": "by phone"})
+    assert signalled.status_code == 202
+    entries = [
+        (entry.action, entry.by, entry.target, entry.reason, entry.details)
+        for entry in (await services.audit.list_entries(limit=20)).items
+    ]
+    alone = {"user_ids": ["alice"], "task_type": "count-words"}
+    assert entries[::-1] == [
+        ("task.submit", "olga", None, None, alone),
+        ("task.submit", "olga", None, None, {"user_ids": ["alice"], "count": 2}),
+        ("batch.submit", "olga", None, None, alone),
+        ("batch.submit", "olga", None, None, alone),
+        ("task.signal", "olga", alices["task_id"], "by phone", {"user_id": "alice", "signal": "paid"}),
+    ]
+
+
 async def test_batches_and_streams_of_others_are_noted(api: Api) -> None:
     batch = {"task_type": "count-words", "items": [{"text": "a"}], "user_id": "alice"}
     made = (await api.post("/api/v1/batches", json=batch)).json()["batch_id"]

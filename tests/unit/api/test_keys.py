@@ -120,10 +120,16 @@ async def test_a_key_is_listed_without_itself_and_revoked(keyed: Keyed) -> None:
     assert revoked["revoked_by"] == "admin"
     assert (await keyed.ask("admin", "DELETE", f"{KEYS}/{made['prefix']}")).json() == revoked
     assert (await keyed.ask("admin", "GET", f"{KEYS}/{made['prefix']}")).json() == revoked
-    keyed.api.framework.services.callers._remembered.clear()  # five seconds later
-    problem = problem_of(await keyed.api.get("/api/v1/me", headers=hers), 401, "unauthorized")
+    refused = await keyed.api.get("/api/v1/me", headers=hers)
+    problem = problem_of(refused, 401, "unauthorized")  # this process knows at once
     assert "it was revoked" in problem["detail"]
     problem_of(await keyed.ask("admin", "DELETE", f"{KEYS}/tf_unknown"), 404, "key_not_found")
+
+
+@pytest.mark.parametrize("principal", ["anonymous", "scheduler", "cli", "cli:root"])
+async def test_no_key_has_the_name_of_callers_without_one(api: Api, principal: str) -> None:
+    answer = await api.post(KEYS, json={"principal": principal, "roles": ["reader"]})
+    assert "callers without a key" in problem_of(answer, 422, "invalid_request")["detail"]
 
 
 async def test_an_expired_key_opens_nothing(keyed: Keyed) -> None:

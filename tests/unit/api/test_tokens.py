@@ -140,6 +140,7 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(
         "with the algorithm of another key": _token(_RSA, "RS256", "ec"),
         "without a user": _token(sub=None),
         "with a user that is none": _token(sub="a\nb"),
+        "with the user of commands": _token(sub="cli:root"),
         "with a number as user": jwt.encode(_claims(sub="1") | {"exp": "soon"}, _RSA, "RS256", {"kid": "rsa"}),
         "long": _token(more="x" * 10_000),
         "with an end in milliseconds": _token(exp=now * 1000),

@@ -194,6 +194,39 @@ async def test_what_a_filter_finds_is_done_at_once_if_it_is_little(shop: Api) ->
     assert entry["details"]["filter"] == {"text": "provider"}
 
 
+async def test_a_key_makes_a_repeated_replay_by_filter_the_same_action(shop: Api) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 0})
+    body, key = {"filter": {"task_type": "charges"}}, {"Idempotency-Key": "monday"}
+    begun = await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers=key)
+    assert begun.status_code == 202, "it is an action of its own, however few there are"
+    assert (await _over(shop, begun.json()["replay_id"]))["done"] == 2
+    await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)  # and failed again
+    again = await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers=key)
+    assert (again.status_code, again.json()["replay_id"]) == (202, begun.json()["replay_id"])
+    assert {task["generation"] for task in (await shop.get(TASKS)).json()["items"]} == {1}
+    for other in ({"filter": {"text": "card"}}, body | {"rate": 5}, body | {"reopen": True}):
+        problem = problem_of(
+            await shop.post(f"{DEAD_LETTERS}/replay", json=other, headers=key), 409, "idempotency_conflict"
+        )
+        assert begun.json()["replay_id"] in problem["detail"]
+    discard = await shop.post(f"{DEAD_LETTERS}/discard", json=body | {"reason": "old"}, headers=key)
+    problem_of(discard, 409, "idempotency_conflict")
+    problem_of(await shop.post(f"{TASKS}/retry", json=body, headers=key), 409, "idempotency_conflict")
+    assert len(await _groups(shop)) == 1, "nothing of it was done"
+
+
+async def test_a_key_makes_a_repeated_replay_by_ids_do_nothing(shop: Api) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 1})
+    ids = [item["id"] for item in (await shop.get(DEAD_LETTERS)).json()["items"]]
+    for edit, generation in ({}, 1), ({"parameters": {"cause": 1}}, 2):
+        body, key = {"ids": ids, **edit}, {"Idempotency-Key": f"key {generation}"}
+        for _ in range(2):
+            answer = (await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers=key)).json()
+            assert (answer["replayed"], answer["refused"]) == (2, [])
+            await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)  # and failed again
+        assert {task["generation"] for task in (await shop.get(TASKS)).json()["items"]} == {generation}
+
+
 async def test_pressed_twice_at_the_same_moment_runs_once(shop: Api) -> None:
     await _charge(shop, {"cause": 0})
     [letter] = (await shop.get(DEAD_LETTERS)).json()["items"]
@@ -221,9 +254,14 @@ async def test_what_is_discarded_is_in_no_list_and_can_still_be_retried(shop: Ap
     assert whole["history"][-1]["type"] == "discarded"
     [outcome] = (await shop.post(f"{DEAD_LETTERS}/discard", json={"ids": ids[:1], "reason": "again"})).json()["items"]
     assert outcome["error"]["code"] == "transition_refused"
+    assert "was given up already, by anonymous at" in outcome["error"]["detail"]
     Charges.provider_is_back = True
     assert (await shop.post(f"{TASKS}/{ids[0]}/retry")).status_code == 202
     assert (await shop.finished({"task_id": ids[0]}))["status"] == "COMPLETED"
+    [outcome] = (await shop.post(f"{DEAD_LETTERS}/discard", json={"ids": ids[:1], "reason": "late"})).json()["items"]
+    assert "the task is COMPLETED now" in outcome["error"]["detail"]
+    problem_of(await shop.post(f"{DEAD_LETTERS}/discard", json={"ids": ids}), 422, "invalid_request")
+    assert (await shop.post(f"{DEAD_LETTERS}/discard", json={"ids": ids, "dry_run": True})).status_code == 200
 
 
 async def _keep(api: Api, body: bytes = b'{"text": one two}') -> str:
@@ -248,6 +286,10 @@ async def test_a_repaired_message_is_one_task_linked_to_it(shop: Api) -> None:
     assert (task["status"], task["result"], task["correlation_id"]) == ("COMPLETED", {"words": 3}, "m-1")
     assert (await shop.get(DEAD_LETTERS)).json()["items"] == []
     assert (await shop.post(path, json=COUNT_WORDS)).json()["task_id"] == task["task_id"]
+    for other in ({"parameters": {"text": "one"}}, {"task_type": "charges", "parameters": {"cause": 0}}):
+        problem = problem_of(await shop.post(path, json=COUNT_WORDS | other), 409, "idempotency_conflict")
+        assert (problem["task_id"], "errors" in problem) == (task["task_id"], False)
+        assert "was repaired before" in problem["detail"]
     problem_of(await shop.post(f"{DEAD_LETTERS}/m-2/repair", json=COUNT_WORDS), 404, "task_not_found")
 
 

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import jsonschema_rs  # noqa: F401 - read before it is first needed
+import pytest
 
 import taskframework.wiring.process  # noqa: F401 - as above
+from taskframework.operations.replay_carrier import ReplayCarrier
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.test_batch import work
 
@@ -17,8 +19,8 @@ def test_a_dry_run_tells_how_many_and_does_nothing(cli: Cli, folder: Path) -> No
     for name in ("ann", "bob"):
         assert cli("submit", "greets", json.dumps(name)).code == 0
     chosen = ("--where", "type=greets", "--dry-run")
-    assert cli("tasks", "cancel", *chosen).out == "2 tasks would be done: cancel.\n"
-    assert cli("tasks", "retry", *chosen).out == "0 tasks would be done: retry.\n"
+    assert cli("tasks", "cancel", *chosen).out == "2 tasks would be cancelled.\n"
+    assert cli("tasks", "retry", *chosen).out == "0 tasks would be queued anew.\n"
     counted = cli("dlq", "discard", *chosen, "--reason", "old", "--json")
     assert json.loads(counted.out) == {"total": 0, "is_total_bounded": False}
     assert cli("dlq", "replay", *chosen).out.startswith("0 dead letters would be queued anew, ")
@@ -46,3 +48,25 @@ def test_options_for_many_are_refused_with_an_id(cli: Cli, folder: Path) -> None
             answer = cli("dlq", "replay", task_id, *option)
             assert (answer.code, f"{option[0]} goes with --where" in answer.err) == (2, True)
     assert json.loads(cli("tasks", "show", task_id, "--json").out)["status"] == "QUEUED"
+
+
+def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def is_stopped(self: ReplayCarrier) -> bool:
+        for replay in (await self._replays.list_replays(limit=5)).items:
+            await self._replays.stop(replay.replay_id)
+        return False
+
+    work(folder)
+    assert cli("submit", "greets", '"ann"').code == 0
+    monkeypatch.setattr(ReplayCarrier, "look", is_stopped)
+    done = cli("tasks", "cancel", "--where", "type=greets")
+    assert (done.code, "is STOPPED: 0 of 1 done" in done.out) == (1, True)
+
+
+def test_what_cannot_be_cancelled_is_refused_and_not_counted(cli: Cli, folder: Path) -> None:
+    work(folder)
+    for options in ([], ["--dry-run"]):
+        done = cli("tasks", "cancel", "--where", "status=completed", *options)
+        assert done.code != 0
+        assert "no task that is COMPLETED can be chosen to cancel" in done.err
+        assert "Choose one of" in done.err

@@ -27,8 +27,8 @@ def test_the_screen_has_the_counts_the_problems_and_a_line_for_each_type() -> No
     first, problem, _, names, charge, mail = shown(screen(UNWELL["paused"][0]))
     assert first == "1 worker, 5 dead letters   COMPLETED 90   FAILED 2   DEAD_LETTER 3"
     assert problem.startswith("paused: ada paused charge")
-    assert names.split() == ["Type", "Waiting", "Oldest", "Running", "In", "Out", "Failed"]
-    assert charge.split() == ["charge", "3", "-", "0", "0/s", "2/s", "0/s"]
+    assert names.split() == ["Type", "Waiting", "Oldest", "Running", "Retrying", "In", "Out", "Failed"]
+    assert charge.split() == ["charge", "3", "-", "0", "0", "0/s", "2/s", "0/s"]
     assert mail.split()[0] == "mail"
 
 

@@ -33,7 +33,7 @@ from tests.unit.cli.conftest import Cli
         (["dlq", "replay", "--where", "typ=y"], "'typ=y' is no condition"),
         (["dlq", "replay", "--where", "kind=other"], "task or message"),
         (["dlq", "replay", "--where", "type=y", "--rate", "fast"], "'fast' is not a rate"),
-        (["dlq", "discard", "x"], "Missing option '--reason'"),
+        (["dlq", "discard", "x"], "Say why, with --reason TEXT"),
         (["tasks", "cancel"], "Name ids, or choose by --where"),
         (["tasks", "retry", "--where", "status=gone"], "'gone' is not a status"),
         (["schedules", "create", "nightly"], "Missing argument"),

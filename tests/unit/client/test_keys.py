@@ -9,15 +9,17 @@ from taskframework.events.http import HttpEvents
 from tests.unit.client.conftest import Connect, problem, task
 
 
-async def test_each_call_shows_the_key(connect: Connect) -> None:
-    stage = connect(task(), problem(503, "stopping"), task(), api_key="tf_a_b")
+@pytest.mark.parametrize("key", ["tf_a_b", "tf_a_b\n"])  # as a file has it
+async def test_each_call_shows_the_key(connect: Connect, key: str) -> None:
+    stage = connect(task(), problem(503, "stopping"), task(), api_key=key)
     for _ in range(2):
         await stage.client.get("x")
     assert [request.headers["authorization"] for request in stage.asked] == ["Bearer tf_a_b"] * 3
 
 
-async def test_without_one_nothing_is_shown(connect: Connect) -> None:
-    stage = connect(task())
+@pytest.mark.parametrize("key", [None, "", " "])
+async def test_without_one_nothing_is_shown(connect: Connect, key: str | None) -> None:
+    stage = connect(task(), api_key=key)
     await stage.client.get("x")
     assert "authorization" not in stage.asked[0].headers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -201,6 +202,24 @@ def test_errors_of_one_cause_have_one_fingerprint() -> None:
     assert describe(_raised(TypeError("0")), retryable=False).fingerprint not in fingerprints
     assert describe(_deep(1), retryable=False).fingerprint not in fingerprints
     assert describe(_raised(ValueError("0")), False, "bad_result").fingerprint not in fingerprints
+
+
+@pytest.mark.parametrize("name", ["billing.charges", "__main__"])
+def test_a_cause_has_the_same_fingerprint_in_whichever_folder_it_is_installed(name: str) -> None:
+    source = "def charge():\n    raise ValueError('declined')\n"
+
+    def fails_in(folder: str, file: str = "charges.py") -> str:
+        module: dict[str, Any] = {"__name__": name}
+        exec(compile(source, f"{folder}/{file}", "exec"), module)
+        try:
+            module["charge"]()
+        except ValueError as error:
+            return describe(error, retryable=False).fingerprint
+        raise AssertionError
+
+    assert fails_in("/opt/releases/17/billing") == fails_in("/home/ada/billing")
+    if name == "__main__":
+        assert fails_in("/app", "refunds.py") != fails_in("/app"), "of scripts the file is the name"
 
 
 def _raised(error: Exception) -> Exception:

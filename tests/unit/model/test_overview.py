@@ -42,6 +42,14 @@ UNWELL: Mapping[str, tuple[Overview, str]] = {
         replace(WELL, traffic=seen(LaneTraffic(finished_per_second=1.0, failed_per_second=0.75))),
         "75% of what ended of charge",
     ),
+    "retrying": (
+        replace(WELL, traffic=seen(LaneTraffic(retrying=1_200, finished_per_second=5.0, failed_per_second=1.0))),
+        "1,200 tasks of charge failed and will be tried again",
+    ),
+    "behind": (
+        replace(WELL, traffic=seen(LaneTraffic(9, NOW - 6 * MINUTE, submitted_per_second=2.0))),
+        "Of charge 9 tasks wait, the first since 2026-01-02T02:58:05.000Z; 2 a second come, 0 end",
+    ),
     "halted": (
         replace(WELL, counts=TaskCounts(NOW, halted_streams=1)),
         "1 stream has halted, since a task of it failed",
@@ -62,6 +70,14 @@ def test_what_is_well_needs_nobody() -> None:
     assert (WELL.dead_letters, WELL.at) == (5, NOW)
     few = LaneTraffic(finished_per_second=1.0, failed_per_second=0.4)
     assert list(replace(WELL, traffic=seen(few)).problems()) == []
+    usual = LaneTraffic(retrying=200, finished_per_second=5.0, failed_per_second=1.0)
+    assert list(replace(WELL, traffic=seen(usual)).problems()) == []
+    assert list(replace(WELL, traffic=seen(LaneTraffic(retrying=9))).problems()) == []
+    for catches_up in (
+        LaneTraffic(9, NOW - 4 * MINUTE, submitted_per_second=2.0),
+        LaneTraffic(9, NOW - 6 * MINUTE, submitted_per_second=2.0, finished_per_second=2.5),
+    ):
+        assert list(replace(WELL, traffic=seen(catches_up)).problems()) == []
     assert list(replace(WELL, counts=None, is_broker_connected=None).problems()) == []
     paused = replace(NIGHTLY, problem=RunProblem(NOW, "gone"), is_paused=True)
     assert list(replace(WELL, schedules=(paused,)).problems()) == []

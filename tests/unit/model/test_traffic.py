@@ -22,15 +22,16 @@ def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
             **EMPTY,
             Crowd.WAITING: Tally((counted(9, due=4), counted(3, lane=LOW, due=0))),
             Crowd.RUNNING: Tally((counted(2, lane=LOW),)),
+            Crowd.RETRYING: Tally((counted(5),)),
             Crowd.SUBMITTED: Tally((counted(120),)),
             Crowd.DONE: Tally((counted(30),)),
             Crowd.DEAD: Tally((counted(15), counted(15, lane=LOW))),
         },
         NOW,
     )
-    assert seen.of_lane("charge", NORMAL) == LaneTraffic(4, NOW - 2 * MINUTE, 0, 2.0, 0.75, 0.25)
+    assert seen.of_lane("charge", NORMAL) == LaneTraffic(4, NOW - 2 * MINUTE, 0, 2.0, 0.75, 0.25, 5)
     assert seen.of_lane("charge", LOW) == LaneTraffic(running=2, finished_per_second=0.25, failed_per_second=0.25)
-    assert seen.of_type("charge") == LaneTraffic(4, NOW - 2 * MINUTE, 2, 2.0, 1.0, 0.5)
+    assert seen.of_type("charge") == LaneTraffic(4, NOW - 2 * MINUTE, 2, 2.0, 1.0, 0.5, 5)
     assert seen.of_type("unknown") == LaneTraffic()
     assert (seen.task_types, seen.is_bounded) == (frozenset({"charge"}), False)
 
@@ -45,4 +46,4 @@ def test_a_rate_is_taken_over_what_was_looked_at() -> None:
 def test_what_may_be_more_says_so() -> None:
     for crowd in Crowd:
         is_bounded = traffic({**EMPTY, crowd: Tally((counted(1),), is_bounded=True)}, NOW).is_bounded
-        assert is_bounded is (crowd in (Crowd.WAITING, Crowd.RUNNING)), crowd
+        assert is_bounded is (crowd in (Crowd.WAITING, Crowd.RUNNING, Crowd.RETRYING)), crowd

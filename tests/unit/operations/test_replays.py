@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from taskframework.bus import EventBus
+from taskframework.errors import InvalidRequestError
 from taskframework.model.message import rfc3339
-from taskframework.model.query import DeadMessage, TaskFilter
+from taskframework.model.query import CursorInvalidError, DeadMessage, TaskFilter
 from taskframework.model.replays import UNDER_WAY, Action, ManyReplay, ReplayStatus, Where, replay_view
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Batch, Task
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
-from taskframework.operations.replays import ReplayNotFoundError, ReplayOperations
+from taskframework.operations.replays import ReplayConflictError, ReplayNotFoundError, ReplayOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
@@ -113,6 +114,70 @@ async def test_after_a_standstill_no_flood_makes_up_for_it(stage: Stage) -> None
     assert (await stage.look(replay)).done == 10
     stage.clock.advance(DAY)
     assert (await stage.look(replay)).done <= 30
+
+
+async def test_they_are_listed_from_the_newest_on_page_by_page(stage: Stage) -> None:
+    begun = []
+    for n in range(5):
+        begun.append(await stage.begin(text=str(n)))
+        stage.clock.advance(SECOND)
+    # Its id is made of its key, and not of the time.
+    keyed = await stage.replays.begin(Action.CANCEL, Where(text="x"), by="ada", key="k")
+    begun.append(keyed)
+    found: list[ManyReplay] = []
+    cursor = None
+    while True:
+        page = await stage.replays.list_replays(limit=2, cursor=cursor)
+        found += page.items
+        if (cursor := page.next_cursor) is None:
+            break
+    assert found == begun[::-1]
+    with pytest.raises(CursorInvalidError):
+        await stage.replays.list_replays(limit=2, cursor="gone")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"action": Action.DISCARD},
+        {"where": Where(fingerprint="another")},
+        {"rate": 5.0},
+        {"reopen": True},
+    ],
+)
+async def test_a_key_stands_for_one_action_and_no_other(stage: Stage, other: dict[str, Any]) -> None:
+    wanted: dict[str, Any] = {"action": Action.REPLAY, "where": Where(fingerprint="cause"), "by": "ada", "key": "k"}
+    first = await stage.replays.begin(**wanted)
+    stage.clock.advance(SECOND)
+    assert await stage.replays.begin(**wanted | {"reason": "once more"}) == first
+    with pytest.raises(ReplayConflictError, match=first.replay_id):
+        await stage.replays.begin(**wanted | other)
+    by_bob = await stage.replays.begin(**wanted | other | {"by": "bob"})
+    assert by_bob.replay_id != first.replay_id, "keys are each operator's own"
+    ended = await stage.look(first)
+    with pytest.raises(ReplayConflictError):
+        await stage.replays.begin(**wanted | other)
+    assert await stage.replays.begin(**wanted) == ended
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "possible"),
+    [
+        (Action.CANCEL, TaskStatus.COMPLETED, "QUEUED, RUNNING, RETRYING, WAITING, BLOCKED"),
+        (Action.RETRY, TaskStatus.RETRYING, "FAILED, DEAD_LETTER, CANCELLED"),
+    ],
+)
+async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
+    stage: Stage, action: Action, status: TaskStatus, possible: str
+) -> None:
+    await put_final(stage.store, TaskStatus.COMPLETED)
+    with pytest.raises(InvalidRequestError) as refused:
+        await stage.replays.count_of(action, Where(status=status))
+    assert refused.value.hint is not None
+    assert set(refused.value.hint.removeprefix("Choose one of ").rstrip(".").split(", ")) == set(possible.split(", "))
+    with pytest.raises(InvalidRequestError):
+        await stage.begin(action, status=status)
+    assert (await stage.replays.list_replays(limit=5)).items == ()
 
 
 async def test_pressed_twice_runs_once(stage: Stage) -> None:

@@ -57,8 +57,11 @@ function Problems({ problems }) {
 }
 
 // Where to see more of a problem: a page of the console, by what the problem is.
-const PLACES = { no_worker: ["workers"], worker_lost: ["workers"], failing: ["dead-letters"], schedule: ["schedules"], paused: ["queues"] };
-const placeOf = ({ code }) => (code === "halted" ? to(["streams"], { is_halted: true }) : PLACES[code] && to(PLACES[code]));
+const PLACES = {
+  no_worker: [["workers"]], worker_lost: [["workers"]], failing: [["dead-letters"]], retrying: [["tasks"], { status: "RETRYING" }], behind: [["queues"]],
+  halted: [["streams"], { is_halted: true }], schedule: [["schedules"]], paused: [["queues"]],
+};
+const placeOf = ({ code }) => PLACES[code] && to(...PLACES[code]);
 
 function tilesOf({ by_status: statuses, workers, dead_letters: letters }) {
   const of = (name) => statuses[name]; // nothing as long as nobody has counted
@@ -96,6 +99,7 @@ const TYPES = [
   { name: "Waiting", number: true, size: "s", cell: (type) => count(type.waiting, type.is_bounded) },
   { name: "Oldest", wide: true, number: true, size: "s", cell: (type) => (type.oldest_waiting_at ? short(secondsSince(type.oldest_waiting_at)) : "–") },
   { name: "Running", number: true, size: "s", cell: (type) => count(type.running) },
+  { name: "Retrying", wide: true, number: true, size: "s", cell: (type) => count(type.retrying, type.is_bounded) },
   { name: "Finished", wide: true, number: true, size: "s", cell: (type) => perSecond(type.finished_per_second) },
   { name: "Failed", wide: true, number: true, size: "s", cell: (type) => html`<span class=${type.failed_per_second > 0 ? "bad-text" : ""}>${perSecond(type.failed_per_second)}</span>` },
   { name: "Last minutes", wide: true, cell: (type) => html`<${TypeChart} name=${type.task_type} />` },
