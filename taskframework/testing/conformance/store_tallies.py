@@ -41,6 +41,7 @@ class TallyCases(StoreSuite):
         assert waiting.due("a", Priority.NORMAL) == 3
         running = await store.tally(Crowd.RUNNING, 100, due_before=now)
         assert _counts(running) == {("b", "low"): (1, 1)}
+        assert _counts(await store.tally(Crowd.RETRYING, 100, due_before=now)) == {("a", "high"): (1, 0)}
         assert _counts(await store.tally(Crowd.DONE, 100, due_before=now)) == {("c", "normal"): (2, 2)}
         assert _counts(await store.tally(Crowd.DEAD, 100, due_before=now)) == {("c", "normal"): (2, 2)}
         submitted = await store.tally(Crowd.SUBMITTED, 100, due_before=now)
