@@ -48,7 +48,7 @@ class Decorator(Protocol):
 def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, Options], Decorator]:
     """`task`, with the options that `TaskOptions` has: checkers and editors know them, and they are listed once."""
 
-    def task(task_type: str, /, *args: Options.args, **options: Options.kwargs) -> Decorator:
+    def task(task_type: str = "", /, *args: Options.args, **options: Options.kwargs) -> Decorator:
         """Make a task type of the function below, in place of a class with `execute`.
 
         ::
@@ -66,7 +66,8 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
             RegistrationError: if there is no name, an option is wrong, or the function does not say its parameters and
                 its result.
         """
-        if not isinstance(task_type, str):  # the function itself: without parentheses nothing would be made of it
+        # Without parentheses it is the function itself, of which nothing would be made.
+        if not task_type or not isinstance(task_type, str):
             raise RegistrationError(
                 f"@task{place_in_source(task_type)} does not say the name of the task type.",
                 hint='Write @task("count-words").',

@@ -142,5 +142,8 @@ def test_an_option_that_does_not_exist_is_named(wrong: dict[str, Any], hint: str
 
 def test_without_a_name_it_is_refused_and_not_passed_over() -> None:
     line = no_result.__code__.co_firstlineno
+    for nameless in ({}, {"task_type": "wrong"}):  # as in a class
+        with pytest.raises(RegistrationError, match=r"@task does not say the name"):
+            task(**nameless)  # type: ignore[call-arg, arg-type]
     with pytest.raises(RegistrationError, match=rf"@task \(.*test_function\.py, line {line}\) does not say the name"):
         task(no_result)  # type: ignore[arg-type]
