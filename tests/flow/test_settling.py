@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+from collections import defaultdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.interventions import Cancel, Reap
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
-from taskframework.model.transitions import Complete, Fail, Release, Transition
+from taskframework.model.transitions import Claim, Complete, Fail, Release, Transition
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits, WaitsInThread
@@ -46,13 +47,19 @@ async def test_settlements_whose_replies_were_lost_are_recognised(
 ) -> None:
     async with run() as framework:
         store, lost = framework.services.store, set[str]()
-        apply = store.apply
+        apply, asked_again = store.apply, defaultdict[str, asyncio.Event](asyncio.Event)
 
         async def forgetful(transition: Transition) -> Task | None:
+            # An attempt that has ended hides the one before: the next may not run before that was asked for again.
+            if isinstance(transition, Claim) and transition.task_id in asked_again:
+                await asked_again[transition.task_id].wait()
             task = await apply(transition)
-            if isinstance(transition, Complete | Fail | Release) and transition.fence.claim_id not in lost:
-                lost.add(transition.fence.claim_id)
-                raise StoreUnavailableError
+            if isinstance(transition, Complete | Fail | Release):
+                if transition.fence.claim_id not in lost:
+                    lost.add(transition.fence.claim_id)
+                    asked_again[transition.task_id].clear()
+                    raise StoreUnavailableError
+                asked_again[transition.task_id].set()
             return task
 
         monkeypatch.setattr(store, "apply", forgetful)

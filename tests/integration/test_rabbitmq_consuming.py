@@ -193,6 +193,20 @@ async def test_acknowledgements_given_just_before_close_reach_the_broker(make_br
         assert await broker.queue_depth("reports", Priority.NORMAL) == 0
 
 
+async def test_a_stop_while_channels_are_opened_is_no_warning_for_each_of_them(
+    make_broker: MakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    types = [f"type-{number}" for number in range(10)]
+    async with opened(make_broker(), *types) as broker:
+        for turns in range(0, 60, 3):
+            consumption = broker.consume(ConsumeRequest(types, 10), Recorder())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await consumption.stop()
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("aiormq")]
+    assert told == []
+
+
 async def test_closing_leaves_no_tasks(make_broker: MakeBroker) -> None:
     before = asyncio.all_tasks()
     async with opened(make_broker(), "reports") as broker:

@@ -23,10 +23,15 @@ logger = logging.getLogger(__name__)
 #: Longest wait for the answer to a request such as opening a channel or declaring a queue, in seconds.
 ANSWER_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
-#: Errors that the driver logs although we get them as exceptions, and log them once, with a remedy.
-_SAID_ELSEWHERE = ("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited")
+#: What the driver logs although we get it as exceptions, and log it once, with a remedy; and a warning for each of the
+#: thirty channels of a consumer that stops while they are opened.
+_SAID_ELSEWHERE = (
+    *("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited"),
+    "Closing channel",
+)
 
-logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.msg).startswith(_SAID_ELSEWHERE))
+for _name in ("aiormq.connection", "aiormq.channel"):
+    logging.getLogger(_name).addFilter(lambda record: not str(record.msg).startswith(_SAID_ELSEWHERE))
 
 
 MakeWire = Callable[[Connection], Wire]
