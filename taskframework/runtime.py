@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
 from taskframework.limits.names import check_limits
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
 from taskframework.operations.batch_handle import BatchHandle
@@ -21,7 +21,7 @@ from taskframework.operations.stream_handle import StreamHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions
-from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
+from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import naming_store
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible

@@ -14,6 +14,7 @@ from taskframework.api.context import framework_of
 from taskframework.model.keys import Role
 from taskframework.model.scope import EVERYONE
 from taskframework.model.values import Json
+from taskframework.operations.audit import Noted
 
 #: How many ids or names an audit entry tells.
 MOST_NOTED = 20
@@ -26,7 +27,7 @@ def reason_of(request: Request, given: str | None = None) -> str | None:
 
 def noted(
     request: Request, action: str, target: str | None, reason: str | None = None, **details: Json
-) -> AbstractAsyncContextManager[None]:
+) -> AbstractAsyncContextManager[Noted]:
     """Note what is done inside, as `AuditLog.noted`."""
     audit, caller = framework_of(request).services.audit, caller_of(request)
     return audit.noted(action, target, by=caller.principal, reason=reason_of(request, reason), **details)
@@ -34,7 +35,7 @@ def noted(
 
 async def noted_if_foreign(
     request: Request, action: str, task_id: str, reason: str | None = None, **details: Json
-) -> AbstractAsyncContextManager[None]:
+) -> AbstractAsyncContextManager[Noted | None]:
     """Note what an operator does to somebody else's task. What callers do with their own tasks is not noted."""
     caller = caller_of(request)
     if caller.may(Role.OPERATOR):
@@ -46,7 +47,7 @@ async def noted_if_foreign(
 
 def noted_if_for_others(
     request: Request, action: str, owners: Iterable[str], **details: Json
-) -> AbstractAsyncContextManager[None]:
+) -> AbstractAsyncContextManager[Noted | None]:
     """Note what an operator submits for somebody else. A key that may act for users is made for that, and one note more
     for each submission would be a second write for each; so it is not noted.
     """

@@ -13,6 +13,7 @@ import orjson
 from fastapi import APIRouter, Path
 from opentelemetry import context
 from opentelemetry.trace import SpanKind
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -32,6 +33,15 @@ PREFIX = "/api/v1"
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
 #: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
 IdInPath = Annotated[str, Path(description="An id, as the API gave it", json_schema_extra={"pattern": f"^{_ID}$"})]
+
+
+class _KeyConvertor(PathConvertor):
+    """All that is left of a path. What starlette calls a path ends at a line break."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("key", _KeyConvertor())
 
 
 def new_router(path: str, tag: str) -> APIRouter:

@@ -50,7 +50,8 @@ from taskframework.api.views import TaskView
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.replays import Action
 from taskframework.model.values import MAX_NAME
-from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome
+from taskframework.operations.audit import Noted
+from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome, refusal_of
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
 from taskframework.operations.replays import replay_id_of
@@ -168,11 +169,12 @@ async def replay_dead_letters(request: Request) -> Response:
     how["dry_run"] = body.dry_run
     if (key := key_in_header(request)) is not None:
         how["replay_id"] = replay_id_of(how["by"], key)
-    async with _noted(request, "dead-letter.replay", body, reason, edited=body.is_edited or None):
+    async with _noted(request, "dead-letter.replay", body, reason, edited=body.is_edited or None) as note:
         if body.is_edited:
             outcomes = await operations.replay_edited(ids, body.parameters, scope, **how)
         else:
             outcomes = await operations.replay(ids, scope, **how)
+        _tell(note, outcomes)
     return await _answer(request, body, outcomes, 202, "replayed")
 
 
@@ -193,9 +195,10 @@ async def discard_dead_letters(request: Request) -> Response:
     body = await read(request, DiscardDeadLetters)
     if (ids := await _ids_now(request, body)) is None:
         return await _begun(request, Action.DISCARD, body, body.reason)
-    async with _noted(request, "dead-letter.discard", body, body.reason):
+    async with _noted(request, "dead-letter.discard", body, body.reason) as note:
         by, discard = caller_of(request).principal, _operations(request).discard
         outcomes = await discard(ids, scope_of(request), by=by, reason=body.reason, dry_run=body.dry_run)
+        _tell(note, outcomes)
     return await _answer(request, body, outcomes, 200, "discarded")
 
 
@@ -257,7 +260,7 @@ async def _begun(
 
 def _noted(
     request: Request, action: str, body: ChosenLetters, reason: str | None, **details: Any
-) -> AbstractAsyncContextManager[None]:
+) -> AbstractAsyncContextManager[Noted | None]:
     """The note of what is done at once; a dry run does nothing."""
     if body.dry_run:
         return nullcontext()
@@ -266,6 +269,11 @@ def _noted(
     chosen = None if body.filter is None else where_of(body.filter).conditions
     several = {"ids": ids[:MOST_NOTED], "count": len(ids)} if len(ids) > 1 else {}
     return noted(request, action, target, reason, filter=chosen, **several, **details)
+
+
+def _tell(note: Noted | None, outcomes: Sequence[LetterOutcome]) -> None:
+    if note is not None:
+        note.refusal = refusal_of(outcomes)
 
 
 async def _answer(

@@ -10,7 +10,6 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,14 +35,6 @@ from taskframework.submission.options import Name
 
 router = new_router(f"{PREFIX}/streams", "streams")
 
-
-class _KeyConvertor(PathConvertor):
-    """All that is left of a path. What starlette calls a path ends at a line break."""
-
-    regex = r"[\s\S]*"
-
-
-register_url_convertor("key", _KeyConvertor())
 
 #: The highest position that can be asked for: the largest whole number that every reader of JSON reads exactly.
 _MOST = 2**53 - 1

@@ -76,7 +76,7 @@ async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[Su
 
 
 @router.post(
-    "/tasks/{task_id}/signals/{name}",
+    "/tasks/{task_id}/signals/{name:key}",
     status_code=202,
     summary="Signal a task",
     openapi_extra=takes(SignalPayload, is_optional=True) | {"parameters": [_KEY_HEADER]},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
@@ -24,20 +24,19 @@ from taskframework.cli.choosing import (
 from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
 from taskframework.cli.output import ago, as_json_text, counted, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shortened
-from taskframework.cli.store import AnyFramework, audited, on_store, operator
+from taskframework.cli.store import AnyFramework, NotDone, audited, on_store, operator
 from taskframework.cli.submit import past, read_json
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import Action
-from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.scope import ANONYMOUS, EVERYONE, Scope
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
-from taskframework.operations.dead_letters import LetterOutcome
+from taskframework.operations.dead_letters import LetterOutcome, refusal_of
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
 from taskframework.operations.replays import scope_of
-from taskframework.submission.service import ANONYMOUS
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: groups, list, show, edit, replay, discard, repair.")
 
@@ -58,7 +57,9 @@ Before = Annotated[
     datetime | None,
     typer.Option("--before", parser=or_bad_parameter(past), metavar="TIME", help="Only what ended, or came, earlier."),
 ]
-Parameters = Annotated[str, typer.Argument(metavar="JSON", help="The new parameters; - reads them, @FILE too.")]
+Parameters = Annotated[
+    Any, typer.Argument(parser=read_json, metavar="JSON", help="The new parameters; - reads them, @FILE too.")
+]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
 MustSay = Annotated[
     str | None,
@@ -66,7 +67,10 @@ MustSay = Annotated[
 ]
 NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Task type, if the text does not name it.")]
 Corrected = Annotated[
-    str, typer.Argument(metavar="JSON", help='{"task_type": …, "parameters": …}, or with --type the parameters.')
+    Any,
+    typer.Argument(
+        parser=read_json, metavar="JSON", help='{"task_type": …, "parameters": …}, or with --type the parameters.'
+    ),
 ]
 ForUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")]
 
@@ -214,7 +218,7 @@ async def edit(
     """Queue a dead task anew with other parameters, which are looked through before anything happens."""
     outcomes = await framework.services.dead_letters.replay_edited(
         [letter_id],
-        read_json(parameters),
+        parameters,
         EVERYONE,
         by=operator(),
         dry_run=dry_run,
@@ -270,7 +274,7 @@ async def repair(
     as_json: Json = False,
 ) -> None:
     """Make a task of a message that nobody could read, and delete the message. Repaired twice it is one task."""
-    wanted, parameters = read_corrected(orjson.dumps(read_json(corrected)).decode(), task_type)
+    wanted, parameters = read_corrected(orjson.dumps(corrected).decode(), task_type)
     submission = await framework.services.mending.mend(
         letter_id, wanted, parameters, user_id=user or ANONYMOUS, by=operator(), dry_run=dry_run
     )
@@ -290,7 +294,7 @@ def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool
             warned = f"{done} But its parameters do not fit any more: {outcome.warning}"
             say(f"{outcome.id}: {outcome.problem or (warned if outcome.warning else done)}")
     if any(outcome.problem is not None for outcome in outcomes):
-        raise typer.Exit(1)
+        raise NotDone(refusal_of(outcomes))
 
 
 def _summed_up(outcomes: Sequence[LetterOutcome]) -> str:

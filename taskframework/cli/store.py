@@ -35,6 +35,14 @@ else:
 _MOST_TOLD = 1000
 
 
+class NotDone(typer.Exit):
+    """A command that has told why it did nothing; the note of it tells so, too."""
+
+    def __init__(self, why: str | None) -> None:
+        super().__init__(1)
+        self.why = why
+
+
 def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """A command that gets a framework with an open store first, or one that asks an API.
 
@@ -108,18 +116,23 @@ def audited(
         takes_reason = "reason" in signature.parameters
 
         @functools.wraps(command)
-        async def noted(framework: AnyFramework, *, reason: str | None = None, **given: Any) -> None:
+        async def audit(framework: AnyFramework, *, reason: str | None = None, **given: Any) -> None:
             details = {name: given[name] for name in shown if given[name]}
             note = framework.services.audit.noted(action, _told(given[of]), by=operator(), reason=reason, **details)
-            async with nullcontext() if given.get("dry_run") else note:
-                await command(framework, **given, **({"reason": reason} if takes_reason else {}))
+            async with nullcontext() if given.get("dry_run") else note as noted:
+                try:
+                    await command(framework, **given, **({"reason": reason} if takes_reason else {}))
+                except NotDone as end:
+                    if noted is not None:
+                        noted.refusal = end.why
+                    raise
 
         if not takes_reason:
             *options, as_json = signature.parameters.values()
             why = Parameter("reason", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Reason)
             signature = signature.replace(parameters=[*options, why, as_json])
-        noted.__signature__ = signature  # type: ignore[attr-defined]
-        return noted
+        audit.__signature__ = signature  # type: ignore[attr-defined]
+        return audit
 
     return decorate
 

@@ -15,6 +15,7 @@ from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.streams import go_on_command
 from taskframework.operations.streams import ListedStream, StreamStatus
 
 app = typer.Typer(no_args_is_help=True, help="Ordered streams: list them, show one, read its results, let it go on.")
@@ -68,7 +69,7 @@ async def show(framework: AnyFramework, key: Key, user: User = None, as_json: Js
     if as_json:
         print_json(status.view())
     else:
-        _print(status)
+        _print(status, user)
 
 
 @app.command()
@@ -114,7 +115,7 @@ async def go_on(framework: AnyFramework, key: Key, user: User = None, as_json: J
         say(f"Stream {key} goes on.")
 
 
-def _print(status: StreamStatus) -> None:
+def _print(status: StreamStatus, user: str | None) -> None:
     view = status.view()
     turn = view["turn"]
     say(f"Stream {status.key} ({status.stream.mode}): {status.stream.next_position} positions given.")
@@ -122,7 +123,7 @@ def _print(status: StreamStatus) -> None:
         say(f"The turn has task {turn['task_id']} at position {turn['position']}; {status.waiting} wait.")
     if status.stream.is_halted and turn is not None:
         note(f"It is halted, since that task failed. Run it again: taskframework tasks retry {turn['task_id']}")
-        note(f"Or go on without it: taskframework streams go-on {status.key}")
+        note(f"Or go on without it: {go_on_command(user, status.key)}")
 
 
 def _short(value: object) -> str:

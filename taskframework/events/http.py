@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage
-from taskframework.errors import BrokerUnavailableError
+from taskframework.errors import BrokerUnavailableError, ConfigurationError
 from taskframework.events.external import SINGLE
 
 if TYPE_CHECKING:
@@ -63,8 +63,16 @@ def is_heartbeat(sent: ServerSentEvent) -> bool:
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
-    """The header that shows an API key; none without one. A key that was read from a file may end with its line."""
-    return {"Authorization": f"Bearer {api_key.strip()}"} if api_key and api_key.strip() else {}
+    """The header that shows an API key; none without one. A key that was read from a file may end with its line.
+
+    Raises:
+        ConfigurationError: if it cannot stand in a header, as a key with `…` that was copied from a page.
+    """
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        hint = "Copy it once more, or make another one: taskframework keys create."
+        raise ConfigurationError("The API key has a character that no key has.", hint=hint)
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 class HttpEvents:

@@ -7,7 +7,9 @@ from typing import Any
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.message import rfc3339
 from taskframework.model.status import REPLAYABLE, TaskStatus
+from taskframework.model.streams import go_on_command
 from taskframework.model.task import SignalWait, Subtasks, Task
+from taskframework.model.values import in_shell
 from taskframework.model.view import error_view, moment, subtasks_view
 
 #: Characters of somebody's own words in a sentence.
@@ -83,7 +85,7 @@ def waiting_for_stream(facts: Facts) -> Cause | None:
         return Cause("waiting_for_stream", because, f"Somebody looks whether it is its turn at {at}.", details)
     if is_halted:
         because = f"Stream {key!r} is halted: task {holder.task_id}, which has the turn, is {holder.status}."
-        change = f"Queue that one anew, or let the others go on without it: taskframework streams go-on {key}"
+        change = f"Queue that one anew, or let the others go on without it: {go_on_command(task.user_id, key)}"
         return Cause("waiting_for_stream", because, change, details)
     because = f"In stream {key!r} task {holder.task_id} has the turn; it is {holder.status}."
     change = f"It goes when those before it are over: taskframework tasks explain {holder.task_id}"
@@ -123,7 +125,7 @@ def _for_signal(task: Task, wait: SignalWait | None) -> Cause:
     return Cause(
         "waiting_for_signal",
         f"It waits for the signal {name!r}{limit}.",
-        f"Send it: taskframework tasks signal {task.task_id} {name}",
+        f"Send it: taskframework tasks signal {task.task_id} {in_shell(name)}",
         {"signal": name, "until": moment(until)},
     )
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+#: The user of tasks that nobody submitted in anybody's name.
+ANONYMOUS = "anonymous"
+
 
 @final
 @dataclass(frozen=True, slots=True)

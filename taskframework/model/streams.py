@@ -9,6 +9,7 @@ ended, the earlier task has the lower position and is stored already, so it is n
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -18,8 +19,10 @@ from urllib.parse import unquote
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import StreamMode
 from taskframework.model.records import Record, RecordKind, new_revision
+from taskframework.model.scope import ANONYMOUS
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import Task
+from taskframework.model.values import in_shell
 
 #: What happens to a stream when a task fails: the next one has its turn, or the stream halts.
 OnFailure = Literal["continue", "halt"]
@@ -32,6 +35,12 @@ GIVEN_UP_AFTER = timedelta(seconds=30)
 TAKEN_KEPT = 4
 #: `error.code` of a task that its deadline ended. A deadline lets the stream go on.
 _BY_DEADLINE = "deadline"
+
+
+def go_on_command(user_id: str | None, key: str) -> str:
+    """The command that lets a halted stream go on."""
+    owner = "" if user_id in (None, ANONYMOUS) else f" --user {shlex.quote(user_id or '')}"
+    return f"taskframework streams go-on{owner} {in_shell(key)}"
 
 
 @dataclass(frozen=True, slots=True)

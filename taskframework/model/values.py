@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,11 @@ def _check_text(text: str, what: str) -> None:
 def is_name(value: object) -> bool:
     """Whether a value may name something: a text, not empty, not too long, printable ASCII."""
     return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isascii() and value.isprintable()
+
+
+def in_shell(text: str) -> str:
+    """A text as the last word of a command that somebody may paste: a name that others chose must not run another."""
+    return f"-- {shlex.quote(text)}" if text.startswith("-") else shlex.quote(text)
 
 
 def fingerprint(*parts: bytes | str) -> str:

@@ -35,6 +35,13 @@ def audit_view(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
+class Noted:
+    """An action that was noted; who does it may tell that it came to nothing."""
+
+    def __init__(self) -> None:
+        self.refusal: str | None = None
+
+
 class AuditLog:
     """What every operator's action goes through."""
 
@@ -53,8 +60,8 @@ class AuditLog:
     @asynccontextmanager
     async def noted(
         self, action: str, target: str | None, *, by: str, reason: str | None = None, **details: Json
-    ) -> AsyncIterator[None]:
-        """Note an action, and then do what is inside; if that is refused, the entry tells so.
+    ) -> AsyncIterator[Noted]:
+        """Note an action, and then do what is inside; if that raises or tells a refusal, the entry tells so, too.
 
         Args:
             action: what is done to which sort of thing, such as `queue.pause`.
@@ -69,13 +76,17 @@ class AuditLog:
         told = {name: value for name, value in details.items() if value is not None}
         entry = AuditEntry(self._now(), by, action, target, reason, told)
         [record] = await self._records.write_records([entry_of(entry, self._kept)])
+        noted = Noted()
         try:
-            yield
+            yield noted
         except TaskframeworkError as error:
-            if record is not None and not isinstance(error, StoreError):  # those may have been done all the same
-                refused = AUDIT.changed(record, replace(entry, refusal=error.message), expires_at=record.expires_at)
-                await self._records.write_records([refused])
+            if not isinstance(error, StoreError):  # those may have been done all the same
+                noted.refusal = error.message
             raise
+        finally:
+            if record is not None and noted.refusal is not None:
+                refused = AUDIT.changed(record, replace(entry, refusal=noted.refusal), expires_at=record.expires_at)
+                await self._records.write_records([refused])
 
     async def list_entries(
         self, *, limit: int, cursor: str | None = None, by: str | None = None, action: str | None = None

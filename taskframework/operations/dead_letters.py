@@ -56,6 +56,12 @@ class LetterOutcome:
     warning: TaskframeworkError | None = None
 
 
+def refusal_of(outcomes: Sequence[LetterOutcome]) -> str | None:
+    """Why nothing was done: the first of the problems. None: something was."""
+    problems = [outcome.problem for outcome in outcomes]
+    return None if None in problems or not problems else str(problems[0])
+
+
 class DeadLetterOperations:
     """List, show, replay and discard dead letters."""
 

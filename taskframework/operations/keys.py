@@ -14,11 +14,11 @@ from taskframework.model.keys import KEY, ApiKey, Caller, Role, is_reserved, new
 from taskframework.model.query import Page
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import Record
+from taskframework.model.scope import ANONYMOUS
 from taskframework.model.values import MAX_NAME, is_name
 from taskframework.model.view import moment
 from taskframework.stores.base import Records
 from taskframework.stores.reading import page_of, read_record
-from taskframework.submission.service import ANONYMOUS
 
 #: Seconds that a process remembers a key it has read, and so the longest time in which a revoked one still counts.
 REMEMBERED_SECONDS = 5.0

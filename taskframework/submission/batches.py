@@ -18,7 +18,7 @@ from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
 from taskframework.model.events import BatchSubmittedEvent
 from taskframework.model.interventions import Cancel
 from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_BYTES
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
 from taskframework.model.values import fingerprint
@@ -28,7 +28,6 @@ from taskframework.stores.base import Inserted
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accepted_of_batch, refuse_unknown
 from taskframework.submission.refusals import BatchItemError
-from taskframework.submission.service import ANONYMOUS
 from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
 from taskframework.tasks.kinds import AnyTaskType

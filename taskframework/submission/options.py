@@ -62,6 +62,12 @@ def _near_and_in_utc(value: datetime) -> datetime:
     return whole_milliseconds(max(value, _EARLIEST))
 
 
+def _in_an_address(key: str) -> str:
+    if key in (".", ".."):
+        raise ValueError("must not be . or .., which clients leave out of the address of the stream")
+    return key
+
+
 def _lane(value: str) -> Priority:
     try:
         return Priority(value)
@@ -146,14 +152,14 @@ _Unique = Annotated[UniqueOption, WithJsonSchema(_UNIQUE_SCHEMA)]
 class StreamOption(TypedDict):
     """Which ordered stream a task belongs to."""
 
-    key: Required[Name]
+    key: Required[Annotated[Name, AfterValidator(_in_an_address)]]
     mode: NotRequired[StreamMode]
     on_failure: NotRequired[OnFailure]
     deadline: NotRequired[Moment]
 
 
 _STREAM_SCHEMA = _object_schema(
-    {"key": _NAME_SCHEMA},
+    {"key": {**_NAME_SCHEMA, "pattern": r"^(?!\.\.?$)[ -~]*$"}},
     mode={"type": "string", "enum": ["serial", "ordered_results"], "default": "serial"},
     on_failure={"type": "string", "enum": ["continue", "halt"], "default": "continue"},
     deadline={"type": "string", "format": "date-time"},

@@ -14,6 +14,7 @@ from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.options import StreamPlace, Unique
+from taskframework.model.scope import ANONYMOUS
 from taskframework.model.task import FAMILY_VERSION, Task
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted
@@ -27,7 +28,6 @@ from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 
 R = TypeVar("R", default=Any, covariant=True)
 
-ANONYMOUS = "anonymous"
 #: Requests of `submit_many` that are stored together; in between the event loop can do other work.
 _TOGETHER = 1_000
 

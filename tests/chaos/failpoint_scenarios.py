@@ -11,13 +11,12 @@ from datetime import timedelta
 from typing import Literal
 
 from taskframework.model.options import StartLimit, StreamPlace
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.slots import SLOTS
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions
 from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
-from taskframework.submission.service import ANONYMOUS
 from tests.chaos.failpoint_files import GO, MENDED
 from tests.chaos.failpoint_processes import Role, until
 from tests.chaos.failpoint_stage import Stage

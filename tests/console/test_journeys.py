@@ -215,14 +215,11 @@ async def test_what_failed_at_a_time_is_chosen_by_it(window: Window, shop: Insta
     await window.page.keyboard.press("Escape")
     await window.go("tasks?task_type=charge-card&before=2020-01-01T00:00")
     await window.button("Cancel all of these").click()
-    await expect(window.page.get_by_role("dialog")).to_contain_text("Cancel 0 tasks?")
-    await expect(window.page.get_by_role("dialog")).to_contain_text("created_before = 20")
-    await window.page.keyboard.press("Escape")
+    await window.page.get_by_text("None of these can be cancelled.").wait_for()
     await window.go("tasks?finished_after=2020-01-01T00:00&status=FAILED")
     await window.page.get_by_role("link", name=failed[-12:]).wait_for()
-    await window.go("tasks?finished_before=2020-01-01T00:00")
     await window.button("Retry all of these").click()
-    await expect(window.page.get_by_role("dialog")).to_contain_text("finished_before = 20")
+    await expect(window.page.get_by_role("dialog")).to_contain_text("finished_after = 20")
 
 
 async def test_a_type_is_paused_and_resumed(window: Window, shop: Installation) -> None:

@@ -167,6 +167,8 @@ async def test_the_items_of_a_chunk_are_all_there_over_the_end_of_a_page(window:
     later = {"not_before": f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}", "chunk_size": 7}
     batch = shop.api.post("/batches", json={"task_type": "write-report", "items": [2] * 110, **later}).json()
     await window.go(f"batches/{batch['batch_id']}")
+    await window.page.locator("[data-row]").first.wait_for()
+    await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
     await expect(window.page.get_by_role("table", name="Items")).to_have_attribute("aria-rowcount", "111")
 
 

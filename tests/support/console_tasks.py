@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from taskframework import BackgroundTaskExecutable, NonRetryableError, TaskContext, TaskOptions
+from taskframework import BackgroundTaskExecutable, NonRetryableError, RetryableError, TaskContext, TaskOptions
 
 
 class Rows(BaseModel):
@@ -74,3 +74,51 @@ class Report(BackgroundTaskExecutable[int, int]):
 
     async def on_subtasks_finished(self, context: TaskContext[int], summary: Any) -> int:
         return int(summary.succeeded)
+
+
+class Account(BaseModel):
+    account: int
+    amount: float
+
+
+class ChargeAccount(BackgroundTaskExecutable[Account, int]):
+    """Gives the number of the account, which may be larger than what JavaScript counts to."""
+
+    task_type = "charge-account"
+
+    async def execute(self, context: TaskContext[Account]) -> int:
+        if context.parameters.amount <= 0:
+            raise NonRetryableError("there is nothing to charge")
+        return context.parameters.account
+
+
+class GivesUp(BackgroundTaskExecutable[int, None]):
+    task_type = "gives-up"
+    options = TaskOptions(max_attempts=1)
+
+    async def execute(self, context: TaskContext[int]) -> None:
+        raise RetryableError("the provider is down")
+
+
+class SecondTry(BackgroundTaskExecutable[None, None]):
+    """Fails once, then tells how far it is and waits for its cancel."""
+
+    task_type = "second-try"
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        if context.attempt == 1:
+            raise RetryableError("the connection broke", delay=0)
+        await context.update_progress({"percent": 40, "step": "reading"})
+        await asyncio.sleep(600)
+
+
+class Stubborn(BackgroundTaskExecutable[int, None]):
+    """Takes two seconds to stop after it was asked to."""
+
+    task_type = "stubborn"
+
+    async def execute(self, context: TaskContext[int]) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(2)

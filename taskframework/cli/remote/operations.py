@@ -21,7 +21,7 @@ from taskframework.model.batch_status import BatchResult
 from taskframework.model.pauses import Pause
 from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.schedules import Schedule
-from taskframework.model.scope import Scope
+from taskframework.model.scope import ANONYMOUS, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
@@ -37,7 +37,7 @@ from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
 from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition
-from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
+from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import TaskTypes
 
 CREATED_NOW = 202

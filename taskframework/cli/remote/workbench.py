@@ -16,7 +16,7 @@ from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
 from taskframework.model.replays import Action, ManyReplay, Where
 from taskframework.model.scope import Scope
 from taskframework.model.values import Json
-from taskframework.operations.audit import AuditLog
+from taskframework.operations.audit import AuditLog, Noted
 from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.replays import Count, ReplayOperations
@@ -42,10 +42,10 @@ class RemoteAudit(Remote):
     @asynccontextmanager
     async def noted(
         self, action: str, target: str | None, *, by: str, reason: str | None = None, **details: Json
-    ) -> AsyncIterator[None]:
+    ) -> AsyncIterator[Noted | None]:
         if reason is not None:
             self._api.headers["X-Reason"] = quote(reason, safe=_IN_A_HEADER)
-        yield
+        yield None
 
 
 class RemoteDeadLetters(Remote):

@@ -42,7 +42,7 @@ function Page() {
     scrollTo(0, 0);
     const heading = document.querySelector("main h1");
     if (document.activeElement === document.body || !document.activeElement?.closest("main")) heading?.focus({ preventScroll: true });
-  }, [place]);
+  }, [place, query.form]);
   return html`<${kind} key=${place} query=${query} name=${rest} />`;
 }
 

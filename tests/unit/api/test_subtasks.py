@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from taskframework import BackgroundTaskExecutable, NonRetryableError, Signal, SubtaskSummary, TaskContext
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import ParentLink
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.testing.factories import new_task
@@ -125,6 +127,14 @@ async def test_a_signal_wakes_the_task_that_waits_for_it_once_for_each_key(open_
         again = await api.post(f"{address}/go", json={"by": "ada"}, headers={"Idempotency-Key": "one"})
         assert again.status_code == 202, "the same signal, which has been heard"
         problem_of(await api.post(f"{address}/go"), 409, "transition_refused")
+
+
+async def test_the_name_of_a_signal_may_have_slashes(api: Api) -> None:
+    task = await api.submit()
+    assert (await api.post(f"{TASKS}/{task['task_id']}/signals/{quote('paid / in full', safe='')}")).status_code == 202
+    stored = await api.framework.services.store.get(task["task_id"], EVERYONE)
+    assert stored is not None
+    assert [signal.name for signal in stored.signals] == ["paid / in full"]
 
 
 async def test_what_cannot_be_a_signal_is_refused(api: Api) -> None:

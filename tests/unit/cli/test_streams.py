@@ -47,6 +47,13 @@ def test_a_stream_is_shown_let_go_on_and_read(cli: Cli, folder: Path) -> None:
     assert "No result at position 2 yet." in cli("streams", "results", "a/b", "--from", "2").err
 
 
+@pytest.mark.parametrize("key", [".", ".."])
+def test_a_key_that_no_address_can_have_is_refused(cli: Cli, folder: Path, key: str) -> None:
+    work(folder)
+    done = cli("submit", "greets", '"ann"', "--stream", json.dumps({"key": key}))
+    assert (done.code, "must not be . or .." in done.err) == (1, True)
+
+
 @pytest.mark.usefixtures("empty_store")
 def test_a_stream_that_nobody_began_is_not_there(cli: Cli) -> None:
     for command in ("show", "results", "go-on"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from taskframework.errors import ConfigurationError
 from taskframework.events.http import HttpEvents
 from tests.unit.client.conftest import Connect, problem, task
 
@@ -22,6 +23,12 @@ async def test_without_one_nothing_is_shown(connect: Connect, key: str | None) -
     stage = connect(task(), api_key=key)
     await stage.client.get("x")
     assert "authorization" not in stage.asked[0].headers
+
+
+@pytest.mark.parametrize("key", ["ключ", "tf_a_…", "tf_a\nb"])
+def test_what_cannot_be_a_key_is_told_before_anything_is_asked(key: str) -> None:
+    with pytest.raises(ConfigurationError, match="has a character that no key has"):
+        HttpEvents("http://api", api_key=key)
 
 
 async def test_so_does_who_listens(monkeypatch: pytest.MonkeyPatch) -> None:

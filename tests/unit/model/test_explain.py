@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, get_args
@@ -14,7 +15,7 @@ from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import TaskStatus
-from taskframework.model.streams import Stream, Turn
+from taskframework.model.streams import Stream, Turn, go_on_command
 from taskframework.model.task import LimitWait, SignalWait, Subtasks, Task
 from taskframework.model.versions import Newest
 from taskframework.model.workers import Presence
@@ -96,7 +97,7 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
     ),
     "a halted stream": (
         facts(blocked(), stream=HALTED, turn_holder=holder(TaskStatus.FAILED)),
-        *("waiting_for_stream", "halted: task first", "streams go-on orders"),
+        *("waiting_for_stream", "halted: task first", "streams go-on --user alice orders"),
     ),
     "a turn that is free": (
         facts(blocked(), stream=Stream(turn=Turn("first", 0, 6)), turn_holder=holder(TaskStatus.COMPLETED)),
@@ -220,3 +221,13 @@ def test_somebody_elses_long_words_stay_one_line() -> None:
 def test_what_is_a_little_overdue_may_be_on_its_way() -> None:
     late = queued(next_dispatch_at=NOW - timedelta(seconds=3))
     assert explain(facts(late, is_broker_connected=None)).code == "about_to_be_sent"
+
+
+@pytest.mark.parametrize("key", ["orders", 'a;touch /tmp/x;echo "', "it's $(id)", "-x", "--help"])
+def test_a_name_that_others_chose_is_one_word_of_the_command_that_is_shown(key: str) -> None:
+    words = shlex.split(go_on_command("eve; id", key))
+    options = ["--"] if key.startswith("-") else []
+    assert words == ["taskframework", "streams", "go-on", "--user", "eve; id", *options, key]
+    assert shlex.split(go_on_command(None, key))[-1] == key
+    waits = explain(facts(waiting(waits_for=SignalWait(key, None))))
+    assert shlex.split(waits.change.partition("taskframework ")[2])[-1] == key

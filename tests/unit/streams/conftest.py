@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from taskframework import Settings, failpoint
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, Stream, StreamKey
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.service import ANONYMOUS, SubmitRequest
+from taskframework.submission.service import SubmitRequest
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import an_error

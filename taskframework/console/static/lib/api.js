@@ -1,4 +1,5 @@
 // Calls of the HTTP interface: the key goes with each of them, and an answer that is none becomes a Problem.
+import { parse } from "./json.js";
 import { store } from "./store.js";
 
 const BASE = new URL("api/v1/", document.baseURI);
@@ -6,20 +7,31 @@ const KEY = "taskframework.key";
 
 // Kept for this window alone, and until it is closed.
 export const session = store({ key: sessionStorage.getItem(KEY), me: null, needsKey: false });
-// Whether the last call was answered.
-export const isReachable = store(true);
+// What is away, {title, isSilent}: the API, which does not answer, or something that it needs. Null: nothing is.
+export const away = store(null);
+// How long an answer may take: of a look longer than the API itself waits for its store.
+const LONGEST_LOOK = 15_000;
+const LONGEST_CALL = 60_000;
 
 export class Problem extends Error {
-  constructor(status, said = {}) {
+  constructor(status, said = {}, seconds = 0) {
     super(said.detail ?? `The API answered with ${status}.`);
     this.status = status;
     this.code = said.code ?? "";
     this.hint = said.hint ?? "";
     this.errors = said.errors ?? [];
+    // When to ask again, in milliseconds, if the answer says so.
+    this.pause = 1000 * seconds;
   }
 
+  // Whether nobody could do it now. What is between the page and the API tells so by the other two.
   get isAway() {
-    return this.status === 0 || this.status === 503;
+    return [0, 502, 503, 504].includes(this.status);
+  }
+
+  // Whether the same request is done when it is asked for again.
+  get isOver() {
+    return this.isAway || this.status === 429;
   }
 }
 
@@ -45,29 +57,40 @@ export function authorization() {
 async function request(path, { method = "GET", query, headers = {}, body, signal } = {}) {
   const given = { ...authorization(), ...headers };
   if (body !== undefined) given["Content-Type"] = "application/json";
+  const silence = AbortSignal.timeout(method === "GET" ? LONGEST_LOOK : LONGEST_CALL);
   let answer;
   let text;
   try {
     answer = await fetch(url(path, query), {
-      method, signal, headers: given, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body),
+      method, headers: given, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal ? AbortSignal.any([signal, silence]) : silence,
     });
     text = await answer.text();
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    isReachable.set(false);
+    if (signal?.aborted) throw error;
+    away.set({ title: AWAY.detail, isSilent: true });
     throw new Problem(0, AWAY);
   }
-  isReachable.set(true);
-  if (!answer.ok) throw refusal(answer.status, text);
-  return { status: answer.status, location: answer.headers.get("location"), data: text ? JSON.parse(text) : null };
+  if (!answer.ok) throw refused(answer, text);
+  // Who calls is known also while the store is away.
+  if (path !== "me" || away.get()?.isSilent) away.set(null);
+  return { status: answer.status, location: answer.headers.get("location"), data: text ? parse(text) : null };
 }
 
-export function refusal(status, text) {
+function refused(answer, text) {
+  const problem = refusal(answer, text);
+  if (problem.isAway) away.set({ title: problem.message, isSilent: false });
+  else away.set(null);
+  return problem;
+}
+
+export function refusal({ status, headers }, text) {
   if (status === 401) session.set({ ...session.get(), me: null, needsKey: true });
+  const seconds = Number(headers.get("retry-after")) || 0;
   try {
-    return new Problem(status, JSON.parse(text));
+    return new Problem(status, parse(text), seconds);
   } catch {
-    return new Problem(status); // a proxy's own page, say
+    return new Problem(status, {}, seconds); // a proxy's own page, say
   }
 }
 
@@ -97,7 +120,11 @@ export async function identify() {
   }
 }
 
+// What can stand in a header; nothing else is a key.
+const KEY_FORM = /^[\x21-\x7e]+$/;
+
 export async function signIn(key) {
+  if (!KEY_FORM.test(key)) return null;
   session.set({ key, me: null, needsKey: true });
   const me = await identify();
   if (me) sessionStorage.setItem(KEY, key);

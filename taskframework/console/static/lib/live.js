@@ -1,6 +1,7 @@
 // Server-sent events by fetch, since EventSource cannot show a key. A stream that breaks is opened again where it was.
-import { authorization, isReachable, refusal, session, url } from "./api.js";
+import { authorization, away, refusal, session, url } from "./api.js";
 import { useEffect, useRef } from "./dom.js";
+import { parse } from "./json.js";
 import { store } from "./store.js";
 
 // What the page's stream does: "none", "connecting", "live", "waiting" (to connect again).
@@ -10,6 +11,8 @@ const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 10_000;
 // Events that come together are told together: a page draws itself ten times a second at the most.
 const GATHER = 100;
+// The API says something at least every ten seconds. A stream that is silent for longer is dead, however open it looks.
+const LONGEST_SILENCE = 25_000;
 
 // Follows a stream until the function that it returns is called.
 // `tell` gets lists of {event, id, data}; `resync` among them means that some were missed.
@@ -36,7 +39,7 @@ async function run(address, queue, signal) {
       const answer = await open(address, last, signal);
       if (answer === null) return; // it is over, or not for this caller
       connection.set("live");
-      isReachable.set(true);
+      if (away.get()?.isSilent) away.set(null);
       // What happened in between may be missing in a stream that has no memory.
       if (!isFirst) queue.add({ event: "reconnected", id: "", data: null });
       isFirst = false;
@@ -58,10 +61,13 @@ async function run(address, queue, signal) {
 async function open(address, last, signal) {
   const headers = { ...authorization(), Accept: "text/event-stream" };
   if (last) headers["Last-Event-ID"] = last;
-  const answer = await fetch(address, { headers, signal, cache: "no-store" });
+  const opening = new AbortController();
+  const timer = setTimeout(() => opening.abort(), LONGEST_SILENCE);
+  const answer = await fetch(address, { headers, signal: AbortSignal.any([signal, opening.signal]), cache: "no-store" });
+  clearTimeout(timer);
   if (answer.status === 204) return null;
   if (answer.ok) return answer;
-  const problem = refusal(answer.status, await answer.text());
+  const problem = refusal(answer, await answer.text());
   if (answer.status < 500 && answer.status !== 429) return null;
   throw problem;
 }
@@ -70,7 +76,9 @@ async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
+    const timer = setTimeout(() => reader.cancel(), LONGEST_SILENCE);
     const { done, value } = await reader.read();
+    clearTimeout(timer);
     if (done) return;
     text += value;
     const blocks = text.split("\n\n");
@@ -89,7 +97,7 @@ export function parsed(block) {
     if (colon > 0) event[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
   }
   if (!event.data) return null; // a comment, which only says that the other side lives
-  return { ...event, data: JSON.parse(event.data) };
+  return { ...event, data: parse(event.data) };
 }
 
 function gathered(tell) {

@@ -3,9 +3,14 @@ import { get } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./dom.js";
 
 const AGAIN = 2000;
+const PAGE = 100;
+// Rows of one answer at the most, and rows that are read anew while somebody reads far down a list.
+const MOST = 500;
+const REFRESHED = 2000;
 
-// Calls `load(signal)` at once, on `reload()`, each `every` milliseconds, and again where the API was away.
-// `inputs` tell what it depends on. Returns {data, problem, reload}.
+// Calls `load(signal)` at once, on `reload()`, each `every` milliseconds, and again where the API could not answer.
+// `every` may be a function of what was read. `inputs` tell what it depends on.
+// Returns {data, problem, reload, change}; `change(rule)` makes other data of those that are there.
 export function useLoad(load, inputs, { every = 0 } = {}) {
   const [state, setState] = useState({});
   const reload = useRef(() => {});
@@ -14,7 +19,8 @@ export function useLoad(load, inputs, { every = 0 } = {}) {
     reload.current = looking.now;
     return looking.stop;
   }, inputs);
-  return { ...state, reload: useCallback(() => reload.current(), []) };
+  const change = useCallback((rule) => setState((old) => (old.data === undefined ? old : { ...old, data: rule(old.data) })), []);
+  return { ...state, reload: useCallback(() => reload.current(), []), change };
 }
 
 function looked(load, setState, every) {
@@ -28,16 +34,17 @@ function looked(load, setState, every) {
     isWanted = true;
     if (isRunning) return;
     isRunning = true;
-    let pause = every;
+    let pause = 0;
     while (isWanted && !abort.signal.aborted) {
       isWanted = false;
       try {
         const data = await load(abort.signal);
+        pause = typeof every === "function" ? every(data) : every;
         if (!abort.signal.aborted) setState({ data });
       } catch (problem) {
         if (abort.signal.aborted) return;
         if (problem.status === undefined) console.error(problem);
-        if (problem.isAway) pause = AGAIN;
+        pause = problem.isOver ? Math.max(AGAIN, problem.pause) : typeof every === "function" ? 0 : every;
         setState((old) => ({ ...old, problem }));
       }
     }
@@ -57,49 +64,68 @@ function looked(load, setState, every) {
   return { now, stop };
 }
 
-// A list that is read page by page. Returns {items, isDone, isLong, problem, more, reload}.
-// `more()` reads the next page, and is another function once there is a next one; `reload()` reads the first page anew.
-export function usePages(path, query, { limit = 100, every = 0 } = {}) {
-  const [rest, setRest] = useState({ items: [], cursor: undefined });
+// A list that is read page by page. Returns {items, isDone, problem, more, reload}.
+// `more()` reads the next page, and is another function once there is a next one. `reload()` reads anew what is there;
+// of a list that is too long for that the first page, once somebody is back at the top.
+export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
   const inputs = [path, JSON.stringify(query)];
-  const first = useLoad((signal) => get(path, { ...query, limit }, signal), inputs, { every });
-  // What `more` reads now. If it is something else when the answer comes, the list is another one by then.
-  const reading = useRef("");
+  const rows = useRef(limit);
+  const shown = useRef(null);
   useEffect(() => {
-    reading.current = "";
-    setRest({ items: [], cursor: undefined });
+    rows.current = limit;
+    shown.current = null;
   }, inputs);
-  const cursor = rest.cursor === undefined ? first.data?.next_cursor : rest.cursor;
-  const wanted = JSON.stringify([...inputs, cursor]);
+  const list = useLoad(async (signal) => {
+    if (rows.current > REFRESHED && isAtTop()) rows.current = limit;
+    if (rows.current > REFRESHED && shown.current) return shown.current;
+    let read = { items: [], cursor: undefined };
+    for (let left = rows.current; left > 0 && read.cursor !== null; left -= MOST) {
+      read = joined(read, await get(path, { ...query, limit: Math.min(MOST, left), cursor: read.cursor }, signal));
+    }
+    return read;
+  }, inputs, { every });
+  shown.current = list.data ?? null;
 
+  const cursor = list.data?.cursor;
+  const [attempt, setAttempt] = useState(0);
+  const wanted = JSON.stringify([...inputs, cursor, attempt]);
+  const reading = useRef("");
   const more = useCallback(async () => {
     if (!cursor || reading.current === wanted) return;
     reading.current = wanted;
     try {
       const page = await get(path, { ...query, limit, cursor });
-      if (reading.current === wanted) setRest((old) => ({ items: [...old.items, ...page.items], cursor: page.next_cursor }));
+      // It may be another list by now, or the same one read anew.
+      list.change((old) => {
+        if (old.cursor !== cursor) return old;
+        rows.current += limit;
+        return joined(old, page);
+      });
+    } catch (problem) {
+      if (problem.isOver) setTimeout(() => setAttempt((n) => n + 1), Math.max(AGAIN, problem.pause));
     } finally {
       if (reading.current === wanted) reading.current = "";
     }
   }, [wanted]);
 
-  return {
-    items: first.data ? joined(first.data.items, rest.items) : undefined,
-    isDone: !cursor,
-    isLong: rest.items.length > 0,
-    problem: first.problem,
-    more,
-    reload: first.reload,
-  };
+  return { items: list.data?.items, isDone: !cursor, problem: list.problem, more, reload: list.reload };
 }
 
-// The first page may have been read after those behind it: what moved from one to the other is shown once.
-function joined(first, rest) {
-  if (!rest.length) return first;
-  // An item of a batch by its index: the items of a chunk are of one task.
-  const idOf = (item) => item.index ?? item.task_id ?? item.batch_id ?? item.id ?? item.name;
-  const known = new Set(first.map(idOf));
-  return [...first, ...rest.filter((item) => !known.has(idOf(item)))];
+export const isAtTop = () => scrollY < 200;
+
+// A page behind those before it. What moved from one to the other in between is there once.
+function joined({ items }, page) {
+  const known = new Set(items.map(idOf));
+  return { items: [...items, ...page.items.filter((item) => !known.has(idOf(item)))], cursor: page.next_cursor };
+}
+
+// By what an entry of any list is known. An item of a batch by its index: the items of a chunk are of one task.
+const NAMES = ["index", "task_id", "batch_id", "replay_id", "worker_id", "prefix", "id", "name", "fingerprint"];
+
+function idOf(item) {
+  const name = NAMES.find((one) => item[one] !== undefined && item[one] !== null);
+  if (name) return item[name];
+  return JSON.stringify(item.key ? [item.user_id, item.key] : item);
 }
 
 // A function that runs at once and then at the most every so many milliseconds, and always once after the last call.

@@ -1,7 +1,7 @@
 // Batches, and one of them as it goes.
 import { to } from "../lib/address.js";
 import { get, part, post } from "../lib/api.js";
-import { html } from "../lib/dom.js";
+import { html, useEffect } from "../lib/dom.js";
 import { at, count, lasting, perSecond, plural, secondsSince, shortId, words } from "../lib/format.js";
 import { useLoad, usePages, useThrottled } from "../lib/load.js";
 import { useStream } from "../lib/live.js";
@@ -39,12 +39,14 @@ const COLUMNS = [
 
 export function Batch({ name }) {
   const path = `batches/${part(name)}`;
-  const loaded = useLoad((signal) => get(path, {}, signal), [name]);
+  // A batch that was cancelled is over before the last of its items are.
+  const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: (one) => (isFinal(one.status) && one.done < one.total ? LOOK : 0) });
   const results = usePages(`${path}/results`, {}, { limit: 100 });
   const batch = loaded.data;
   const isLive = batch && !isFinal(batch.status);
-  const reload = useThrottled(() => (loaded.reload(), results.isLong || results.reload()), PAUSE);
+  const reload = useThrottled(loaded.reload, PAUSE);
   useStream(isLive ? `${path}/events` : null, {}, reload);
+  useEffect(() => void results.reload(), [batch?.status, batch?.total, JSON.stringify(batch?.counts)]);
   if (!batch) return html`<${Head} title="Batch" /><${Waiting} of=${loaded} />`;
   return html`
     <${Head} title="Batch of ${batch.task_type}" actions=${html`<${Actions} batch=${batch} done=${reload} />`}>

@@ -102,15 +102,18 @@ function saidOf({ total, items, replayed, refused, invalid }) {
 }
 
 async function askReplay(filter) {
-  const { total } = await dry(filter);
+  const { total, items, refused } = await dry(filter);
+  const most = total - refused.length;
   return askBulk({
-    path: "admin/dead-letters/replay", filter, name: "Replay", mayReopen: true, title: `Replay ${plural(total, "dead letter")}?`,
-    text: "Each is queued anew with all its attempts and its own parameters, and runs again from the beginning.",
+    path: "admin/dead-letters/replay", filter, name: "Replay", mayReopen: true,
+    title: `Replay ${items.length < total ? "up to " : ""}${plural(most, "dead letter")}?`,
+    text: html`Each is queued anew with all its attempts and its own parameters, and runs again from the beginning.
+      ${refused.length > 0 && html` <b>${count(refused.length)} more ${refused.length === 1 ? "is" : "are"} refused</b>, such as: ${refused[0].error.detail}`}`,
   });
 }
 
 async function askDiscard(filter) {
-  const { total } = await dry(filter);
+  const { total } = (await post("admin/dead-letters/discard", { filter, dry_run: true })).data;
   return askBulk({
     path: "admin/dead-letters/discard", filter, name: "Discard", danger: true, hasRate: false, needsReason: true,
     title: `Discard ${plural(total, "dead letter")}?`,

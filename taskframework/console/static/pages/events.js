@@ -15,9 +15,11 @@ export function Events({ query }) {
   const [events, setEvents] = useState([]);
   const [isPaused, setPaused] = useState(false);
   const waiting = useRef([]);
+  const [waits, setWaits] = useState(0); // how many these are, for the page
   const take = () => {
     const came = waiting.current;
     waiting.current = [];
+    setWaits(0);
     setEvents((old) => [...came, ...old].slice(0, MOST));
   };
   const number = useRef(0);
@@ -26,7 +28,8 @@ export function Events({ query }) {
     const told = heard.filter(({ event }) => event !== "resync");
     const came = told.map((event) => ({ ...event, number: ++number.current })).reverse();
     waiting.current = [...came, ...waiting.current].slice(0, MOST);
-    if (!isPaused) take();
+    if (isPaused) setWaits(waiting.current.length);
+    else take();
   });
   const pause = () => {
     if (isPaused) take();
@@ -36,7 +39,7 @@ export function Events({ query }) {
   return html`
     <${Head} title="Events" actions=${html`<${Action} role="reader" hotkey="p" onPress=${pause}>${isPaused ? "Go on" : "Pause"}<//>
       <${Action} role="reader" onPress=${() => setEvents([])}>Clear<//>`}>
-      ${isPaused ? `Paused; ${count(waiting.current.length)} came since.` : "What happens to every task, from now on."}
+      ${isPaused ? `Paused; ${count(waits, waits === MOST)} came since.` : "What happens to every task, from now on."}
     <//>
     <${Filters} label="Events" query=${query} fields=${[
       { name: "kind", label: "What", options: KINDS.map((kind) => [kind, kind.replaceAll("_", " ")]) },

@@ -13,14 +13,16 @@ import { useTypes } from "../parts/filters.js";
 import { Message, Repair } from "../parts/message.js";
 import { Timeline } from "../parts/timeline.js";
 
+const LOOK = 5000;
+
 export function Letter({ name }) {
-  const loaded = useLoad((signal) => get(`admin/dead-letters/${part(name)}`, {}, signal), [name]);
+  const loaded = useLoad((signal) => get(`admin/dead-letters/${part(name)}`, {}, signal), [name], { every: () => LOOK });
   const letter = loaded.data;
   if (!letter) return html`<${Head} title="Dead letter" /><${Waiting} of=${loaded} />`;
-  return html`<${Workbench} letter=${letter} />`;
+  return html`<${Workbench} letter=${letter} isGone=${loaded.problem?.status === 404} />`;
 }
 
-function Workbench({ letter }) {
+function Workbench({ letter, isGone }) {
   const types = useTypes();
   const schema = types.find((type) => type.task_type === letter.task_type)?.parameters_schema;
   const [parameters, setParameters] = useState(letter.parameters);
@@ -33,12 +35,14 @@ function Workbench({ letter }) {
   const body = { ids: [letter.id], ...(isTask && asJson(parameters) !== asJson(letter.parameters) ? { parameters } : {}) };
   const tryOut = async () => setOutcome(await outcomeOf({ ...body, dry_run: true }));
   return html`
-    <${Head} title=${letter.task_type ?? "Unreadable message"} actions=${html`
+    <${Head} title=${letter.task_type ?? "Unreadable message"} actions=${!isGone && html`
       ${isTask && html`<${Action} role="operator" hotkey="d" disabled=${parameters === undefined} onPress=${tryOut}>Dry run<//>
         <${Action} role="operator" class="main" hotkey="r" disabled=${parameters === undefined} onPress=${() => askReplay(letter, body)}>Replay<//>`}
       <${Action} role="operator" danger onPress=${() => askDiscard(letter)}>Discard<//>`}>
       ${letter.status && html`<${Status} status=${letter.status} /> `}<code class="id">${letter.id}</code>
     <//>
+    ${isGone && html`<p class="note" role="status"><b>It is no dead letter any more:</b> somebody replayed, repaired or discarded it.
+      ${letter.task_id && html`<${TaskLink} id=${letter.task_id} />`}</p>`}
     <${Outcome} outcome=${outcome} isEdited=${"parameters" in body} />
     <section class="failure"><div class="section-head"><h2>Why</h2>
         ${letter.error?.fingerprint && html`<div class="actions"><a class="button" href=${to(["dead-letters"], { fingerprint: letter.error.fingerprint })}>Others of this cause</a></div>`}

@@ -4,6 +4,7 @@ import { get, isOperator, session } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, perSecond, secondsSince, short } from "../lib/format.js";
 import { useLoad, usePages } from "../lib/load.js";
+import { STATUSES, isDead } from "../lib/status.js";
 import { Head, Section, Waiting } from "../parts/basics.js";
 import { Lines } from "../parts/chart.js";
 import { Table } from "../parts/table.js";
@@ -11,6 +12,7 @@ import { TaskTable } from "../parts/task-table.js";
 import { Tile } from "../parts/tile.js";
 
 const LOOK = 2000;
+const DEAD = STATUSES.filter(isDead);
 const KEPT = 90; // looks that a chart shows: three minutes
 
 export function Overview() {
@@ -110,12 +112,14 @@ function Own() {
   return html`<${Head} title="Overview">Tasks of ${session.get().me.principal}.<//><${Recent} />`;
 }
 
+const newestOf = (pages) => pages?.flatMap((page) => page.items).sort((one, other) => (one.created_at < other.created_at ? 1 : -1));
+
 function Recent() {
   const running = usePages("tasks", { status: "RUNNING" }, { limit: 10, every: LOOK });
-  const failed = usePages("tasks", { status: "FAILED" }, { limit: 10, every: LOOK });
+  const failed = useLoad((signal) => Promise.all(DEAD.map((status) => get("tasks", { status, limit: 10 }, signal))), [], { every: LOOK });
   const newest = usePages("tasks", {}, { limit: 10, every: LOOK });
   const part = (title, list) => html`<${Section} title=${title}>
     <${Waiting} of=${list} />${list.items && html`<${TaskTable} items=${list.items.slice(0, 10)} label=${title} />`}
   <//>`;
-  return html`${part("Running", running)}${part("Failed", failed)}${part("The newest", newest)}`;
+  return html`${part("Running", running)}${part("Failed", { ...failed, items: newestOf(failed.data) })}${part("The newest", newest)}`;
 }

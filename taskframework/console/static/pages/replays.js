@@ -63,7 +63,8 @@ export function Replay({ name }) {
 
 const askStop = (one, path) => ask({
   title: "Stop it?",
-  text: html`<p>${count(doneOf(one))} of ${count(one.total)} are done and stay so. The other ${count(one.total - doneOf(one))} stay as they are.</p>`,
+  text: html`<p>${count(one.done)} of ${count(one.total)} are done and stay so${one.refused + one.failed > 0 && `, ${count(one.refused + one.failed)} could not be done`}.
+    The other ${count(Math.max(0, one.total - doneOf(one)))} stay as they are.</p>`,
   confirm: "Stop it",
   danger: true,
   run: async () => {

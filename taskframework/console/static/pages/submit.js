@@ -1,6 +1,6 @@
 // Submitting a task by hand, with parameters to begin with from the schema of its type.
 import { go, refine, to } from "../lib/address.js";
-import { newKey, post } from "../lib/api.js";
+import { may, newKey, post } from "../lib/api.js";
 import { html, useMemo, useRef, useState } from "../lib/dom.js";
 import { Action, Head, Problem } from "../parts/basics.js";
 import { say } from "../parts/dialog.js";
@@ -11,6 +11,7 @@ export function Submit({ query }) {
   const types = useTypes();
   const type = types.find(({ task_type: name }) => name === query.task_type) ?? types[0];
   return html`<${Head} title="Submit a task" />
+    ${!may("submitter") && html`<p class="note">Your key may look, and not submit. An administrator makes one that may.</p>`}
     ${types.length === 0 && html`<p class="quiet">No worker has told of a task type yet.</p>`}
     ${type && html`<label class="field"><span>Task type</span>
       <select data-search value=${type.task_type} onChange=${(event) => refine({ task_type: event.target.value })}>
@@ -36,7 +37,8 @@ function Form({ type }) {
       go(["tasks", data.task_id]);
     } catch (refused) {
       setProblem(refused);
-      key.current = newKey();
+      // Where nobody knows whether it arrived, the same key asks for the same task.
+      if (!refused.isOver) key.current = newKey();
     }
   };
   return html`<form ref=${form} class="stack" onSubmit=${(event) => (event.preventDefault(), submit())}>

@@ -2,10 +2,10 @@
 import { to } from "../lib/address.js";
 import { get, isOperator, part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
-import { at, count, lasting, secondsSince, words } from "../lib/format.js";
+import { at, count, inline, lasting, secondsSince, words } from "../lib/format.js";
 import { useLoad, useThrottled } from "../lib/load.js";
 import { useStream } from "../lib/live.js";
-import { isDead, isFinal, mayRetry } from "../lib/status.js";
+import { isDead, isFinal, mayRetry, percentOf } from "../lib/status.js";
 import { Action, Ago, Facts, Head, Json, Progress, Section, Status, TaskLink, Waiting } from "../parts/basics.js";
 import { ask, say } from "../parts/dialog.js";
 import { Failure } from "../parts/failure.js";
@@ -18,7 +18,8 @@ const LOOK = 5000;
 
 export function Task({ name }) {
   const path = `tasks/${part(name)}`;
-  const loaded = useLoad((signal) => get(path, {}, signal), [name]);
+  // Of a task that is over nothing is heard: somebody may queue it anew.
+  const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: (one) => (isFinal(one.status) ? LOOK : 0) });
   const [progress, setProgress] = useState(null);
   const [told, setTold] = useState(0);
   const reload = useThrottled(() => (loaded.reload(), setTold((n) => n + 1)), PAUSE);
@@ -36,7 +37,8 @@ export function Task({ name }) {
       <${Status} status=${task.status} /> <code class="id">${task.task_id}</code>
     <//>
     <${Explain} task=${task} told=${told} />
-    ${!isFinal(task.status) && task.progress !== null && html`<div class="big-progress"><${Progress} progress=${task.progress} /></div>`}
+    ${!isFinal(task.status) && task.progress !== null && html`<div class="big-progress"><${Progress} progress=${task.progress} />
+      ${saysMore(task.progress) && html`<code class="clip">${inline(task.progress)}</code>`}</div>`}
     ${task.error && html`<${Failure} task=${task} />`}
     <div class="columns">
       <${Section} title="Facts"><${TaskFacts} task=${task} /><//>
@@ -46,6 +48,9 @@ export function Task({ name }) {
     ${task.result !== null && html`<${Section} title="Result"><${Json} value=${task.result} label="Result" /><//>`}
     ${task.subtasks && html`<${Section} title="Sub-tasks"><${Subtasks} task=${task} told=${told} /><//>`}`;
 }
+
+// Whether a bar does not tell all that a task reports.
+const saysMore = (progress) => typeof progress === "object" && Object.keys(progress).length > 1 && percentOf(progress) !== null;
 
 function Actions({ task, done }) {
   const act = async (run) => (await run()) && done();
@@ -70,7 +75,8 @@ const askCancel = (task) => ask({
   title: "Cancel this task?",
   text: html`<p>${task.status === "RUNNING"
     ? "It runs: it is asked to stop, and may still complete."
-    : "It has not begun and ends as cancelled at once."}${task.subtasks ? " All its sub-tasks are cancelled with it." : ""}</p>`,
+    : `${task.attempt > 0 ? "No attempt of it runs now: it" : "It has not begun and"} ends as cancelled at once.`}
+    ${task.subtasks ? " All its sub-tasks are cancelled with it." : ""}</p>`,
   confirm: "Cancel the task",
   danger: true,
   fields: [{ name: "reason", label: "Reason", hint: "Kept in its history", maxlength: 500 }],

@@ -1,7 +1,7 @@
 // All tasks, the newest first, as the filters in the address say. What is shown changes as it happens.
 import { mayActForUsers } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
-import { usePages, useThrottled } from "../lib/load.js";
+import { isAtTop, usePages, useThrottled } from "../lib/load.js";
 import { useStream } from "../lib/live.js";
 import { words } from "../lib/format.js";
 import { STATUSES } from "../lib/status.js";
@@ -57,7 +57,7 @@ function fieldsOf(types) {
 function useChanges(list, filter) {
   const [changed, setChanged] = useState(new Map());
   const [isNew, setNew] = useState(false);
-  const reload = useThrottled(() => (isAtTop() && !list.isLong ? list.reload() : setNew(true)), PAUSE);
+  const reload = useThrottled(() => (isAtTop() ? list.reload() : setNew(true)), PAUSE);
   useStream("events", filter.task_type ? { task_type: filter.task_type } : {}, (events) => {
     const known = new Set((list.items ?? []).map((task) => task.task_id));
     const newest = new Map([...changed].filter(([id]) => known.has(id)));
@@ -78,9 +78,8 @@ function useChanges(list, filter) {
   const show = () => {
     setNew(false);
     scrollTo(0, 0);
+    document.querySelector("main h1")?.focus({ preventScroll: true }); // the button that was pressed is gone
     list.reload();
   };
   return { newest, isNew, show };
 }
-
-const isAtTop = () => scrollY < 200;

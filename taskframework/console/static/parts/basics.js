@@ -66,6 +66,7 @@ export function Action({ role = "submitter", hotkey, danger, onPress, children, 
   const [isBusy, setBusy] = useState(false);
   if (!may(role)) return null;
   const press = async () => {
+    if (isBusy) return;
     setBusy(true);
     try {
       await onPress();
@@ -73,7 +74,7 @@ export function Action({ role = "submitter", hotkey, danger, onPress, children, 
       setBusy(false);
     }
   };
-  return html`<button type="button" class=${danger ? "danger" : ""} data-hotkey=${hotkey} disabled=${isBusy}
+  return html`<button type="button" class=${danger ? "danger" : ""} data-hotkey=${hotkey} aria-disabled=${isBusy}
     aria-keyshortcuts=${hotkey} onClick=${press} ...${rest}>${children}</button>`;
 }
 

@@ -1,12 +1,14 @@
 // What is done with all that a filter finds: first asked how many that is, then begun once, however often it is pressed.
 import { go } from "../lib/address.js";
-import { newKey, post } from "../lib/api.js";
+import { get, newKey, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
 import { Action } from "./basics.js";
 import { ask, say } from "./dialog.js";
 import { REASON, REOPEN } from "./field.js";
 
+const LOOK = 300;
+const LOOKS = 8;
 const RATE = { name: "rate", label: "At the most so many a second", type: "number", min: "0.001", max: "1000", step: "any", hint: "Empty: as fast as it goes" };
 
 // What the API can choose tasks by in bulk, by the name that the list has for it.
@@ -34,6 +36,7 @@ async function inBulk(verb, filter) {
   try {
     const { data } = await post(`tasks/${verb}`, { filter, dry_run: true });
     const [name, text] = SAID[verb];
+    if (data.total === 0) return say(`None of these can be ${verb === "retry" ? "retried" : "cancelled"}.`, "bad");
     await askBulk({
       path: `tasks/${verb}`, filter, text, name, danger: verb === "cancel", mayReopen: verb === "retry",
       title: `${name} ${plural(data.total, "task")}${data.is_total_bounded ? " or more" : ""}?`,
@@ -54,14 +57,20 @@ export function askBulk({ path, filter, title, text, name, danger, hasRate = tru
     fields: [...(hasRate ? [RATE] : []), { ...REASON, isRequired: needsReason }, ...(mayReopen ? [REOPEN] : [])],
     run: async ({ rate, reason, reopen }) => {
       const body = { filter, ...(rate ? { rate: Number(rate) } : {}), ...(reason ? { reason } : {}), ...(reopen ? { reopen: true } : {}) };
-      tell(await post(path, body, { headers: { "Idempotency-Key": key } }));
+      await tell((await post(path, body, { headers: { "Idempotency-Key": key } })).data);
     },
   });
 }
 
-// What takes long goes on by itself and has a page; what is done is said.
-function tell({ data }) {
-  if (data.replay_id) return go(["replays", data.replay_id]);
-  const refused = data.refused.length;
-  return say(`${count(data.replayed ?? data.discarded)} done${refused ? `, ${count(refused)} refused` : ""}.`, refused ? "bad" : "good");
+// It goes on by itself. Of little that is soon over is said what came of it; what takes long has a page.
+async function tell({ replay_id: id }) {
+  for (let looks = 0; looks < LOOKS; looks += 1) {
+    await new Promise((resolve) => setTimeout(resolve, LOOK));
+    const one = await get(`admin/replays/${part(id)}`);
+    if (one.status !== "RUNNING" && one.in_hand === 0) {
+      const not = one.refused + one.failed;
+      return say(`${count(one.done)} done${not ? `, ${count(not)} not: ${one.refusals.at(-1)?.problem ?? ""}` : ""}.`, not ? "bad" : "good");
+    }
+  }
+  return go(["replays", id]);
 }

@@ -11,7 +11,7 @@ let number = 0;
 // Asks before something is done. `run(values)` does it; what it refuses is shown in the dialog, which stays open.
 // fields: as `Field` takes them. Resolves to what `run` gave, or undefined if nobody wanted it.
 export function ask(given) {
-  return new Promise((resolve) => question.set({ ...given, resolve }));
+  return new Promise((resolve) => question.set({ ...given, resolve, opener: document.activeElement }));
 }
 
 // Says in a line what came of something.
@@ -26,14 +26,17 @@ export function Dialog() {
   return asked && html`<${Question} key=${asked.title} ...${asked} />`;
 }
 
-function Question({ title, text, confirm, danger, fields = [], run, resolve }) {
+function Question({ title, text, confirm, danger, fields = [], run, resolve, opener }) {
   const dialog = useRef(null);
   const [problem, setProblem] = useState(null);
   const [isBusy, setBusy] = useState(false);
   useEffect(() => dialog.current.showModal(), []);
   const close = (result) => {
+    dialog.current?.close();
     question.set(null);
     resolve(result);
+    // Back to where it was asked, or to the head of the page: the button may be gone with what it was for.
+    setTimeout(() => (document.activeElement === document.body || !document.activeElement) && (backTo(opener) ?? document.querySelector("main h1"))?.focus());
   };
   const submit = async (event) => {
     event.preventDefault();
@@ -59,6 +62,8 @@ function Question({ title, text, confirm, danger, fields = [], run, resolve }) {
     </form>
   </dialog>`;
 }
+
+const backTo = (element) => (element?.isConnected && element !== document.body && !element.disabled ? element : null);
 
 export function Messages() {
   const shown = useStore(messages);

@@ -1,6 +1,7 @@
 // Parameters as JSON that can be changed. What is no JSON is said beside it, before anything is sent.
 import { html, useEffect, useState } from "../lib/dom.js";
 import { asJson } from "../lib/format.js";
+import { parse } from "../lib/json.js";
 
 // `tell(value)` gets what the text means, undefined while it means nothing.
 export function Editor({ id = "parameters", label = "Parameters", value, tell, errors = [], schema }) {
@@ -25,7 +26,7 @@ export function Editor({ id = "parameters", label = "Parameters", value, tell, e
 
 function meant(text) {
   try {
-    return [JSON.parse(text), ""];
+    return [parse(text, { isExact: true }), ""];
   } catch (error) {
     return [undefined, `This is no JSON: ${error.message}`];
   }

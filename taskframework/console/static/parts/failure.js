@@ -10,7 +10,7 @@ export function Failure({ task }) {
   const { error } = task;
   return html`<section class="failure">
     <div class="section-head"><h2>Error</h2>
-      ${isOperator() && error.fingerprint && html`<div class="actions">
+      ${isDead(task.status) && isOperator() && error.fingerprint && html`<div class="actions">
         <a class="button" href=${to(["dead-letters"], { fingerprint: error.fingerprint })}>Others of this cause</a>
       </div>`}
     </div>

@@ -2,6 +2,7 @@
 import { go } from "../lib/address.js";
 import { part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
+import { parse } from "../lib/json.js";
 import { Action, Facts, Problem, Section } from "./basics.js";
 import { say } from "./dialog.js";
 import { Editor, sample } from "./editor.js";
@@ -49,7 +50,7 @@ function RepairForm({ letter, type }) {
 // The message's own text, where it is JSON: often only a field of it is wrong.
 function asParameters(text) {
   try {
-    const value = JSON.parse(text);
+    const value = parse(text, { isExact: true });
     return value?.parameters ?? value;
   } catch {
     return undefined;

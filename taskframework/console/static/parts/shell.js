@@ -1,11 +1,12 @@
 // What is around every page: the ways to the others, who one is, and whether what is shown is live.
 import { address, to } from "../lib/address.js";
-import { isAdmin, isOperator, isReachable, may, session, signOut } from "../lib/api.js";
+import { away, get, isAdmin, isOperator, may, session, signOut } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 import { connection } from "../lib/live.js";
 import { useStore } from "../lib/store.js";
 import { ThemeSwitch } from "./theme.js";
 
+const AGAIN = 2000;
 const WORK = [["overview", "Overview"], ["tasks", "Tasks"], ["batches", "Batches"], ["streams", "Streams"], ["events", "Events"]];
 const OPERATE = [
   ["dead-letters", "Dead letters"], ["replays", "Replays"], ["schedules", "Schedules"], ["queues", "Queues"],
@@ -63,16 +64,29 @@ const SAID = { live: "Live", connecting: "Connecting …", waiting: "Reconnectin
 // Whether the page hears what happens. Told to screen readers only when it changes.
 function State() {
   const state = useStore(connection);
-  const reachable = useStore(isReachable);
-  const shown = reachable || state === "live" ? state : "waiting";
+  const shown = useStore(away)?.isSilent && state !== "none" ? "waiting" : state;
   return html`<span class="state ${shown}" role="status">${SAID[shown] ?? ""}</span>`;
 }
 
+// What is away, if something is. It is asked for until it is back, since some pages ask for nothing by themselves.
 function Away() {
-  const reachable = useStore(isReachable);
-  return !reachable && html`<p class="note bad" role="alert">
-    <b>The API does not answer.</b> What is shown is as it was; the page goes on by itself as soon as it does.
+  const what = useStore(away);
+  useEffect(() => what && untilBack(), [what === null]);
+  return what && html`<p class="note bad" role="alert">
+    <b>${what.title}</b> What is shown is as it was; the page goes on by itself as soon as that is over.
   </p>`;
+}
+
+function untilBack() {
+  let timer = setTimeout(look, AGAIN);
+  async function look() {
+    await get("tasks", { limit: 1 }).catch(() => {});
+    if (timer) timer = setTimeout(look, AGAIN);
+  }
+  return () => {
+    clearTimeout(timer);
+    timer = 0;
+  };
 }
 
 function toContent(event) {

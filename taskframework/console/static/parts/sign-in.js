@@ -12,6 +12,7 @@ export function SignIn() {
     const key = new FormData(event.target).get("key").trim();
     try {
       if ((await signIn(key)) === null) setSaid("This key does not count: it is mistyped, has expired or was revoked.");
+      else location.reload(); // so that nothing is left of whoever was here before
     } catch (problem) {
       setSaid(problem.message);
     }

@@ -4,6 +4,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/dom.j
 const ROW = 52; // as `--row` of the style
 const AROUND = 25;
 const SHORT = 100;
+const FIRST = 2 * AROUND; // until it is known where the window is
 
 // columns: {name, cell(row), wide: only where there is room ("widest": much of it), narrow: only where there is none for those, number: aligned right, size: "s" | "m" | "l" | "act" (a button)}.
 // `href(row)` makes the first column a link, which `j`, `k` and `Enter` use.
@@ -17,7 +18,7 @@ export function Table({ label, columns, rows, idOf, href, more, isDone = true, e
   if (rows.length === 0 && isDone) return html`<p class="empty">${empty}</p>`;
   return html`<table aria-label=${label} aria-rowcount=${isDone ? rows.length + 1 : -1}>
     <thead><tr aria-rowindex="1">
-      ${columns.map((column) => html`<th key=${column.name} scope="col" class=${classOf(column)}>${column.name}</th>`)}
+      ${columns.map((column) => html`<${column.name ? "th" : "td"} key=${column.name} scope=${column.name && "col"} class=${classOf(column)}>${column.name}<//>`)}
     </tr></thead>
     <tbody ref=${body}>
       <${Gap} rows=${from} />
@@ -46,7 +47,7 @@ function Gap({ rows }) {
 }
 
 function useVisible(body, length) {
-  const [range, setRange] = useState([0, SHORT]);
+  const [range, setRange] = useState([0, FIRST]);
   useLayoutEffect(() => {
     const measure = () => {
       if (!body.current) return;

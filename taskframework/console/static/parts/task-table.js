@@ -20,9 +20,9 @@ const COLUMNS = [
   { name: "Created", number: true, size: "m", cell: (task) => html`<${Ago} time=${task.created_at} />` },
 ];
 
-// Of what runs its progress, of what failed its error, of what succeeded its result.
+// Of what runs its progress, of what failed, or is tried again, its error, of what succeeded its result.
 export function Said({ task }) {
-  if (task.error) return html`<span class="clip bad-text"><b>${kindOfError(task.error.type)}</b> ${task.error.message}</span>`;
+  if (task.error && !(task.status === "RUNNING" && task.progress !== null)) return html`<span class="clip bad-text"><b>${kindOfError(task.error.type)}</b> ${task.error.message}</span>`;
   if (!isFinal(task.status)) return html`<${Progress} progress=${task.progress} label="Progress of ${shortId(task.task_id)}" />`;
   return task.result === null ? null : html`<code class="clip">${inline(task.result)}</code>`;
 }

@@ -1,0 +1,292 @@
+"""What an operator must be able to believe: numbers as they are, lists without holes, and what is away is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Route, expect
+
+from tests.console.conftest import Installation
+from tests.console.window import Window, opened
+from tests.support.eventually import eventually
+from tests.support.process import wait_until
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: JavaScript would make 1152921504606847000 of it.
+LARGE = 2**60 + 1
+
+
+async def test_a_large_number_is_shown_and_sent_as_it_is(window: Window, shop: Installation) -> None:
+    failed = shop.submit("charge-account", {"account": LARGE, "amount": 0})
+    shop.ended(failed, "FAILED")
+    await window.go(f"tasks/{failed}")
+    await expect(window.page.get_by_label("Parameters", exact=True)).to_contain_text(str(LARGE))
+    await window.go(f"dead-letters/{failed}")
+    editor = window.page.get_by_label("Parameters of the replay")
+    await expect(editor).to_have_value(f'{{\n  "account": {LARGE},\n  "amount": 0\n}}')
+    await editor.fill(json.dumps({"account": LARGE, "amount": 7}))
+    await window.button("Replay").click()
+    await window.answer("Replay", reason="the amount was missing")
+    await window.status_is("completed")
+    assert shop.api.get(f"/tasks/{failed}").json()["result"] == LARGE
+    await expect(window.page.get_by_label("Result", exact=True)).to_contain_text(str(LARGE))
+
+    await window.go("submit?task_type=charge-account")
+    await window.page.get_by_label("Parameters", exact=True).fill(f'{{"account": {LARGE}, "amount": 1.0}}')
+    await window.button("Submit").click()
+    await window.status_is("completed")
+    made = window.page.url.rpartition("/")[2]
+    assert f'"parameters":{{"account":{LARGE},"amount":1.0}}' in shop.api.get(f"/tasks/{made}").text
+
+
+async def test_a_long_list_follows_what_happens_and_has_no_holes(window: Window, shop: Installation) -> None:
+    def submit(count: int) -> None:
+        later = {"task_type": "naps", "parameters": 0, "user_id": "hole", "not_before": "2035-01-01T00:00:00Z"}
+        assert shop.api.post("/tasks/bulk", json={"tasks": [later] * count}).status_code == 200
+
+    async def rows() -> int:
+        count = await window.page.get_by_role("table", name="Tasks").get_attribute("aria-rowcount")
+        return int(count or 0) - 1
+
+    submit(150)
+    await window.go("tasks?user_id=hole")
+    await window.page.locator("[data-row]").first.wait_for()
+    submit(1)
+    newest = shop.api.get("/tasks", params={"user_id": "hole", "limit": 1}).json()["items"][0]["task_id"]
+    await window.page.get_by_role("link", name=newest[-12:]).wait_for()  # by itself: the reader is at the top
+    await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await eventually(lambda: _is(rows, 151), timeout=20)
+    submit(40)
+    await window.button("Show what is new").click()
+    await expect(window.heading).to_be_focused()
+    await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await eventually(lambda: _is(rows, 191), timeout=20)
+
+
+async def _is(rows: Any, wanted: int) -> bool:
+    return bool(await rows() == wanted)
+
+
+async def test_what_was_discarded_leaves_a_long_list(window: Window, shop: Installation) -> None:
+    tasks = [{"task_type": "mail-letter", "parameters": {"to": f"nobody-{n}"}} for n in range(130)]
+    assert shop.api.post("/tasks/bulk", json={"tasks": tasks}).status_code == 200
+    failed = "/tasks?status=FAILED&task_type=mail-letter&limit=500"
+    wait_until(lambda: len(shop.api.get(failed).json()["items"]) >= 130, "they failed", timeout=30)
+    await window.go("dead-letters?task_type=mail-letter&view=each")
+    await window.page.locator("[data-row]").first.wait_for()
+    await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    table = window.page.get_by_role("table", name="Dead letters")
+    await expect(table).not_to_have_attribute("aria-rowcount", "-1")
+    await window.button("Discard").click()
+    await window.answer("Discard", reason="a test")
+    await window.shows("No dead letters like this.")
+
+
+async def test_a_cancelled_batch_is_shown_to_its_end(window: Window, shop: Installation) -> None:
+    batch = shop.api.post("/batches", json={"task_type": "stubborn", "items": [1] * 6}).json()["batch_id"]
+    await window.go(f"batches/{batch}")
+    await window.page.get_by_role("row").filter(has_text="running").first.wait_for()
+    await window.button("Cancel").click()
+    await window.answer("Cancel the batch")
+    await window.status_is("cancelled")
+    await expect(window.page.get_by_role("row").filter(has_text="cancelled")).to_have_count(6)
+    await expect(window.page.locator(".big-progress")).to_contain_text("100 %")
+
+
+async def test_a_finished_task_that_somebody_replays_is_seen_in_all_windows(
+    chromium: Browser, window: Window, shop: Installation
+) -> None:
+    failed = shop.failed()
+    await window.go(f"tasks/{failed}")
+    await window.status_is("failed")
+    async with opened(chromium, shop.url) as other:
+        other.expected = ("404",)
+        await other.go(f"dead-letters/{failed}")
+        await other.button("Replay").wait_for()
+        edited = {"ids": [failed], "parameters": {"order_id": "A-9", "amount": 5}}
+        assert shop.api.post("/admin/dead-letters/replay", json=edited).json()["replayed"] == 1
+        await window.status_is("completed")
+        await other.shows("It is no dead letter any more")
+        await expect(other.button("Replay")).to_have_count(0)
+
+
+async def test_what_is_away_is_said_and_goes_on(chromium: Browser, own_shop: Installation) -> None:
+    async with opened(chromium, own_shop.url) as window:
+        window.expected = ("Failed to load resource", "net::ERR")
+        task_id = own_shop.submit("naps", 0)
+        await window.go(f"tasks/{own_shop.ended(task_id, 'COMPLETED')}")
+
+        async def store_is_away(route: Route) -> None:
+            problem = {
+                "detail": "The store is away, full or too slow.",
+                "code": "store_unavailable",
+                "hint": "Repeat it.",
+            }
+            await route.fulfill(status=503, json=problem)
+
+        await window.page.route("**/api/v1/tasks/**", store_is_away)
+        await window.page.route("**/api/v1/tasks?*", store_is_away)
+        await window.shows("The store is away, full or too slow.")
+        await window.page.unroute_all()
+        await expect(window.page.get_by_text("The store is away")).to_have_count(0)
+
+        os.kill(own_shop.process.pid, signal.SIGSTOP)  # it holds its connections, and says nothing
+        try:
+            await window.shows("The API does not answer.")
+        finally:
+            os.kill(own_shop.process.pid, signal.SIGCONT)
+        await expect(window.page.get_by_text("The API does not answer.")).to_have_count(0)
+
+
+async def test_a_submission_whose_answer_was_lost_is_made_once(window: Window, shop: Installation) -> None:
+    window.expected = ("net::ERR_FAILED",)
+    left = 1
+
+    async def lose(route: Route) -> None:
+        nonlocal left
+        if route.request.method != "POST" or not left:
+            await route.continue_()
+            return
+        left -= 1
+        await route.fetch()
+        await route.abort()
+
+    await window.page.route("**/api/v1/tasks", lose)
+    await window.go("submit?task_type=charge-card")
+    await window.page.get_by_label("Parameters", exact=True).fill('{"order_id": "lost answer", "amount": 5}')
+    await window.button("Submit").click()
+    await window.shows("The API does not answer.")
+    await expect(window.page.get_by_text("The API does not answer.")).to_have_count(0)  # nothing else asks on this page
+    await window.button("Submit").click()
+    await window.status_is("completed")
+    listed = shop.api.get("/tasks", params={"task_type": "charge-card", "limit": 500}).json()["items"]
+    assert len([task for task in listed if task["parameters"]["order_id"] == "lost answer"]) == 1
+
+
+async def test_after_a_question_the_focus_is_where_it_was(window: Window, shop: Installation) -> None:
+    await window.go("queues")
+    row = window.page.get_by_role("row").filter(has_text="naps")
+    button = row.get_by_role("button")
+    await button.focus()
+    for answer in ("Escape", "Enter"):
+        await window.page.keyboard.press("Enter")
+        await window.page.get_by_role("dialog").wait_for()
+        await window.page.keyboard.press(answer)
+        await expect(window.page.get_by_role("dialog")).to_have_count(0)
+        await expect(button).to_be_focused()
+    await expect(row).to_contain_text("paused")
+    shop.api.post("/admin/queues/naps/resume")
+    await window.go("schedules")
+    await window.page.keyboard.press("n")
+    await expect(window.heading).to_have_text("New schedule")
+    await expect(window.heading).to_be_focused()
+
+
+async def test_a_replay_says_how_many_would_be_refused(window: Window, shop: Installation) -> None:
+    wanted = {"task_type": "mail-letter", "policy": "allow_failures", "user_id": "refused"}
+    batch = shop.api.post("/batches", json={"items": [{"to": "nobody at all"}] * 2, **wanted})
+    path = f"/batches/{batch.json()['batch_id']}"
+    wait_until(lambda: shop.api.get(path).json()["status"] == "COMPLETED_WITH_ERRORS", "it is over", timeout=20)
+    own = shop.submit("mail-letter", {"to": "nobody at all"}, user_id="refused")
+    shop.ended(own, "FAILED")
+    await window.go("dead-letters?user_id=refused&view=each")
+    await window.button("Replay").click()
+    dialog = window.page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("Replay 1 dead letter?")
+    await expect(dialog).to_contain_text("2 more are refused, such as: ")
+    await window.page.keyboard.press("Escape")
+
+
+async def test_who_signs_in_finds_nothing_of_whoever_was_there(chromium: Browser, own_shop: Installation) -> None:
+    keys = {}
+    headers: dict[str, str] = {}
+    for role in ("admin", "operator", "reader"):
+        made = own_shop.api.post("/admin/keys", json={"principal": role, "roles": [role]}, headers=headers).json()
+        keys[role] = made
+        headers = {"Authorization": f"Bearer {keys['admin']['key']}"}
+    own_shop.api.headers.update(headers)
+    async with opened(chromium, own_shop.url) as window:
+        window.expected = ("401",)
+        await window.page.goto(f"{own_shop.url}/#/queues")
+        await _sign_in(window, "tf_ключ", "This key does not count")
+        await _sign_in(window, keys["operator"]["key"])
+        await window.page.get_by_role("row").filter(has_text="naps").get_by_role("button").click()
+        await window.page.get_by_role("dialog").wait_for()
+        own_shop.api.delete(f"/admin/keys/{keys['operator']['prefix']}")
+        await _sign_in(window, keys["reader"]["key"])
+        await expect(window.page.locator(".me")).to_contain_text("reader")
+        await expect(window.page.get_by_role("dialog")).to_have_count(0)
+        await window.go("overview")
+        failed = own_shop.submit("gives-up", 1, user_id="reader")
+        own_shop.ended(failed, "DEAD_LETTER")
+        await window.page.get_by_role("table", name="Failed").get_by_role("link", name=failed[-12:]).wait_for()
+
+
+async def _sign_in(window: Window, key: str, said: str = "") -> None:
+    await window.page.get_by_label("API key").fill(key)
+    await window.button("Sign in").click()
+    if said:
+        await window.shows(said)
+    else:
+        await window.page.locator(".me").wait_for()
+
+
+async def test_events_that_came_while_paused_are_counted(window: Window, shop: Installation) -> None:
+    await window.go("events?task_type=charge-card")
+    await expect(window.page.locator(".state")).to_have_text("Live")
+    await window.button("Pause").click()
+    await window.shows("Paused; 0 came since.")
+    shop.ended(shop.submit("charge-card", {"order_id": "E", "amount": 1}), "COMPLETED")
+    await window.shows("Paused; 3 came since.")  # submitted, started, completed
+
+
+async def test_a_running_task_shows_its_progress_and_not_its_old_error(window: Window, shop: Installation) -> None:
+    task_id = shop.submit("second-try", None)
+    await window.go("tasks?task_type=second-try")
+    row = window.page.get_by_role("row").filter(has_text=task_id[-12:])
+    await expect(row).to_contain_text("40 %")
+    await window.go(f"tasks/{task_id}")
+    await expect(window.page.locator(".big-progress")).to_contain_text('"step":"reading"')
+    await window.button("Cancel").click()
+    await window.answer("Cancel the task")
+    await window.status_is("cancelled")
+
+
+async def test_what_was_asked_too_often_is_asked_again(window: Window, shop: Installation) -> None:
+    window.expected = ("429",)
+    refused = 2
+
+    async def too_many(route: Route) -> None:
+        nonlocal refused
+        if not refused:
+            await route.continue_()
+            return
+        refused -= 1
+        told = {"detail": "too many", "code": "too_many_requests"}
+        await route.fulfill(status=429, headers={"Retry-After": "1"}, json=told)
+
+    await window.page.route("**/api/v1/tasks?*", too_many)
+    task_id = shop.submit("naps", 0)
+    await window.go("tasks?task_type=naps")
+    await window.page.get_by_role("link", name=task_id[-12:]).wait_for()
+
+
+_CUT = """cells => cells.filter(one => {
+  const [own, cell] = [one, one.closest("td")].map(it => it.getBoundingClientRect());
+  return own.right > cell.right;
+}).map(one => one.textContent)"""
+
+
+async def test_long_words_are_whole_in_a_small_window(chromium: Browser, shop: Installation) -> None:
+    async with opened(chromium, shop.url, size=(360, 740)) as window:
+        for place, name in (("workers", "Workers"), ("batches", "Batches")):
+            await window.go(place)
+            cells = window.page.get_by_role("table", name=name).locator("td b, td .status")
+            await cells.first.wait_for()
+            cut = await cells.evaluate_all(_CUT)
+            assert cut == [], place

@@ -1,0 +1,34 @@
+"""What commands leave in the audit: who asked for what, and that it came to nothing where it did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs  # noqa: F401 - read before it is first needed
+
+import taskframework.wiring.process  # noqa: F401 - as above
+from tests.unit.cli.conftest import Cli
+from tests.unit.cli.test_batch import work
+
+
+def _noted(cli: Cli) -> list[Any]:
+    return [(entry["action"], entry["refusal"]) for entry in json.loads(cli("audit", "list", "--json").out)["items"]]
+
+
+def test_what_is_no_json_is_refused_before_anything_is_noted(cli: Cli, folder: Path) -> None:
+    work(folder)
+    for command in ("edit", "repair"):
+        done = cli("dlq", command, "some-letter", "not json")
+        assert (done.code, "not JSON" in done.err) == (2, True)
+    assert _noted(cli) == []
+
+
+def test_what_came_to_nothing_is_noted_with_why(cli: Cli, folder: Path) -> None:
+    work(folder)
+    for command in (["replay", "x"], ["edit", "x", "1"], ["discard", "x", "--reason", "old"]):
+        assert cli("dlq", *command).code == 1
+    noted = _noted(cli)
+    assert [action for action, _ in noted] == ["dead-letter.discard", "dead-letter.edit", "dead-letter.replay"]
+    assert all("There is no dead letter 'x'" in str(refusal) for _, refusal in noted)
