@@ -37,6 +37,7 @@ class ProblemFoundView(BaseModel):
 
     code: ProblemCode
     text: str
+    task_type: str | None = Field(description="The type that has it; null if it is not one type's alone")
 
 
 class OverviewView(BaseModel):

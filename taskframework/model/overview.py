@@ -42,6 +42,8 @@ class Problem:
     code: ProblemCode
     #: What is wrong and what to do, in a sentence or two.
     text: str
+    #: The task type that has it; None: it is not one type's alone.
+    task_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,8 @@ class Overview:
         types = [(task_type, self.traffic.of_type(task_type)) for task_type in self.task_types]
         for task_type, seen in types:
             if seen.waiting and not self.runs(task_type):
-                yield Problem(
-                    "no_worker", f"Of {task_type} {self.told_waiting(task_type)}, and no worker runs that type."
-                )
+                text = f"Of {task_type} {self.told_waiting(task_type)}, and no worker runs that type."
+                yield Problem("no_worker", text, task_type)
         for it in self.workers:
             if it.is_lost(self.at):
                 told = f"Worker {it.worker_id} has told nothing of itself since {rfc3339(it.seen_at)}"
@@ -109,7 +110,7 @@ class Overview:
             if _is_failing(seen):
                 share = seen.failed_per_second / seen.finished_per_second
                 text = f"{share:.0%} of what ended of {task_type} in the last minute failed: taskframework dlq groups"
-                yield Problem("failing", text)
+                yield Problem("failing", text, task_type)
         yield from self._held_up(types)
         if self.counts is not None and self.counts.halted_streams:
             yield Problem("halted", f"{_halted(self.counts.halted_streams)}: taskframework streams list --halted")
@@ -118,7 +119,7 @@ class Overview:
         for task_type, pause in sorted(self.pauses.items()):
             reason = f" ({pause.reason})" if pause.reason else ""
             paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
-            yield Problem("paused", f"{paused}; {self.told_waiting(task_type)}.")
+            yield Problem("paused", f"{paused}; {self.told_waiting(task_type)}.", task_type)
 
     def _held_up(self, types: Sequence[tuple[str, LaneTraffic]]) -> Iterator[Problem]:
         """Types whose tasks are tried again and again, or of which more come than are done."""
@@ -126,7 +127,8 @@ class Overview:
         for task_type, seen in types:
             if seen.retrying >= _MANY_RETRYING and seen.retrying > _completed_lately(seen):
                 what = f"{seen.retrying:,}{more} tasks of {task_type} failed and will be tried again"
-                yield Problem("retrying", f"{what}: taskframework tasks list --type {task_type} --status retrying")
+                text = f"{what}: taskframework tasks list --type {task_type} --status retrying"
+                yield Problem("retrying", text, task_type)
         for task_type, seen in types:
             since = seen.oldest_waiting_at
             if since is None or task_type in self.pauses or not self.runs(task_type):
@@ -134,7 +136,8 @@ class Overview:
             if self.at - since > _BEHIND and seen.submitted_per_second >= seen.finished_per_second:
                 rates = f"{seen.submitted_per_second:.3g} a second come, {seen.finished_per_second:.3g} end"
                 text = f"Of {task_type} {self.told_waiting(task_type)}, the first since {rfc3339(since)}; {rates}"
-                yield Problem("behind", f"{text}: start more workers, or look what holds them: taskframework workers")
+                text = f"{text}: start more workers, or look what holds them: taskframework workers"
+                yield Problem("behind", text, task_type)
 
 
 def _completed_lately(seen: LaneTraffic) -> float:

@@ -27,7 +27,10 @@ def overview_view(overview: Overview) -> dict[str, Any]:
         "by_status": {} if overview.counts is None else dict(overview.counts.by_status),
         "types": [_type_view(overview, task_type) for task_type in overview.task_types],
         "is_bounded": overview.traffic.is_bounded,
-        "problems": [{"code": problem.code, "text": problem.text} for problem in overview.problems()],
+        "problems": [
+            {"code": problem.code, "text": problem.text, "task_type": problem.task_type}
+            for problem in overview.problems()
+        ],
         "workers": overview.worker_count,
         "dead_letters": overview.dead_letters,
     }

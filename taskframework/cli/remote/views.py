@@ -110,7 +110,7 @@ def overview_of(view: View) -> ToldOverview:
         workers=(),
         is_broker_connected=None,
         told_workers=view["workers"],
-        told_problems=tuple(Problem(problem["code"], problem["text"]) for problem in view["problems"]),
+        told_problems=tuple(Problem(one["code"], one["text"], one.get("task_type")) for one in view["problems"]),
     )
 
 

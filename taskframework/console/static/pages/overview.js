@@ -60,10 +60,11 @@ function Problems({ problems }) {
 
 // Where to see more of a problem: a page of the console, by what the problem is.
 const PLACES = {
-  no_worker: [["workers"]], worker_lost: [["workers"]], failing: [["dead-letters"]], retrying: [["tasks"], { status: "RETRYING" }], behind: [["queues"]],
-  halted: [["streams"], { is_halted: true }], schedule: [["schedules"]], paused: [["queues"]],
+  no_worker: () => to(["workers"]), worker_lost: () => to(["workers"]), failing: (type) => to(["dead-letters"], { task_type: type }),
+  retrying: (type) => to(["tasks"], { status: "RETRYING", task_type: type }), behind: (type) => to(["tasks"], { status: "QUEUED", task_type: type }),
+  halted: () => to(["streams"], { is_halted: true }), schedule: () => to(["schedules"]), paused: () => to(["queues"]),
 };
-const placeOf = ({ code }) => PLACES[code] && to(...PLACES[code]);
+const placeOf = ({ code, task_type: type }) => PLACES[code]?.(type);
 
 function tilesOf({ by_status: statuses, workers, dead_letters: letters }) {
   const of = (name) => statuses[name]; // nothing as long as nobody has counted
