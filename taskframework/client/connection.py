@@ -36,6 +36,8 @@ _TLS = {
     "WRONG_VERSION_NUMBER": "It speaks no TLS: write http:// in its address.",
     "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
 }
+#: What of it the next attempt would say, too.
+_TLS_AGAIN = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 _GROWING = wait_random_exponential(multiplier=0.1, max=5)
 #: Seconds without progress after which an upload is given up. Many, because sending runs far ahead of storing: the
 #: buffers in between hold more than a database stores in a minute.
@@ -279,6 +281,8 @@ def _is_mended_by_another(state: RetryCallState, call: Call) -> bool:
         status = state.outcome.result().status_code
         return status == _TOO_MANY_REQUESTS or (status in UNAVAILABLE and call.is_repeatable)
     if isinstance(error, httpx.TransportError) and not isinstance(error, _OURS):
+        if any(words in str(error) for words in _TLS_AGAIN):
+            return False
         return call.is_repeatable or isinstance(error, _UNHEARD)
     return False
 

@@ -17,6 +17,7 @@ from taskframework.model.workers import Presence
 
 ProblemCode = Literal[
     "broker_away",
+    "limiter_away",
     "undriven",
     "no_worker",
     "worker_lost",
@@ -59,6 +60,8 @@ class Overview:
     #: None: the process that asks has no broker.
     is_broker_connected: bool | None
     schedules: tuple[Schedule, ...] = ()
+    #: Whether the server that counts rate limits does not answer, so that tasks with one wait for it.
+    is_limiter_away: bool = False
 
     @property
     def at(self) -> datetime:
@@ -94,6 +97,9 @@ class Overview:
             text = "There is no connection to the broker: what is submitted is stored, and begins when it is back"
             text = f"{text}: taskframework doctor"
             yield Problem("broker_away", text)
+        if self.is_limiter_away:
+            text = "Redis, which counts the rate limits, does not answer; tasks with a rate limit wait for it"
+            yield Problem("limiter_away", f"{text}: taskframework doctor")
         if self.counts is not None and self.counts.undriven:
             text = f"{self.counts.undriven:,} live tasks have nothing that would move them on: taskframework doctor"
             yield Problem("undriven", text)

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from taskframework.brokers.base import Broker
+from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.counts import TaskCounts
 from taskframework.model.overview import Overview
 from taskframework.model.pauses import PAUSE
 from taskframework.model.query import MAX_LIMIT
+from taskframework.model.rate_limits import RATE
 from taskframework.model.schedules import SCHEDULE
 from taskframework.model.traffic import LaneTraffic
 from taskframework.model.view import moment
@@ -51,11 +53,25 @@ def lane_view(lane: LaneTraffic) -> dict[str, Any]:
 class OverviewOperations:
     """Shows the installation; it costs the same however many tasks there are."""
 
-    def __init__(self, store: TaskStore, types: TaskTypes, count: Callable[[], Awaitable[TaskCounts | None]]) -> None:
-        """Prepare to look; `count` tells how many tasks there are, as counted lately."""
+    def __init__(
+        self,
+        store: TaskStore,
+        types: TaskTypes,
+        count: Callable[[], Awaitable[TaskCounts | None]],
+        buckets: Buckets | None = None,
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            store: where tasks are.
+            types: the task types that somebody has declared.
+            count: tells how many tasks there are, as counted lately.
+            buckets: those of rate limits, if they are not in the store.
+        """
         self._store = store
         self._types = types
         self._count = count
+        self._buckets = buckets
 
     async def look(self, broker: Broker | None = None) -> Overview:
         """The installation as it is now; `broker` is that of this process, if it has one.
@@ -74,7 +90,16 @@ class OverviewOperations:
             tuple(map(PRESENCE.content, found)),
             None if broker is None else broker.is_connected,
             tuple(await all_contents(self._store, SCHEDULE)),
+            await self._is_limiter_away(),
         )
+
+    async def _is_limiter_away(self) -> bool:
+        try:
+            if self._buckets is not None:
+                await self._buckets.read(RATE.id_of("overview"))  # any one will do
+        except LimiterUnavailableError:
+            return True
+        return False
 
 
 def _type_view(overview: Overview, task_type: str) -> dict[str, Any]:

@@ -117,6 +117,7 @@ def build_store_services(
     submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
     limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
+    elsewhere = buckets if settings.rate_limiter.type == "redis" else None
     replays = ReplayOperations(store, settings.retention.audit)
     return StoreServices(
         settings=settings,
@@ -145,7 +146,7 @@ def build_store_services(
         buckets=buckets,
         limits=LimitOperations(buckets, limits, store),
         workers=WorkerOperations(store),
-        overview=OverviewOperations(store, types, counter.look),
+        overview=OverviewOperations(store, types, counter.look, elsewhere),
         counter=counter,
         dispatch_after=dispatch_after,
     )

@@ -343,6 +343,7 @@ async def _without_redis(stage: Stage, settings: Callable[..., Settings]) -> Non
         for task_id in (limited, keyed.task_id):
             explanation = await elsewhere.services.explain.explain(task_id, EVERYONE)
             assert (explanation.cause.code, explanation.cause.details["name"]) == ("limiter_away", "openai")
+        assert "limiter_away" in [problem.code for problem in (await elsewhere.services.overview.look()).problems()]
 
 
 @asynccontextmanager

@@ -105,6 +105,13 @@ async def test_who_speaks_the_wrong_way_hears_of_tls(connect: Connect, reason: s
         await stage.client.get("t-1")
 
 
+async def test_a_certificate_that_is_not_trusted_is_told_at_once(connect: Connect) -> None:
+    stage = connect(httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"))
+    with pytest.raises(ApiUnavailableError, match="SSL_CERT_FILE"):
+        await stage.client.get("t-1")
+    assert (len(stage.asked), stage.pauses) == (1, [])
+
+
 async def test_without_patience_everything_is_asked_once(connect: Connect) -> None:
     stage = connect(REFUSED, problem(503, "store_unavailable"), patience=timedelta(0))
     with pytest.raises(ApiUnavailableError, match=r"No answer from http://api: refused\. Check that"):

@@ -35,6 +35,7 @@ def seen(lane: LaneTraffic) -> Traffic:
 
 UNWELL: Mapping[str, tuple[Overview, str]] = {
     "broker_away": (replace(WELL, is_broker_connected=False), "no connection to the broker"),
+    "limiter_away": (replace(WELL, is_limiter_away=True), "tasks with a rate limit wait for it"),
     "undriven": (replace(WELL, counts=TaskCounts(NOW, undriven=2)), "2 live tasks"),
     "no_worker": (replace(WELL, workers=()), "Of charge 3 tasks wait, and no worker runs"),
     "worker_lost": (replace(WELL, workers=(WORKER, LOST)), "Worker gone has told nothing of itself since 2026-01-02"),
