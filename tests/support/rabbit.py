@@ -219,7 +219,9 @@ class RabbitServer:
             "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
             "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
             "RABBITMQ_PID_FILE": str(folder / "rabbitmq.pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            # Without busy waiting: idle schedulers would take the cores from what is tested.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} "
+            "+sbwt none +sbwtdcpu none +sbwtdio none",
             # The start script then becomes the node instead of waiting for it as a child, so that our signals and the
             # kernel's "kill with the parent" reach the node itself.
             "RUNNING_UNDER_SYSTEMD": "true",
