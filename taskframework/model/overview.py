@@ -142,7 +142,7 @@ class Overview:
             if self.at - since > _BEHIND and seen.submitted_per_second >= seen.finished_per_second:
                 rates = f"{seen.submitted_per_second:.3g} a second come, {seen.finished_per_second:.3g} end"
                 text = f"Of {task_type} {self.told_waiting(task_type)}, the first since {rfc3339(since)}; {rates}"
-                text = f"{text}: start more workers, or look what holds them: taskframework workers"
+                text = f"{text}: start more workers, or look what holds one of them: taskframework tasks explain ID"
                 yield Problem("behind", text, task_type)
 
 
