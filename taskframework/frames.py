@@ -43,7 +43,8 @@ def shown_place(file: str, line: int | None) -> str:
 def place_in_source(thing: Any) -> str:
     """Where a class or a function is written, as `shown_place`; nothing if nobody can say."""
     try:
-        thing = inspect.unwrap(thing)
+        # By hand for a class, which is what `@task` makes: from Python 3.14 on `unwrap` leaves classes alone.
+        thing = inspect.unwrap(getattr(thing, "__wrapped__", thing))
         file, line = inspect.getsourcefile(thing), inspect.getsourcelines(thing)[1]
     except (OSError, TypeError, ValueError):  # built in, or made by `exec`
         return ""

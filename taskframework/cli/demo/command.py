@@ -67,7 +67,9 @@ def _samples(folder: Path) -> list[Path]:
 
 def _refuse_if_unwritable(output: Path) -> None:
     """Refuse before the work what could not be written after it."""
-    with contextlib.suppress(OSError):  # such as for a name that is too long
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            output.stat()  # a name that is too long: `exists` says nothing of it from Python 3.14 on
         folder = next(folder for folder in output.absolute().parents if folder.exists())
         if not output.is_dir() and folder.is_dir() and os.access(output if output.exists() else folder, os.W_OK):
             return

@@ -120,7 +120,7 @@ def test_what_shows_only_when_it_is_registered_has_the_line_too() -> None:
         return parameters
 
     for wrong in (named, in_process):
-        line = inspect.getsourcelines(inspect.unwrap(wrong))[1]
+        line = wrong.__wrapped__.__code__.co_firstlineno
         with pytest.raises(RegistrationError, match=rf"test_function\.py, line {line}\)"):
             TaskRegistry().register(wrong)
 
