@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
 
 from fastapi import APIRouter
@@ -37,6 +38,7 @@ from taskframework.api.middleware import AnswerAlways
 from taskframework.api.openapi import DocumentedApi
 from taskframework.api.problems import handle_problems
 from taskframework.console import routes as console
+from taskframework.errors import StoreOnlyError, StoreUnavailableError
 from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
@@ -95,6 +97,7 @@ def create_app(
         hosts=hosts,
         security=framework.settings.security,
         identify=caller,
+        require_store=partial(_require_store, framework),
     )
     app.add_middleware(AnswerAlways, on_answer=partial(_count_answer, framework))
     if framework.settings.api.access_log:
@@ -114,6 +117,12 @@ def _count_answer(framework: Framework, path: str, status: int) -> None:
     # A process that is not ready says so with 503, as it should: no answer that anybody is to be woken up for.
     if framework.is_running and not path.endswith("/readyz"):
         framework.process.metrics.responses.add(str(status))
+
+
+def _require_store(framework: Framework) -> None:
+    with suppress(StoreOnlyError):
+        if framework.process.breaker.is_silent:
+            raise StoreUnavailableError
 
 
 def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:

@@ -133,6 +133,7 @@ class IdentifyCallers:
         hosts: Collection[str] | None = None,
         security: SecuritySettings,
         identify: Identify | None = None,
+        require_store: Callable[[], None] = lambda: None,
     ) -> None:
         """Stand before an application.
 
@@ -143,8 +144,10 @@ class IdentifyCallers:
                 by any.
             security: how many requests each may make.
             identify: asked first, before keys and tokens; with it nobody is let in unidentified.
+            require_store: raises while it is known that the store does not answer, so that nobody waits to hear that.
         """
         self._app = app
+        self._require_store = require_store
         self._callers = callers
         self._hosts = hosts
         self._identify = identify
@@ -154,6 +157,7 @@ class IdentifyCallers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (needed := needed_for(path_of(scope), scope["method"])) is not None:
+            self._require_store()
             scope[CALLER] = caller = await self._identified(scope, receive)
             self._require_allowance(caller)
             if not caller.may(needed):

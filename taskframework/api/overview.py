@@ -45,14 +45,14 @@ class OverviewView(BaseModel):
 
     at: datetime
     by_status: dict[TaskStatus, int] = Field(
-        description="All tasks, as counted some seconds ago; with millions of them some minutes ago"
+        description="All tasks, as counted some seconds ago; with millions of them a minute ago"
     )
     types: list[TypeOverviewView]
     is_bounded: bool = Field(description="More wait or run than were looked at; the longest there are counted")
     problems: list[ProblemFoundView] = Field(description="The worst first")
     workers: int = Field(description="Worker processes that are there")
     dead_letters: int | None = Field(
-        description="Tasks that are FAILED or DEAD_LETTER, of `by_status`; null as long as nobody has counted"
+        description="Tasks that are FAILED or DEAD_LETTER and not discarded, counted as `by_status` is; null until then"
     )
 
 

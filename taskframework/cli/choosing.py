@@ -203,6 +203,8 @@ async def do_with_all(
 def tell(replay: ManyReplay) -> None:
     """Say how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
+    if replay.left_out:
+        counts += f", {replay.left_out:,} changed by somebody else before their turn came"
     say(f"{replay.action} {replay.replay_id} is {replay.status}: {counts}.")
     for refused in replay.refusals:
         note(f"{refused.id}: {refused.problem}")

@@ -12,8 +12,8 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
-import orjson
 import typer
+from pydantic_core import from_json
 
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import (
@@ -62,8 +62,8 @@ def read_json(given: str) -> Any:
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{text[1:]} cannot be read: {error}") from error
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
         hint = f"Quote it for the shell, such as {_EXAMPLE}."
         if given == text and len(text) < _LONGEST_PATH and Path(text).is_file():
             hint = f"To read the file, write @{text}."
@@ -106,8 +106,8 @@ def read_moment(text: str) -> datetime:
 
 def _object(text: str, *, fields: Sequence[str]) -> object:
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         example = ", ".join(f'"{name}": …' for name in fields)

@@ -61,7 +61,7 @@ def _lines(overview: Overview) -> Iterator[Text]:
     dead = overview.dead_letters
     letters = "dead letters not counted yet" if dead is None else counted(dead, "dead letter")
     line = Text(f"{counted(overview.worker_count, 'worker')}, {letters}")
-    counts = {} if overview.counts is None else overview.counts.by_status
+    counts = overview.by_status
     for status in TaskStatus:
         if counts.get(status):
             line.append("   ").append_text(status_text(status)).append(f" {counts[status]:,}")

@@ -18,6 +18,8 @@ class TaskCounts:
     undriven: int = 0
     #: Streams that wait for somebody, since the task whose turn it is failed.
     halted_streams: int = 0
+    #: Tasks that are FAILED or DEAD_LETTER and not discarded; None if there are too many to look at each.
+    dead_letters: int | None = None
 
 
 #: The record of the counts of all tasks.

@@ -11,7 +11,7 @@ from taskframework.model.counts import TaskCounts
 from taskframework.model.message import rfc3339
 from taskframework.model.pauses import Pause
 from taskframework.model.schedules import Schedule
-from taskframework.model.status import DEAD
+from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.traffic import RATE_OVER, LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 
@@ -76,10 +76,23 @@ class Overview:
         return len(self.live_workers)
 
     @property
+    def by_status(self) -> Mapping[str, int]:
+        """All tasks, as counted lately; those that run or are retried as they are now, unless they are too many."""
+        counted = {} if self.counts is None else self.counts.by_status
+        if not counted or self.traffic.is_bounded:
+            return counted
+        now = sum(self.traffic.lanes.values(), LaneTraffic())
+        return {**counted, TaskStatus.RUNNING.value: now.running, TaskStatus.RETRYING.value: now.retrying}
+
+    @property
     def dead_letters(self) -> int | None:
-        """Tasks that failed for good; None as long as nobody has counted."""
+        """Tasks that failed for good and were not discarded, or all that failed if they are very many; None as long as
+        nobody has counted.
+        """
         if self.counts is None or not self.counts.by_status:
             return None
+        if self.counts.dead_letters is not None:
+            return self.counts.dead_letters
         return sum(self.counts.by_status.get(status, 0) for status in DEAD)
 
     def told_waiting(self, task_type: str) -> str:

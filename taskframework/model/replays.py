@@ -158,6 +158,11 @@ class ManyReplay:
         return goes_through_messages(self.action, self.where)
 
     @property
+    def left_out(self) -> int:
+        """How many of those that were counted at its beginning somebody else changed before their turn came."""
+        return max(0, self.total - self.done - self.refused - self.failed) if self.status is ReplayStatus.DONE else 0
+
+    @property
     def size(self) -> int:
         """How many to take in hand."""
         return MOST_IN_HAND if self.rate is None else max(1, min(MOST_IN_HAND, int(self.rate)))
@@ -196,6 +201,10 @@ def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ..
     if action in (Action.REPLAY, Action.DISCARD):
         return () if where.kind == "message" else (where.letters.of_tasks(at),)
     statuses = _CANCELLED_IN_ORDER if action is Action.CANCEL else tuple(sorted(DEAD))
+    created_before = where.created_before
+    if action is Action.CANCEL:  # what is submitted after it began was not meant
+        begun = at + timedelta(milliseconds=1)  # times are whole milliseconds, and the bound itself is not chosen
+        created_before = begun if created_before is None else min(created_before, begun)
     return tuple(
         TaskFilter(
             status,
@@ -205,7 +214,7 @@ def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ..
             fingerprint=where.fingerprint,
             error=where.text,
             created_after=where.created_after,
-            created_before=where.created_before,
+            created_before=created_before,
             finished_after=where.finished_after,
             finished_before=where.finished_before,
         )

@@ -1,8 +1,8 @@
 """How many tasks there are: counted by one process for all, and only while somebody looks at the metrics.
 
-Counting reads the whole index of the statuses, the records of all streams and, on MongoDB, every live task: at a
-million tasks up to some tenths of a second. So the last counts are a record that all processes share. Whoever finds
-them too old counts anew, if the record lets it be the one that does.
+Counting reads the whole index of the statuses, the records of all streams, what failed and, on MongoDB, every live
+task: at a million tasks up to some tenths of a second. So the last counts are a record that all processes share.
+Whoever finds them too old counts anew, if the record lets it be the one that does.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from datetime import timedelta
 from taskframework.background import Background, end
 from taskframework.errors import StoreError
 from taskframework.model.counts import COUNTS, TaskCounts
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
 #: For how long counts are used at the least. A scrape comes each 10 to 60 seconds.
 _SHORTEST_USE = timedelta(seconds=5)
-#: How many times longer than counting took the counts are used: so it costs a database 0.2 % of one core ...
-_USES_PER_COST = 500
-#: ... but for how long at the most.
-_LONGEST_USE = timedelta(minutes=15)
+#: How many times longer than counting took the counts are used: so it costs a database one percent of one core ...
+_USES_PER_COST = 100
+#: ... but for how long at the most. A count may also have taken long because the database stood still for a moment.
+_LONGEST_USE = timedelta(minutes=1)
 #: If whoever counts has not told after this time, another process may begin. A query gives up after `store.timeout`.
 _LONGEST_COUNT = timedelta(minutes=1)
 #: `tasks_undriven` and `tasks_halted_streams` count up to this: what is above 0 needs somebody, however many there are.
 _MOST_IN_NEED = 1_000
+#: Dead letters of which each is looked at, whether somebody has discarded it. It takes 0.2 s.
+_MOST_DEAD = 100_000
 
 
 class TaskCounter:
@@ -80,6 +85,10 @@ class TaskCounter:
         by_status = await self._store.count_by_status()
         undriven = await self._store.undriven(_MOST_IN_NEED)
         halted = await self._store.halted_streams(_MOST_IN_NEED)
+        dead: int | None = by_status[TaskStatus.FAILED] + by_status[TaskStatus.DEAD_LETTER]
+        if dead:
+            found = await self._store.count_dead(EVERYONE, TaskFilter(dead=True), most=_MOST_DEAD)
+            dead = None if dead > _MOST_DEAD else sum(each.count for each in found)
         use = timedelta(seconds=_USES_PER_COST * (time.monotonic() - begin))
         next_count_at = self._store.now() + min(max(use, _SHORTEST_USE), _LONGEST_USE)
         return TaskCounts(
@@ -87,4 +96,5 @@ class TaskCounter:
             {status.value: count for status, count in by_status.items()},
             undriven=len(undriven),
             halted_streams=len(halted),
+            dead_letters=dead,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import orjson
+from pydantic_core import from_json
 
 from taskframework.errors import (
     IdempotencyConflictError,
@@ -47,8 +47,8 @@ def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:
         InvalidRequestError: if the text says no task.
     """
     try:
-        content = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        content = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
         raise InvalidRequestError("body_text", f"is not JSON ({error})", "Correct it further.") from error
     if task_type is not None:
         return task_type, content

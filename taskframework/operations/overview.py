@@ -26,7 +26,7 @@ def overview_view(overview: Overview) -> dict[str, Any]:
     """An overview as plain JSON."""
     return {
         "at": moment(overview.at),
-        "by_status": {} if overview.counts is None else dict(overview.counts.by_status),
+        "by_status": dict(overview.by_status),
         "types": [_type_view(overview, task_type) for task_type in overview.task_types],
         "is_bounded": overview.traffic.is_bounded,
         "problems": [

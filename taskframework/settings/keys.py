@@ -79,7 +79,9 @@ def advice(path: KeyPath) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
     if close := close or [known for known in names if known.endswith("." + path[-1])]:
         return f"Did you mean {close[0]}?"
-    if sections := difflib.get_close_matches(path[0], list(section_titles()), n=1, cutoff=0.75):
+    if sections := difflib.get_close_matches(path[0], list(section_titles()), n=3, cutoff=0.75):
+        if path[0] not in sections:
+            return f"Did you mean {' or '.join(sections)}?"
         below = ", ".join(known.path[1] for known in known_keys().values() if known.path[0] == sections[0])
         return f"The section {sections[0]} has: {below}."
     return f"The sections are: {', '.join(section_titles())}."

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_SECRET_PARAMETER = re.compile(r"([?&;][^=&;]*(?:password|passwd|secret|token|key)[^=&;]*=)[^&;#]*", re.IGNORECASE)
+_SECRET_PARAMETER = re.compile(
+    r"([?&;][^=&;]*(?:password|passwd|secret|token|key|authmechanismproperties)[^=&;]*=)[^&;#]*", re.IGNORECASE
+)
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")

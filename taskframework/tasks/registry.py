@@ -214,7 +214,9 @@ class TaskRegistry:
 
 
 def _is_a_base(kind: type[BackgroundTaskExecutable[Any, Any]]) -> bool:
-    return inspect.isabstract(kind) and ("task_type" not in vars(kind) or bool(kind.__subclasses__()))
+    if inspect.isabstract(kind):
+        return "task_type" not in vars(kind) or bool(kind.__subclasses__())
+    return getattr(kind, "task_type", None) is None and bool(kind.__subclasses__())
 
 
 def _instance(
@@ -235,10 +237,15 @@ def _instance(
         return executable
     try:
         return executable()
-    except TypeError as error:
+    except Exception as error:
+        if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise RegistrationError(  # the call itself, not something inside of __init__
+                f"{described(kind)} cannot be made without arguments: {error}.",
+                hint="Register an instance: framework.register(YourTask(...)).",
+            ) from error
         raise RegistrationError(
-            f"{described(kind)} cannot be made without arguments: {error}.",
-            hint="Register an instance: framework.register(YourTask(...)).",
+            f"{described(kind)} cannot be made: {type(error).__name__}: {error}.",
+            hint="Correct its __init__, or register an instance: framework.register(YourTask(...)).",
         ) from error
 
 
@@ -251,6 +258,11 @@ def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
 
 def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
     task_type = getattr(instance, "task_type", None)
+    if task_type is None:
+        raise RegistrationError(
+            f"{described(instance)} has no task_type.",
+            hint='Write task_type = "count-words" in it. Only a class that others are derived from needs none.',
+        )
     if not isinstance(task_type, str) or TASK_TYPE.fullmatch(task_type) is None:
         raise RegistrationError(
             f"{described(instance)} has task_type {task_type!r}.",

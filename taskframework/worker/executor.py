@@ -164,7 +164,7 @@ class TaskExecutorService:
             return await self._surroundings.around(functools.partial(self._execute, registration, call, limit))(context)
         except (KeyboardInterrupt, SystemExit) as error:
             # These two are not kept in the asyncio task: they would end the event loop, and the worker with it.
-            raise RuntimeError(f"the task code raised {type(error).__name__}") from error
+            raise ExecutionFailedError(classify(error, registration.executable.options.retry_on)) from error
 
     async def _execute(
         self, registration: Registration, call: Call, limit: _TimeLimit, context: TaskContext[Any]

@@ -72,6 +72,8 @@ class StoreBreaker:
         self._clock = clock
         self._deliveries = deliveries
         self.is_open = False
+        #: Whether it is open and not even a ping was answered. With a full disk writes fail, and what is there is read.
+        self.is_silent = False
         self._waiting_is_over = asyncio.Event()
         self._closed_at = -_SOON
         self._relapses = 0
@@ -104,6 +106,7 @@ class StoreBreaker:
                 await self._ping()
             except StoreError:
                 self.open(error)
+                self.is_silent = True
             else:
                 # A call that began while the store was away may fail after it is back; that was in the log already.
                 return self._clock.monotonic() - self._closed_at < _SOON
@@ -142,11 +145,18 @@ class StoreBreaker:
         first = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._relapses, 8))
         await self._clock.sleep(random.uniform(first / 2, first))
         pause = wait_random_exponential(multiplier=first, max=_LONGEST_PAUSE)
-        await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ping)
+        await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ask)
         self._closed_at = self._clock.monotonic()
         if self._is_told:
             consequence = self._consequence("consuming goes on", "were")
             logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
-        self.is_open = False
+        self.is_open = self.is_silent = False
         self._waiting_is_over.set()
         self.on_change()
+
+    async def _ask(self) -> None:
+        try:
+            await self._ping()
+        except StoreError:
+            self.is_silent = True
+            raise

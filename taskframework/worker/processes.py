@@ -59,7 +59,7 @@ class ProcessDiedError(TaskframeworkError):
 
 
 class ExecutionFailedError(TaskframeworkError):
-    """The task code failed in its process. `outcome` was made there, where the exception was."""
+    """The task code failed. `outcome` was made where the exception was: in a process, or before it ends the worker."""
 
     def __init__(self, outcome: Failed) -> None:
         super().__init__(f"{outcome.error.type}: {outcome.error.message}")

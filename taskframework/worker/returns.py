@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import Any
 
@@ -70,6 +71,10 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
 
 def storable_result(registration: Registration, value: Any) -> Json:
     """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # else Python warns of it, and names a line of ours
+        raise BadResultError(f"The code returned a {type(value).__name__}: `await` is missing before it.")
     try:
         validated = registration.result.validate_python(value)
         refuse_non_finite(registration.result.dump_python(validated, by_alias=True), "result")

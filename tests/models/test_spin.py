@@ -15,8 +15,8 @@ from tests.conftest import _unavailable
 _MODELS = Path(__file__).parent
 _ASSERTION = "assertion violated"
 _STUCK = "acceptance cycle"
-#: These verify what others verify with fewer faults. `make test` has one run for each property of a model: no code of
-#: the framework is in a model, so only a change of a model can make one fail.
+#: `make chaos` runs these, which take longest. `make test` has every mutant and a run of each model that takes seconds:
+#: no code of the framework is in a model, so only a change of a model can make one fail.
 _LONG = [pytest.mark.chaos_long]
 
 pytestmark = pytest.mark.timeout(900)  # a few seconds alone; millions of states take their time on a crowded machine
@@ -72,14 +72,9 @@ RUNS = [
     Run("parent_reports", "-DREPLAYS=0"),
     Run("parent_reports", "-DREPLAYS=0", "ended"),
     Run("parent_reports", "-DCRASHES=0 -DREPLAYS=0", "reported"),
-    Run("batch_seal"),
     Run("batch_seal", "-DFAULTS=0", "ended"),
-    Run("batch_seal", "-DFAULTS=0", "cleared"),
     Run("versions"),
-    Run("versions", "-DREPLAY"),
-    Run("versions", liveness="settled"),
     Run("debounce"),
-    Run("debounce", "-DCRASHES=0", "begun"),
     Run("slots", "-DCRASHES=0 -DLOSSES=0 -DRENEWALS=0"),
     Run("slots", "-DLIVENESS -DCRASHES=0 -DLOSSES=0 -DRENEWALS=0", "ended"),
     Run("stream_turns", "-DREPLAYS=0"),
@@ -90,6 +85,11 @@ RUNS = [
     Run("task", "-DREPLAY -DFAULTS=0"),
     Run("task", "-DCANCEL -DRELEASE -DMAX_ATTEMPTS=1", "live"),
     Run("task", "-DREPLAY -DFAULTS=0 -DMAX_ATTEMPTS=1", "live"),
+    Run("batch_seal", "-DFAULTS=0", "cleared", marks=_LONG),
+    Run("versions", "-DREPLAY", marks=_LONG),
+    Run("versions", liveness="settled", marks=_LONG),
+    Run("debounce", "-DCRASHES=0", "begun", marks=_LONG),
+    Run("batch_seal", marks=_LONG),
     Run("parent_reports", "-DCRASHES=0", marks=_LONG),
     Run("parent_reports", "-DCRASHES=0", "ended", marks=_LONG),
     Run("slots", "-DLOSSES=0 -DRENEWALS=0 -DUNSURE=0", marks=_LONG),

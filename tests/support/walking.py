@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from taskframework import load_settings
 from taskframework.api.views import TaskView
 from taskframework.brokers.base import ExternalMessage
 from taskframework.events.external import SINGLE, read_events
-from tests.support.command import Started, start_program
+from tests.support.command import Started, start_command, start_program
 from tests.support.pages import Kind, Step, steps_of
 from tests.support.process import ServerFailed, wait_until
 
@@ -37,9 +38,10 @@ _READY = re.compile(
 #: Not the traceback of a task's code, which is a part of a log line. Other systems' workers print it as it is.
 _CRASH = re.compile(r"^Traceback", re.MULTILINE)
 _OTHERS = ("arq", "celery", "dramatiq", "taskiq")
-#: What a shell knows is kept from one command to the next: variables and where it is.
-_BEFORE = 'set -a; [ -e "$STATE" ] && . "$STATE"; cd "${HERE:-.}"\n'
-_AFTER = '\ncode=$?; HERE=$PWD; export -p > "$STATE"; exit $code\n'
+#: What a shell knows is kept from one command to the next: variables, and with them where it is.
+_BEFORE, _AFTER = "set -a\n", '\ncode=$?; env -0 > "$STATE"; exit $code\n'
+#: A command of ours in which nothing means anything to a shell: words, quoted or not, and a comment.
+_PLAIN = re.compile(r"""taskframework(?:\s+(?:'[^']*'|"[^"$`\\]*"|[\w@%+=:,./-])+)*\s*(?:\s\#.*)?""")
 
 
 class WalkFailed(AssertionError):  # noqa: N818 - as its neighbours in process.py
@@ -55,6 +57,8 @@ class Walk:
         folder: Path,
         environment: Mapping[str, str],
         elsewhere: Mapping[str, str] = MappingProxyType({}),
+        *,
+        forks: bool = False,
     ) -> None:
         """Begin.
 
@@ -63,11 +67,14 @@ class Walk:
             folder: where the reader works; what is there was there before.
             environment: of every command, whole.
             elsewhere: addresses of the page, and where that is in this test.
+            forks: our commands are forked from a process that has read the code, where no shell is needed for them.
         """
         self._page = page
         self._folder = folder
-        self._environment = {**environment, "STATE": str(folder.parent / f"{folder.name}.state")}
+        self._state = folder.parent / f"{folder.name}.state"
+        self._environment = {**environment, "STATE": str(self._state), "PWD": str(folder)}
         self._elsewhere = elsewhere
+        self._forks = forks
         self._last_ids: dict[str, str] = {}
         self._going: list[tuple[Step, Started]] = []
 
@@ -141,13 +148,14 @@ class Walk:
 
     def _type(self, step: Step) -> str:
         """Run a command to its end and return what it printed."""
-        started = start_program(
-            ["bash", "-c", _BEFORE + self._here(step.text) + _AFTER], self._folder, self._environment
-        )
+        started = self._started(step, _AFTER)
         try:
             code = started.wait(timeout=_SECONDS)
         finally:
             started.kill()
+        if self._state.exists():
+            known = self._state.read_text().removesuffix("\0").split("\0")
+            self._environment = dict(variable.split("=", 1) for variable in known)
         if code != step.exit_code:
             raise WalkFailed(f"exit code {code}, not {step.exit_code}\n{_said(started)}")
         for placeholder, pattern in _PLACEHOLDERS.items():
@@ -157,10 +165,15 @@ class Walk:
 
     def _start(self, step: Step) -> None:
         """Begin what goes on in a terminal of its own, and wait until it serves or listens."""
-        command = ["bash", "-c", f"{_BEFORE}{self._here(step.text)}"]
-        started = start_program(command, self._folder, self._environment)
+        started = self._started(step)
         self._going.append((step, started))
         self._wait(started, lambda: _READY.search(_said(started)) is not None, "it serves or listens")
+
+    def _started(self, step: Step, after: str = "") -> Started:
+        text, folder = self._here(step.text), Path(self._environment["PWD"])
+        if self._forks and _PLAIN.fullmatch(text.strip()):
+            return start_command(shlex.split(text, comments=True)[1:], folder, self._environment)
+        return start_program(["bash", "-c", f"{_BEFORE}{text}{after}"], folder, self._environment)
 
     @staticmethod
     def _wait(started: Started, true: Callable[[], bool], what: str) -> None:

@@ -40,3 +40,12 @@ def test_a_server_that_says_nothing_is_named(query: str) -> None:
         ):
             client.admin.command("ping")
     assert told.value.message == f"MongoDB: no answer from 127.0.0.1:{port}."
+
+
+def test_members_that_are_away_are_no_wrong_names() -> None:
+    said = "Could not reach any servers in [('127.0.0.1', 27017), ('db', 2)]. "
+    said += "Replica set is configured with internal hostnames or IPs?"
+    with pytest.raises(StoreUnavailableError) as told, driver_errors():
+        raise ServerSelectionTimeoutError(f"{said}, Timeout: 10.0s, Topology Description: ...")
+    named = "127.0.0.1:27017, db:2"
+    assert told.value.message == f"MongoDB: no answer from {named}, as the replica set names its members."

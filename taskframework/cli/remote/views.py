@@ -104,7 +104,7 @@ def overview_of(view: View) -> ToldOverview:
     lanes = {(each["task_type"], Priority.NORMAL): _type_of(each) for each in types}
     return ToldOverview(
         Traffic(at, lanes, view["is_bounded"]),
-        TaskCounts(at, view["by_status"]),
+        TaskCounts(at, view["by_status"], dead_letters=view["dead_letters"]),
         tuple(each["task_type"] for each in types),
         {each["task_type"]: Pause(each["task_type"], "", at) for each in types if each["is_paused"]},
         workers=(),

@@ -21,6 +21,9 @@ AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_
 #: Where the part of a message ends that people need; the drivers append the topology and the whole reply.
 _AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
 #: What they say where nobody has answered at all, which names no server; the topology behind it does.
+#: What they say where the replica set names its members otherwise than the address does; they take that for the cause.
+_NO_MEMBER = re.compile(r"Could not reach any servers in \[(.*?)\]\. Replica set is configured")
+_MEMBER = re.compile(r"\('([^']+)', (\d+)\)")
 _NOBODY_ANSWERED = re.compile(r"No (replica set members|servers) found yet")
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 _NOT_ALLOWED = frozenset({13, 18})
@@ -76,6 +79,9 @@ def refusal(entry: Mapping[str, Any]) -> StoreError:
 def _reason_of(text: str) -> str:
     if _NOBODY_ANSWERED.match(text) and (servers := _SERVER.findall(text)):
         return f"no answer from {', '.join(f'{host}:{port}' for host, port in servers)}"[:300]
+    if members := _NO_MEMBER.match(text):
+        named = ", ".join(f"{host}:{port}" for host, port in _MEMBER.findall(members[1]))
+        return f"no answer from {named}, as the replica set names its members"[:300]
     return redacted(_AFTER_THE_REASON.split(text, maxsplit=1)[0][:300]).rstrip(".")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from taskframework import Settings, TaskFramework
 from taskframework.api.codes import CODES
 from taskframework.api.openapi import DocumentedApi
 from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError, TaskframeworkError
+from taskframework.testing.eventually import eventually
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
 
 SECRET = "mongodb://user:secret@host/db"
@@ -105,6 +107,30 @@ async def test_the_store_away_is_503_with_a_time_to_come_back(api: Api, monkeypa
         problem_of(answer, 503, "store_unavailable")
         assert answer.headers["retry-after"] == "5"
         assert SECRET not in answer.text
+
+
+async def test_a_store_that_is_known_to_be_silent_is_not_asked(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not answered waits for as long as the driver does, which is longer than most clients wait."""
+
+    async def away() -> None:
+        raise StoreUnavailableError
+
+    async def silent(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    breaker, store = api.framework.process.breaker, api.framework.services.store
+    with monkeypatch.context() as patch:
+        patch.setattr(breaker, "_ping", away)
+        for name in ("insert", "get", "list_tasks", "read_records"):
+            patch.setattr(store, name, silent)
+        assert await breaker.is_away(StoreUnavailableError("gone"))
+        async with asyncio.timeout(20):
+            for answer in [await api.get(TASKS), await api.post(TASKS, json=COUNT_WORDS), await api.get("/api/v1/me")]:
+                problem_of(answer, 503, "store_unavailable")
+                assert answer.headers["retry-after"] == "5"
+            assert (await api.get("/healthz")).status_code == 200
+    await eventually(lambda: not breaker.is_open)
+    assert (await api.get(TASKS)).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema_rs  # noqa: F401 - read before it is first needed
 import pytest
 
+import taskframework.wiring.process  # noqa: F401 - as before
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
 from tests.unit.cli.conftest import Cli
@@ -110,8 +111,19 @@ def test_parameters_that_are_a_file_are_told_from_wrong_json(cli: Cli, folder: P
     (folder / "you.json").write_text('"you"')
     submit = ("submit", "greets", "--app", "greeting")
     assert "To read the file, write @you.json." in " ".join(cli(*submit, "you.json").err.replace("│", " ").split())
-    assert "Quote it for the shell" in cli(*submit, "me.json").err
+    assert "Quote it for the shell" in " ".join(cli(*submit, "me.json").err.replace("│", " ").split())
     assert cli(*submit, "@you.json").code == 0
+
+
+@pytest.mark.parametrize("number", [2**64, 10**30, -(2**64)])
+def test_a_whole_number_that_no_store_keeps_is_refused_and_not_rounded(cli: Cli, folder: Path, number: int) -> None:
+    (folder / "keeping.py").write_text(
+        "from typing import Any\nfrom taskframework import task\n\n"
+        "@task('keeps')\ndef keeps(parameters: Any) -> Any:\n    return parameters\n"
+    )
+    done = cli("submit", "keeps", f'{{"a": [{number}]}}', "--app", "keeping")
+    assert (done.code, done.out) == (1, "")
+    assert "more than 64" in done.err
 
 
 def test_submissions_of_a_key_share_a_task(cli: Cli) -> None:

@@ -103,3 +103,19 @@ def test_a_lost_worker_runs_nothing() -> None:
     overview = replace(WELL, workers=(LOST,))
     assert [problem.code for problem in overview.problems()] == ["no_worker", "worker_lost"]
     assert overview.live_workers == ()
+
+
+def test_what_runs_or_is_retried_is_told_as_it_is_now_unless_it_is_too_much() -> None:
+    lanes = {
+        ("charge", Priority.NORMAL): LaneTraffic(running=2, retrying=1),
+        ("send", Priority.LOW): LaneTraffic(running=1, retrying=4),
+    }
+    seen = replace(WELL, traffic=Traffic(NOW, lanes, is_bounded=False))
+    assert seen.by_status == {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3, "RUNNING": 3, "RETRYING": 5}
+    bounded = replace(WELL, traffic=Traffic(NOW, lanes, is_bounded=True))
+    assert bounded.by_status == {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3}
+
+
+def test_discarded_tasks_are_no_dead_letters() -> None:
+    counts = TaskCounts(NOW, {"FAILED": 2, "DEAD_LETTER": 3}, dead_letters=1)
+    assert (WELL.dead_letters, replace(WELL, counts=counts).dead_letters) == (5, 1)

@@ -11,6 +11,8 @@ import pytest
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.counts import TaskCounts
+from taskframework.model.interventions import Discard
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.observability import counting
 from taskframework.observability.counting import TaskCounter
@@ -94,7 +96,29 @@ async def test_one_process_counts_and_all_show_the_same(
     assert [(await process.queued(), process.shown[-1].undriven) for process in processes] == [(2, 1)] * 3
 
 
-@pytest.mark.parametrize(("cost", "use"), [(0.001, 5), (0.3, 150), (60, 900)])
+async def test_a_dead_letter_that_was_discarded_is_none_any_more(store: CountedStore) -> None:
+    for _ in range(3):
+        failed = new_task(now=store.now(), status=TaskStatus.FAILED, finished_at=store.now(), next_dispatch_at=None)
+        await insert_one(store, failed)
+    assert await store.apply(Discard(failed.task_id, EVERYONE, "ann", "of a test"))
+    process = Process(store)
+    await process.queued()
+    assert (process.shown[-1].by_status["FAILED"], process.shown[-1].dead_letters) == (3, 2)
+
+
+async def test_dead_letters_that_are_too_many_are_not_looked_at_each(
+    store: CountedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_MOST_DEAD", 1)
+    for _ in range(2):
+        failed = new_task(now=store.now(), status=TaskStatus.FAILED, finished_at=store.now(), next_dispatch_at=None)
+        await insert_one(store, failed)
+    process = Process(store)
+    await process.queued()
+    assert process.shown[-1].dead_letters is None
+
+
+@pytest.mark.parametrize(("cost", "use"), [(0.001, 5), (0.3, 30), (60, 60)])
 async def test_counts_that_cost_much_are_used_for_long(
     store: CountedStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, cost: float, use: float
 ) -> None:

@@ -244,6 +244,25 @@ async def test_live_tasks_are_cancelled_wherever_they_are(stage: Stage) -> None:
     assert (asked.by, asked.reason) == ("ada", "mended")
 
 
+async def test_what_is_submitted_after_it_began_is_not_cancelled(stage: Stage, clock: FakeClock) -> None:
+    before = await put(stage.store, task_type="mail")
+    replay = await stage.begin(Action.CANCEL, task_type="mail", created_before=stage.store.now() + DAY)
+    clock.advance(0.001)
+    after = await put(stage.store, task_type="mail")
+    replay = await stage.look(replay)
+    statuses = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in (before, after)]
+    assert (replay.done, statuses) == (1, [TaskStatus.CANCELLED, TaskStatus.QUEUED])
+
+
+async def test_what_somebody_else_did_first_is_told_as_left_out(stage: Stage) -> None:
+    first, *_ = await stage.dead(3)
+    replay = await stage.begin()
+    await stage.tasks.retry(first.task_id, EVERYONE, by="bob", reason=None)
+    assert replay.left_out == 0
+    replay = await stage.look(replay)
+    assert (replay.status, replay.total, replay.done, replay.left_out) == (ReplayStatus.DONE, 3, 2, 1)
+
+
 async def test_failed_and_dead_tasks_are_retried_and_cancelled_ones_if_they_are_asked_for(stage: Stage) -> None:
     await stage.dead(2)
     await put_final(stage.store, TaskStatus.DEAD_LETTER)

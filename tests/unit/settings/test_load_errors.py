@@ -17,7 +17,11 @@ from tests.unit.settings.conftest import Load, Refusal
         ("broker:\n  delya: auto\n", "broker.delya (application.yml:2) is not a setting. Did you mean broker.delay?"),
         (
             "brokre:\n  url: embedded://\n",
-            "brokre (application.yml:1) is not a setting. The section broker has: url, ca_file",
+            "brokre (application.yml:1) is not a setting. Did you mean broker?",
+        ),
+        (
+            "borker:\n  url: embedded://\n",
+            "borker (application.yml:1) is not a setting. Did you mean worker or broker?",
         ),
         ("port: 8000\n", "port (application.yml:1) is not a setting. Did you mean api.port?"),
         (

@@ -112,6 +112,10 @@ def test_other_store_addresses_are_refused_with_the_right_form(url: str, next_st
             "mongodb://h/db?tlsCertificateKeyFilePassword=secret&w=1",
             "mongodb://h/db?tlsCertificateKeyFilePassword=***&w=1",
         ),
+        (
+            "mongodb://h/db?authMechanismProperties=AWS_SESSION_TOKEN:secret&w=1",
+            "mongodb://h/db?authMechanismProperties=***&w=1",
+        ),
         ("user:secret@host", "user:***@host"),
         ("amqp://user@host", "amqp://user@host"),
         ("amqp://host:5672", "amqp://host:5672"),

@@ -84,6 +84,21 @@ class NeedsArguments(BackgroundTaskExecutable[int, int]):
         return context.parameters * self.factor
 
 
+class Refuses(BackgroundTaskExecutable[int, int]):
+    task_type = "refuses"
+
+    def __init__(self) -> None:
+        raise TypeError("no config")
+
+    def execute(self, context: TaskContext[int]) -> int:
+        return 0
+
+
+class FailsToBegin(Refuses):
+    def __init__(self) -> None:
+        raise RuntimeError("no config")
+
+
 def named(name: Any) -> type[BackgroundTaskExecutable[int, int]]:
     class Named(BackgroundTaskExecutable[int, int]):
         task_type = name
@@ -109,7 +124,9 @@ def named(name: Any) -> type[BackgroundTaskExecutable[int, int]]:
         (named(""), "lower-case"),
         (named("a" * 101), "at most 100"),
         (named("mail.high"), "ends like a lane"),
-        (named(None), "lower-case"),
+        (named(None), "has no task_type"),
+        (Refuses, r"test_declaring\.py, line \d+\) cannot be made: TypeError: no config"),
+        (FailsToBegin, r"cannot be made: RuntimeError: no config.*"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value))[:30],
 )

@@ -119,7 +119,8 @@ def test_what_shows_only_when_it_is_registered_has_the_line_too() -> None:
     async def in_process(parameters: int) -> int:
         return parameters
 
-    for wrong in (named, in_process):
+    wrongs: list[Any] = [named, in_process]
+    for wrong in wrongs:
         line = wrong.__wrapped__.__code__.co_firstlineno
         with pytest.raises(RegistrationError, match=rf"test_function\.py, line {line}\)"):
             TaskRegistry().register(wrong)

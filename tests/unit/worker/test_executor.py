@@ -113,6 +113,21 @@ async def test_a_result_that_cannot_be_stored_is_told_once(
     assert failure(await execute(executor, code)).error.message.startswith(said)
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_a_forgotten_await_is_told_as_such(executor: TaskExecutorService, is_plain: bool) -> None:
+    async def asked() -> str:
+        return "a"
+
+    def plain(context: TaskContext[Any]) -> Any:
+        return asked()
+
+    async def in_the_loop(context: TaskContext[Any]) -> Any:
+        return asked()
+
+    failed = failure(await execute(executor, plain if is_plain else in_the_loop))
+    assert failed.error.message == "The code returned a coroutine: `await` is missing before it."
+
+
 async def test_a_result_of_another_type_is_told_without_its_value(executor: TaskExecutorService) -> None:
     class Wrong(BackgroundTaskExecutable[Any, dict[str, int]]):
         task_type = "task"
@@ -183,6 +198,25 @@ async def test_errors_are_classified(executor: TaskExecutorService, error: BaseE
         raise error
 
     assert failure(await execute(executor, code)).retryable is retryable
+
+
+@pytest.mark.parametrize(
+    ("error", "name"), [(SystemExit("no config"), "SystemExit"), (KeyboardInterrupt("no config"), "KeyboardInterrupt")]
+)
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_what_would_end_a_program_is_told_as_it_was_raised(
+    executor: TaskExecutorService, error: BaseException, name: str, is_plain: bool
+) -> None:
+    def plain(context: TaskContext[Any]) -> None:
+        raise error
+
+    async def in_the_loop(context: TaskContext[Any]) -> None:
+        raise error
+
+    failed = failure(await execute(executor, plain if is_plain else in_the_loop)).error
+    assert (failed.type, failed.message) == (name, "no config")
+    assert failed.traceback
+    assert "taskframework/worker/" not in failed.traceback
 
 
 async def test_what_options_name_is_retryable(executor: TaskExecutorService) -> None:

@@ -96,6 +96,32 @@ async def test_a_call_that_took_too_long_does_not_make_a_store_that_answers_one_
     await breaker.stop()
 
 
+async def test_a_store_is_silent_from_the_first_ping_without_an_answer_until_the_first_with_one() -> None:
+    clock, is_there = FakeClock(), True
+
+    async def ping() -> None:
+        if not is_there:
+            raise StoreUnavailableError
+
+    breaker = StoreBreaker(ping, clock)
+    breaker.open(StoreUnavailableError("the disk is full"))
+    assert not breaker.is_silent
+    is_there = False
+    await eventually(lambda: clock.sleeping == 1)
+    clock.advance(10)
+    await eventually(lambda: breaker.is_silent)
+    is_there = True
+    await eventually(lambda: clock.sleeping == 1)
+    clock.advance(10)
+    await eventually(lambda: not breaker.is_open)
+    assert not breaker.is_silent
+
+    is_there = False
+    assert await breaker.is_away(StoreUnavailableError("gone"))
+    assert breaker.is_silent
+    await breaker.stop()
+
+
 async def test_what_fails_late_when_the_store_is_back_says_nothing_new() -> None:
     clock = FakeClock()
 
