@@ -92,6 +92,7 @@ POINTS: Mapping[str, str] = {
     "reap.after_read": "expired leases are found, nothing is written",
     "reap.after_write": "a task is taken from a dead worker, nobody was told",
     "cancel.after_write": "a cancel is stored, nobody was told and the caller has no answer",
+    "retry_now.after_write": "the next attempt of a task is due, nobody was told and the caller has no answer",
     "replay.after_write": "a finished task is queued anew, nobody was told and the caller has no answer",
     "replays.after_take": "a handful of a replay is taken, nothing of it is done",
     "replays.after_one": "some of a handful are done, the replay does not know",

@@ -200,10 +200,10 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
 @router.post(
     "/tasks/{task_id}/retry",
     status_code=202,
-    summary="Queue a finished task anew",
+    summary="Queue a finished task anew, or try one again now",
     openapi_extra=takes(RetryTask, is_optional=True),
     responses={
-        202: {"model": TaskView, "description": "Queued as a new generation, with all its attempts"},
+        202: {"model": TaskView, "description": "Queued as a new generation, or due now"},
         **refuses(
             *BODY_CODES,
             "task_not_found",
@@ -215,7 +215,10 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     },
 )
 async def retry_task(request: Request, task_id: IdInPath) -> Response:
-    """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
+    """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED: a new generation, with all its attempts.
+
+    The next attempt of one that is RETRYING is due now, with the attempts that it has left.
+    """
     body = await read(request, RetryTask, is_optional=True)
     retry, reason = framework_of(request).services.tasks.retry, reason_of(request, body.reason)
     async with await noted_if_foreign(request, "task.retry", checked_id(task_id), reason):

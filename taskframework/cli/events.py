@@ -13,6 +13,7 @@ from taskframework.cli.render import event_line
 from taskframework.events.http import EventsUnavailableError, HttpEvents
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.settings import Settings
+from taskframework.settings.urls import redacted
 from taskframework.wiring.subscriber import build_subscriber
 
 app = typer.Typer(no_args_is_help=True, help="What happens, as other programs hear it.")
@@ -48,7 +49,7 @@ async def _tail(settings: Settings, url: str | None, key: str | None, as_json: b
                 "The broker does not answer.",
                 hint="`taskframework doctor` tells more; --url listens to an API instead.",
             ) from error
-        note(f"Listening to {url or 'the broker'}. Ctrl-C ends.")
+        note(f"Listening to {redacted(url) if url else 'the broker'}. Ctrl-C ends.")
         async for event in subscriber:
             if as_json:
                 print_json_line(event.to_dict())

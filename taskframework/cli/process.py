@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from taskframework import failpoint
@@ -129,6 +130,9 @@ class Stop:
         self._main = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
+        # Of a terminal that is closed; shell and kernel may both send it, so that another one ends nothing at once.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(self.ask, signal="SIGHUP"))
 
     @property
     def came_early(self) -> bool:

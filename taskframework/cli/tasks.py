@@ -250,7 +250,10 @@ async def retry(
     reason: Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Queue a failed, dead or cancelled task anew, or all failed and dead ones that --where finds."""
+    """Queue a failed, dead or cancelled task anew, or all failed and dead ones that --where finds.
+
+    One that failed and is to be tried again later, status RETRYING, is tried again now.
+    """
     if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
         await do_with_all(
             framework,
@@ -269,7 +272,10 @@ async def retry(
     if as_json:
         print_json(public_view(task))
     else:
-        say(f"Task {task_id} is queued anew, as generation {task.generation}.")
+        if task.history[-1].type == "replayed":
+            say(f"Task {task_id} is queued anew, as generation {task.generation}.")
+        else:
+            say(f"Task {task_id} is due: its next attempt begins as soon as a worker has a free slot.")
         print_next_step(task)
 
 

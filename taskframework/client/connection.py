@@ -22,6 +22,7 @@ from taskframework.client.wire import Body, Pieces, Wire
 from taskframework.clock import in_seconds
 from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
 from taskframework.events.http import authorization
+from taskframework.settings.urls import redacted
 
 _PREFIX = "/api/v1"
 _TOO_MANY_REQUESTS = 429
@@ -115,7 +116,9 @@ def address_of(url: str) -> str:
             return url.rstrip("/")
     except httpx.InvalidURL:
         pass
-    raise ConfigurationError(f"{url!r} is no address of an API.", hint="Give one such as http://localhost:8000.")
+    raise ConfigurationError(
+        f"{redacted(url)!r} is no address of an API.", hint="Give one such as http://localhost:8000."
+    )
 
 
 class ApiConnection:
@@ -177,7 +180,7 @@ class ApiConnection:
             return response.status_code, response.json() if response.content else None
         except ValueError:
             raise ApiError(
-                f"{response.request.url} answered with something that is not JSON.",
+                f"{redacted(str(response.request.url))} answered with something that is not JSON.",
                 hint="Is there another program at this address?",
                 status=response.status_code,
             ) from None
@@ -246,7 +249,8 @@ class ApiConnection:
             if isinstance(error, _OURS):
                 raise ApiError(f"The request cannot be sent: {reason}.") from error
             hint = next((hint for words, hint in _TLS.items() if words in reason), None)
-            raise ApiUnavailableError(f"No answer from {self.url}: {reason.removesuffix('.')}.", hint=hint) from error
+            said = f"No answer from {redacted(self.url)}: {reason.removesuffix('.')}."
+            raise ApiUnavailableError(said, hint=hint) from error
 
     async def _once(self, call: Call, timeout: httpx.Timeout, streams: bool) -> httpx.Response:
         query = {name: value for name, value in call.query.items() if value is not None}

@@ -19,6 +19,7 @@ from taskframework.errors import ApiError, ApiUnavailableError, TaskframeworkErr
 from taskframework.events.external import PREFIX, SINGLE, ExternalEvent, read_events
 from taskframework.events.http import LONGEST_SILENCE, is_heartbeat, require_events
 from taskframework.model.status import TaskStatus
+from taskframework.settings.urls import redacted
 
 ValueT = TypeVar("ValueT")
 
@@ -93,7 +94,7 @@ class Following(ABC, Generic[ValueT]):
         except httpx.ReadTimeout:
             if was_silent:  # the interface sends something at once, so a proxy keeps it back
                 raise ApiError(
-                    f"{self._api.url} told nothing for {silence:g} seconds.",
+                    f"{redacted(self._api.url)} told nothing for {silence:g} seconds.",
                     hint="A proxy in between seems to hold server-sent events back; wait() does without them.",
                 ) from None
         except httpx.TransportError:
@@ -181,7 +182,8 @@ def _require_events(response: httpx.Response) -> None:
     try:
         require_events(response)
     except SSEError as error:
-        raise ApiError(f"No events at {response.request.url}: {error}.", status=response.status_code) from None
+        url = redacted(str(response.request.url))
+        raise ApiError(f"No events at {url}: {error}.", status=response.status_code) from None
 
 
 def _history_of(view: Mapping[str, Any], source: str) -> Iterator[ExternalEvent]:

@@ -27,6 +27,7 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
+from taskframework.settings.urls import redacted
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError, StreamModeError
 
 #: Exceptions that are known inside as well, with the attributes they have there.
@@ -71,12 +72,13 @@ def refusal(response: httpx.Response, about: Mapping[str, Any]) -> Taskframework
         document = None
     if isinstance(document, dict) and isinstance(document.get("code"), str):
         if document["code"] == "not_found":  # the paths below it are ours, so the address is wrong
-            document["detail"] = f"There is nothing at {response.request.url}."
+            document["detail"] = f"There is nothing at {redacted(str(response.request.url))}."
             document["hint"] = "Give the client the address of an `api` or `dev`, without /api/v1."
         return error_of(document, about)
     kind = ApiUnavailableError if response.status_code in UNAVAILABLE else ApiError
     return kind(
-        f"{response.request.url} answered {response.status_code} {response.reason_phrase}, without a reason.",
+        f"{redacted(str(response.request.url))} answered {response.status_code} {response.reason_phrase}, "
+        "without a reason.",
         hint="Is there a proxy in between, or another program at this address?",
         status=response.status_code,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage
 from taskframework.errors import BrokerUnavailableError, ConfigurationError
 from taskframework.events.external import SINGLE
+from taskframework.settings.urls import redacted
 
 if TYPE_CHECKING:
     import httpx
@@ -113,10 +114,14 @@ class HttpEvents:
                 pass
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             await self.close()
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = (str(error).splitlines() or [type(error).__name__])[0].replace(self.url, redacted(self.url))
+            hint = "Start `taskframework dev --app …` or `taskframework api --app …` there, or name its address."
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+                reason = "the API key does not count" if self._headers else "it needs an API key"
+                hint = "Give one that is allowed to read: --key KEY or TASKFRAMEWORK_KEY, in a program api_key=…."
             raise EventsUnavailableError(
-                f"No events at {self.url}: {reason}.",
-                hint="Start `taskframework dev --app …` or `taskframework api --app …` there, or name its address.",
+                f"No events at {redacted(self.url)}: {reason}.",
+                hint=hint,
             ) from None
 
     async def close(self) -> None:
@@ -159,12 +164,12 @@ class HttpEvents:
                         await self._take(sent, on_message)
             if self.is_live:
                 self.is_live = False
-                self.tell(f"The connection to {self.url} ended; trying again.")
+                self.tell(f"The connection to {redacted(self.url)} ended; trying again.")
             await asyncio.sleep(_PAUSE)
 
     async def _take(self, sent: ServerSentEvent, on_message: OnExternalMessage) -> None:
         if sent.event == "resync":
-            self.tell(f"Listening to {self.url}; events may have been missed in between.")
+            self.tell(f"Listening to {redacted(self.url)}; events may have been missed in between.")
         elif not is_heartbeat(sent):
             await _hand_over(ExternalMessage(sent.data.encode(), SINGLE, {}), on_message)
 

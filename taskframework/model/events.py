@@ -104,6 +104,10 @@ class TaskReplayedEvent(TaskEvent):
     """An operator queued a finished task anew."""
 
 
+class TaskRetryRequestedEvent(TaskEvent):
+    """A task that is to be tried again later is tried again at once, as an operator asked."""
+
+
 class TaskDiscardedEvent(TaskEvent):
     """An operator gave a dead letter up; the task stays what it is."""
 
@@ -157,6 +161,7 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
     "cancel_requested": TaskCancelRequestedEvent,
     "released": TaskReleasedEvent,
     "replayed": TaskReplayedEvent,
+    "retry_requested": TaskRetryRequestedEvent,
     "discarded": TaskDiscardedEvent,
     "unblocked": TaskUnblockedEvent,
     "skipped": TaskSkippedEvent,

@@ -74,7 +74,8 @@ def _not_before(facts: Facts) -> Cause | None:
     return Cause(
         "retry_at",
         f"{failed}{f' ({error_line(task)})' if task.error else ''}, and the next one begins at {at}.",
-        "Nothing is needed, if the cause of the error is gone by then.",
+        "Nothing is needed, if the cause of the error is gone by then. If it is gone now: "
+        f"taskframework tasks retry {task.task_id}",
         {"at": at, "attempt": task.attempts, "max_attempts": task.max_attempts, "error": error_view(task.error)},
     )
 
@@ -210,10 +211,16 @@ def _sent(facts: Facts) -> Cause | None:
     if facts.messages == 0:
         because = "Its message was taken by a worker, which has no free slot for it yet; or it was lost on the way."
     again = "" if task.next_dispatch_at is None else f" A lost one is sent again at {rfc3339(task.next_dispatch_at)}."
+    change = "It begins when a worker has a free slot for it: more workers, or more worker.concurrency, help."
+    if facts.slots is not None:  # one is free at this moment, and those before it will take it
+        change = (
+            f"It begins when its turn has come. Its concurrency limit lets {facts.slots.number} run at once, and more"
+        )
+        change += " workers help only as far as that."
     return Cause(
         "sent",
         because,
-        f"It begins when a worker has a free slot for it: more workers, or more worker.concurrency, help.{again}",
+        f"{change}{again}",
         {
             "lane": str(task.lane),
             "ahead": facts.ahead,

@@ -253,6 +253,36 @@ class Replay(Alone):
 
 
 @dataclass(frozen=True, slots=True)
+class RetryNow(Alone):
+    """A task that failed and waits for its next attempt need wait no longer. The attempts that it had count on."""
+
+    failpoint: ClassVar[str] = "retry_now.after_write"
+    task_id: str
+    scope: Scope
+    by: str
+    dispatch_after: timedelta
+    reason: str | None = None
+    #: The action on many tasks that this one belongs to.
+    replay_id: str | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the history says of it."""
+        optional = {"reason": self.reason, "replay_id": self.replay_id}
+        return {"by": self.by} | {name: value for name, value in optional.items() if value is not None}
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.status is not TaskStatus.RETRYING
+            or task.not_before <= now  # a new message would only overtake the one that is on its way
+            or not self.scope.covers(task.user_id)
+        ):
+            return None
+        due = claimable_at(task, TaskStatus.RETRYING, now, self.dispatch_after)
+        return with_event(due, "retry_requested", now, data=self.told)
+
+
+@dataclass(frozen=True, slots=True)
 class Discard(Alone):
     """A dead letter is given up: lists leave it out. Its status stays, and it can still be replayed by its id."""
 

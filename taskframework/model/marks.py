@@ -254,6 +254,19 @@ class CascadeAgain:
         return None if task.subtasks is None or _is_waiting(task) else task.evolve(cascade_at=now)
 
 
+@dataclass(frozen=True, slots=True)
+class CountAgain:
+    """A sub-task has come back to life: a count that was begun before does not see it, and must not end the parent."""
+
+    task_id: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.subtasks is None or not _is_waiting(task):
+            return None
+        anew = replace(task.subtasks, report_serial=task.subtasks.report_serial + 1)
+        return task.evolve(subtasks=anew, check_at=now)
+
+
 def _is_waiting(parent: Task) -> bool:
     """Whether it waits for its newest round of sub-tasks."""
     return parent.status is TaskStatus.WAITING and parent.subtasks is not None and parent.subtasks.is_awaited

@@ -32,8 +32,9 @@ ProblemCode = Literal[
 _FAILING = 0.5
 #: Fewer tasks of a type that wait for another attempt are usual.
 _MANY_RETRYING = 10
-#: A type is behind if its first task has waited longer than this, and what waits does not become less.
-_BEHIND = timedelta(minutes=5)
+#: A type is behind if its first task has waited longer than this, and what waits does not become less, or so slowly
+#: that it takes longer than half an hour.
+_BEHIND, _SLOWLY = timedelta(minutes=5), timedelta(minutes=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +147,26 @@ class Overview:
         for task_type, seen in types:
             if seen.retrying >= _MANY_RETRYING and seen.retrying > _completed_lately(seen):
                 what = f"{seen.retrying:,}{more} tasks of {task_type} failed and will be tried again"
-                text = f"{what}: taskframework tasks list --type {task_type} --status retrying"
+                text = (
+                    f"{what}: taskframework tasks list --type {task_type} --status retrying. Once the cause is gone: "
+                )
+                text += f"taskframework tasks retry --where type={task_type} --where status=retrying"
                 yield Problem("retrying", text, task_type)
         for task_type, seen in types:
             since = seen.oldest_waiting_at
             if since is None or task_type in self.pauses or not self.runs(task_type):
                 continue
-            if self.at - since > _BEHIND and seen.submitted_per_second >= seen.finished_per_second:
+            if self.at - since > _BEHIND and _is_slow(seen):
                 rates = f"{seen.submitted_per_second:.3g} a second come, {seen.finished_per_second:.3g} end"
                 text = f"Of {task_type} {self.told_waiting(task_type)}, the first since {rfc3339(since)}; {rates}"
                 text = f"{text}: start more workers, or look what holds one of them: taskframework tasks explain ID"
                 yield Problem("behind", text, task_type)
+
+
+def _is_slow(seen: LaneTraffic) -> bool:
+    """Whether what waits becomes no less, or not within a reasonable time."""
+    gain = seen.finished_per_second - seen.submitted_per_second
+    return gain <= 0 or seen.waiting / gain > _SLOWLY.total_seconds()
 
 
 def _completed_lately(seen: LaneTraffic) -> float:

@@ -192,7 +192,7 @@ _CANCELLED_IN_ORDER = (
 
 def possible_statuses(action: Action) -> tuple[TaskStatus, ...]:
     """The statuses of the tasks with which it can be done."""
-    possible = {Action.CANCEL: LIVE, Action.RETRY: REPLAYABLE}.get(action, DEAD)
+    possible = {Action.CANCEL: LIVE, Action.RETRY: REPLAYABLE | {TaskStatus.RETRYING}}.get(action, DEAD)
     return tuple(status for status in TaskStatus if status in possible)
 
 
@@ -238,11 +238,9 @@ def is_done_before(replay: ManyReplay, task: Task) -> bool:
 
 
 def was_replayed(task: Task, replay_id: str) -> bool:
-    """Whether a task was queued anew by this action."""
-    return any(
-        entry.type == "replayed" and isinstance(entry.data, dict) and entry.data.get("replay_id") == replay_id
-        for entry in task.history
-    )
+    """Whether a task was queued anew by this action, or its next attempt made due."""
+    asked = (entry.data for entry in task.history if entry.type in ("replayed", "retry_requested"))
+    return any(isinstance(data, dict) and data.get("replay_id") == replay_id for data in asked)
 
 
 def may_be_done(replay: ManyReplay, task: Task) -> bool:

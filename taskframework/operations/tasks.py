@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any
 
 from taskframework.errors import (
@@ -12,7 +13,8 @@ from taskframework.errors import (
     TransitionRefusedError,
 )
 from taskframework.limits.versions import read_newest
-from taskframework.model.interventions import Cancel, Discard, Edited, Replay
+from taskframework.model.interventions import Cancel, Discard, Edited, Replay, RetryNow
+from taskframework.model.marks import CountAgain
 from taskframework.model.message import rfc3339
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
@@ -90,6 +92,8 @@ class TaskOperations:
     ) -> Task:
         """Queue a failed, dead or cancelled task anew, as a new generation with its whole budget.
 
+        Of one that is to be tried again (RETRYING) the next attempt is due now; if it is already, nothing changes.
+
         A sub-task of a parent that waits counts again; one of a parent that is over is refused.
 
         Args:
@@ -110,6 +114,8 @@ class TaskOperations:
             ParentFinishedError: if its parent is over and is not to be reopened.
         """
         task = await self.check_retry(task_id, scope, reopen=reopen)
+        if task.status is TaskStatus.RETRYING and edited is None:
+            return await self._retry_now(task, RetryNow(task_id, scope, by, self._dispatch_after, reason, replay_id))
         if revision not in (None, task.revision):
             raise _not_retried(task)
         if reopen:
@@ -118,9 +124,18 @@ class TaskOperations:
         replayed = await self._moves.make(replay)
         if replayed is None:
             raise _not_retried(await self.get(task_id, scope))
-        if reopen:  # a late count of the failure may have ended the parent again, just before the replay
+        if reopen:  # a count that was begun before the replay may end the parent again, or may have done it
+            await self._store.mark(*(CountAgain(parent.task_id) for parent in await self._parents(replayed, scope)))
             await self._reopen_parents(replayed, scope, by)
         return replayed
+
+    async def _retry_now(self, task: Task, request: RetryNow) -> Task:
+        if (due := await self._moves.make(request)) is not None:
+            return due
+        present = await self.get(task.task_id, request.scope)
+        if present.status is not TaskStatus.RETRYING and present.attempts == task.attempts:
+            raise _not_retried(present)  # it is cancelled, or over
+        return present
 
     async def discard(self, task_id: str, scope: Scope, *, by: str, reason: str | None) -> Task:
         """Give a dead letter up. The task stays what it is and can still be retried by its id.
@@ -145,6 +160,8 @@ class TaskOperations:
             TaskframeworkError: as `retry`.
         """
         task = await self.get(task_id, scope)
+        if task.status is TaskStatus.RETRYING:
+            return task
         if task.batch is not None or task.status not in REPLAYABLE or task.cascade_at is not None:
             raise _not_retried(task)
         await self._check_version(task)
@@ -226,18 +243,22 @@ class TaskOperations:
             refusal.hint = f"Nothing is to be done: task {newest.task_id}, version {newest.version}, has replaced it."
             raise refusal
 
-    async def _finished_parents(self, task: Task, scope: Scope) -> list[Task]:
-        """The parents above a sub-task that are over, up to the first that is not."""
-        finished: list[Task] = []
+    async def _parents(self, task: Task, scope: Scope) -> list[Task]:
+        """The parents above a sub-task, the nearest first."""
+        found: list[Task] = []
         link = task.parent
         while link is not None:
             parent = await self._store.get(link.task_id, scope)
             # A parent that began anew does not wait for the sub-tasks of its earlier generations.
-            if parent is None or parent.generation != link.generation or not parent.status.is_final:
+            if parent is None or parent.generation != link.generation:
                 break
-            finished.append(parent)
+            found.append(parent)
             link = parent.parent
-        return finished
+        return found
+
+    async def _finished_parents(self, task: Task, scope: Scope) -> list[Task]:
+        """The parents above a sub-task that are over, up to the first that is not."""
+        return list(takewhile(lambda parent: parent.status.is_final, await self._parents(task, scope)))
 
     async def _reopen_parents(self, task: Task, scope: Scope, by: str) -> None:
         """See to it that the parents above a sub-task wait; the highest first, so that none ends early."""
@@ -254,7 +275,7 @@ class TaskOperations:
 def _not_retried(task: Task) -> TransitionRefusedError:
     """Why a task cannot be queued anew."""
     name = task.task_id
-    refusal = TransitionRefusedError(name, "retried", task.status, _names(REPLAYABLE))
+    refusal = TransitionRefusedError(name, "retried", task.status, _names(REPLAYABLE | {TaskStatus.RETRYING}))
     if task.batch is not None:
         refusal.message = f"Task {name} is a batch, which has nothing to execute itself."
         refusal.hint = (

@@ -18,6 +18,7 @@ from taskframework.model.events import (
     TaskReplayedEvent,
     TaskResumedEvent,
     TaskRetryingEvent,
+    TaskRetryRequestedEvent,
     TaskSealedEvent,
     TaskSubmittedEvent,
     TaskUnblockedEvent,
@@ -39,6 +40,7 @@ def register_listeners(process: ProcessServices) -> None:
             TaskRetryingEvent,
             TaskReleasedEvent,
             TaskReplayedEvent,
+            TaskRetryRequestedEvent,
             TaskResumedEvent,
             TaskUnblockedEvent,
         ):

@@ -147,8 +147,8 @@ class TaskExecutorService:
     ) -> Outcome:
         try:
             return outcome_of(registration, Call.of(attempt.task), run.result(), subtasks)
-        except asyncio.CancelledError:
-            return _stopped(attempt)
+        except asyncio.CancelledError as error:
+            return _stopped(attempt, error)
         except BadResultError as error:
             return Failed(describe(error, False, "bad_result"), False)
         except ExecutionFailedError as error:
@@ -245,7 +245,7 @@ def _parameters(registration: Registration, task: Task) -> Any:
     return registration.validate_parameters(task.parameters)
 
 
-def _stopped(attempt: RunningAttempt) -> Outcome:
+def _stopped(attempt: RunningAttempt, cancelled: asyncio.CancelledError | None = None) -> Outcome:
     match attempt.stop_reason:
         case StopReason.RELEASED | StopReason.LEASE_LOST:
             return Released()
@@ -253,8 +253,11 @@ def _stopped(attempt: RunningAttempt) -> Outcome:
             by_deadline = attempt.cancel is not None and attempt.cancel.by == BY_DEADLINE
             error = AttemptCancelledError(DEADLINE_PASSED if by_deadline else None)
             return Failed(describe(error, False, "deadline" if by_deadline else "cancelled"), False)
-        case None:  # the code cancelled itself
-            return Failed(describe(RuntimeError("the task code cancelled itself"), False), False)
+        case None:  # the code cancelled itself, or awaited something that was cancelled
+            own = RuntimeError("the task code cancelled itself")
+            return Failed(
+                describe(own.with_traceback(None if cancelled is None else cancelled.__traceback__), False), False
+            )
 
 
 def _timed_out(seconds: float) -> Failed:

@@ -39,7 +39,7 @@ from taskframework.worker.questions import OutcomesAfter, Question
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
 #: Signals that only the parent handles, which then tells us. Here they get a handler that does nothing, since programs
 #: that task code starts would inherit SIG_IGN.
-PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORMATTER = logging.Formatter()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.command import Folder, Started
+from tests.support.command import Folder, Started, environment_with, start_program
 from tests.support.process import wait_until
 
 DEV = ("dev", "--app", "program", "--port", "0")
@@ -206,6 +206,31 @@ def test_a_program_that_only_submits_runs_beside_it(folder: Folder, dev: Started
     result, refusal = done.stdout.splitlines()
     assert result == "2"
     assert "`worker=False`" in refusal, "whoever only wants to submit is told how"
+
+
+def test_who_closes_the_terminal_stops_it_in_order_though_that_is_said_twice(folder: Folder, dev: Started) -> None:
+    task_id = running_task(folder, dev, 2)
+    dev.send(signal.SIGHUP)
+    dev.event("stopping")
+    assert dev.end(signal.SIGHUP) == 0
+    assert folder.json("tasks", "show", task_id)["status"] == "COMPLETED"
+
+
+def test_under_nohup_it_outlives_the_terminal(folder: Folder) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        command = [sys.executable, "-m", "taskframework", *DEV]
+        dev = start_program(command, folder.path, environment_with({}))
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        dev.event("ready")
+        dev.send(signal.SIGHUP)
+        assert folder.run("submit", "count-words", '{"text": "a b"}', "--wait").returncode == 0
+        assert dev.is_alive
+        assert dev.end() == 0
+    finally:
+        dev.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -206,6 +206,15 @@ async def queues_anew(stage: Stage) -> AsyncIterator[None]:
     assert await stage.post(f"/tasks/{task_id}/retry") in (202, 409)
 
 
+async def need_not_wait(stage: Stage) -> AsyncIterator[None]:
+    """It failed, and was to be tried again in an hour; asked twice, it is tried once."""
+    later = stage.store.now() + _HOUR
+    task = await stage.plant(status=TaskStatus.RETRYING, attempts=1, not_before=later, next_dispatch_at=later)
+    await stage.post(f"/tasks/{task.task_id}/retry")
+    yield
+    assert await stage.post(f"/tasks/{task.task_id}/retry") in (202, 409)
+
+
 async def gives_up(stage: Stage) -> AsyncIterator[None]:
     stage.expected = "FAILED"
     await stage.submit(is_broken=True)
@@ -507,6 +516,7 @@ SCENARIOS = (
     Scenario("replays.after_one", replays_many, "front", is_alone=True),
     Scenario("replays.before_settle", replays_many, "front", is_alone=True),
     Scenario("discard.after_write", gives_up, "front"),
+    Scenario("retry_now.after_write", need_not_wait, "front"),
     Scenario("replay.after_write", queues_anew, "front"),
     Scenario("replay.reply", queues_anew, "front"),
     Scenario("queue_timeout.after_write", waits_for_too_long, "front", is_alone=True),

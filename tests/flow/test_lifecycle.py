@@ -67,6 +67,27 @@ async def test_a_retryable_failure_is_repeated_not_before_its_delay(run: Run) ->
     assert task.error is None, "a success leaves no error"
 
 
+async def test_a_retry_that_an_operator_asks_for_need_not_wait_and_is_made_once(run: Run) -> None:
+    async with run() as framework:
+        handle = await framework.submit("flaky", {"succeed_at": 2, "delay": 3600})
+
+        async def is_retried() -> bool:
+            return (await handle.task()).status is TaskStatus.RETRYING
+
+        await eventually(is_retried)
+        tasks = framework.services.tasks
+        asked = [tasks.retry(handle.task_id, EVERYONE, by="ada", reason="the provider is back") for _ in range(3)]
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        assert any(isinstance(task, Task) for task in done)
+        assert all(isinstance(it, (Task, TransitionRefusedError)) for it in done), "refused once it runs"
+        assert await handle.result(timeout=20) == 2
+        task = await handle.task()
+    told = [("submitted", 0), ("started", 1), ("retrying", 1), ("retry_requested", 1), ("started", 2), ("completed", 2)]
+    assert story(task) == told
+    assert task.history[3].data == {"by": "ada", "reason": "the provider is back"}
+    assert (task.generation, task.attempts) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("task_type", "parameters", "status", "code", "attempts"),
     [

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from taskframework.model.debounce import ReplaceParameters
-from taskframework.model.interventions import Cancel, Discard, Edited, Postpone, Replay
+from taskframework.model.interventions import Cancel, Discard, Edited, Postpone, Replay, RetryNow
 from taskframework.model.marks import ForgetDispatch, MakeDue
 from taskframework.model.options import Debounce, StartLimit, start_by
 from taskframework.model.outcome import describe
@@ -233,7 +233,7 @@ async def cancel(world: World) -> bool:
 
 
 async def replay(world: World) -> bool:
-    """An operator queues a task anew, from a list that may be old."""
+    """An operator queues a task anew, or has it tried again now, from a list that may be old."""
     if not world.task_ids:
         return False
     chance, task = world.chance, await world.any_task()
@@ -242,7 +242,10 @@ async def replay(world: World) -> bool:
     revision = chance.pick((None, task.revision, task.revision, task.revision - 1))
     scope = chance.pick((EVERYONE, EVERYONE, ALICE, BOB))
     edited = chance.pick((None, None, Edited({"n": 2}, "another hash")))
-    await world.ring(await world.store.apply(Replay(task.task_id, scope, "operator", REDISPATCH, revision, edited)))
+    request: Transition = Replay(task.task_id, scope, "operator", REDISPATCH, revision, edited)
+    if task.status is TaskStatus.RETRYING and edited is None:
+        request = RetryNow(task.task_id, scope, "operator", REDISPATCH)
+    await world.ring(await world.store.apply(request))
     return True
 
 

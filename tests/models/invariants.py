@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from taskframework.model.batches import AbandonUpload, ReopenBatch, Seal, is_open
 from taskframework.model.debounce import ReplaceParameters
-from taskframework.model.interventions import Discard, EndUnstarted, Expire, Reap, Replay
+from taskframework.model.interventions import Discard, EndUnstarted, Expire, Reap, Replay, RetryNow
 from taskframework.model.marks import Mark
 from taskframework.model.status import CLAIMABLE, DEAD, FINAL, LIVE, MOVES, SUCCEEDED, TaskStatus
 from taskframework.model.stream_moves import Skip, Unblock
@@ -28,7 +28,7 @@ from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal
 #: What takes the end of a task back.
 _REOPENS = (Reopen, ReopenBatch)
 #: What is told of a task that rests.
-_TELLS = (SendSignal, Seal, ReopenBatch, Skip, ReplaceParameters)
+_TELLS = (SendSignal, Seal, ReopenBatch, Skip, ReplaceParameters, RetryNow)
 _NO_TIME = timedelta(0)
 
 
@@ -118,6 +118,10 @@ class Watch:
             assert is_open(before), "I10: abandoned, and its upload is over"
         elif type(request) is SendSignal:
             assert request.key not in {signal.key for signal in before.signals}, "I9: one key is two signals"
+        elif type(request) is RetryNow:
+            assert (before.status, after.attempts) == (TaskStatus.RETRYING, before.attempts), "I7: it begins anew"
+            assert after.not_before <= now < before.not_before, "I7: its next attempt is not sooner"
+            assert after.dispatch_epoch > before.dispatch_epoch, "I7: made due, and old messages still count"
         elif type(request) is ReplaceParameters:
             _check_replacement(before, after, now)
         elif type(request) is EndUnstarted:

@@ -25,6 +25,7 @@ from taskframework.model.interventions import (
     Postpone,
     Reap,
     Replay,
+    RetryNow,
     Supersede,
 )
 from taskframework.model.marks import (
@@ -289,6 +290,14 @@ def _replay(replay: Replay) -> Write:
         queued |= {"parameters": lit(stored(edited.parameters)), "parameters_hash": lit(edited.parameters_hash)}
     replayed = {**queued, **with_event("replayed", data=lit(replay.told), attempt=0)}
     return Write(guard, [change(replayed), blocked_again()])
+
+
+@write_alone.register
+def _retry_now(retry: RetryNow) -> Write:
+    guard: Document = {"_id": retry.task_id, "status": in_status(TaskStatus.RETRYING)} | within(retry.scope)
+    guard |= {"$expr": {"$gt": ["$not_before", NOW]}}
+    due = claimable_at(TaskStatus.RETRYING, NOW, retry.dispatch_after)
+    return Write(guard, [change({**due, **with_event("retry_requested", data=lit(retry.told))})])
 
 
 @write_alone.register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
+from taskframework.model.marks import CascadeAgain, CountAgain, MarkSpawned, MoveDriver
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Verdict
 from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, plain
@@ -210,6 +210,12 @@ def _mark_spawned(mark: MarkSpawned) -> Write:
 def _cascade_again(mark: CascadeAgain) -> Write:
     guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": {"$not": [_IS_AWAITED]}}
     return Write(guard, [change({"cascade_at": NOW})])
+
+
+@write_alone.register
+def _count_again(mark: CountAgain) -> Write:
+    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": _IS_AWAITED}
+    return Write(guard, [change({"subtasks.report_serial": plus("$subtasks.report_serial", 1), "check_at": NOW})])
 
 
 def _signal(

@@ -37,10 +37,12 @@ from taskframework.model.interventions import (
     Postpone,
     Reap,
     Replay,
+    RetryNow,
     Supersede,
 )
 from taskframework.model.marks import (
     CascadeAgain,
+    CountAgain,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -143,6 +145,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "replay with other parameters": lambda fence: Replay(
         fence.task_id, EVERYONE, "$x", HOUR, edited=Edited({"$n": [{"a.b": 1}]}, "other"), reason="$r", replay_id="r-1"
     ),
+    "retry now": lambda fence: RetryNow(fence.task_id, EVERYONE, "$x", HOUR, "$reason", "r-1"),
+    "retry one's own now": lambda fence: RetryNow(fence.task_id, Scope.of("alice"), "alice", NO_TIME),
     "discard": lambda fence: Discard(fence.task_id, EVERYONE, "$operator", "$reason"),
     "discard one's own": lambda fence: Discard(fence.task_id, Scope.of("alice"), "alice", None),
     "reserve": lambda fence: ReserveDispatch(fence.task_id, 1, MINUTE, HOUR),
@@ -186,6 +190,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "spawned": lambda fence: MarkSpawned(fence.task_id, 0, 1),
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
     "cascade again": lambda fence: CascadeAgain(fence.task_id),
+    "count again": lambda fence: CountAgain(fence.task_id),
     "announce": lambda fence: Announce(fence.task_id, 7, HOUR),
     "announce what is known": lambda fence: Announce(fence.task_id, 2, HOUR),
     "seal": lambda fence: Seal(fence.task_id, 5),

@@ -13,6 +13,7 @@ import pytest_asyncio
 from taskframework import failpoint
 from taskframework.model.marks import (
     CascadeAgain,
+    CountAgain,
     ForgetDispatch,
     MakeDue,
     Mark,
@@ -42,7 +43,17 @@ EXPIRED = -MINUTE
 SKEW = timedelta(milliseconds=50)
 
 #: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
-MARKS = (CascadeAgain, ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkSpawned, RenewLease, WaitAnew)
+MARKS = (
+    CascadeAgain,
+    CountAgain,
+    ForgetDispatch,
+    MakeDue,
+    MarkDispatched,
+    MarkPublished,
+    MarkSpawned,
+    RenewLease,
+    WaitAnew,
+)
 Request = Transition | Mark
 
 

@@ -22,7 +22,9 @@ Connect = Callable[..., "Stage"]
 class Stage:
     """A client, what it asked, and how long it paused."""
 
-    def __init__(self, kind: str, answer: Callable[[httpx.Request], httpx.Response], **options: Any) -> None:
+    def __init__(
+        self, kind: str, answer: Callable[[httpx.Request], httpx.Response], *, url: str = "http://api", **options: Any
+    ) -> None:
         self.asked: list[httpx.Request] = []
         self.pauses: list[float] = []
         #: Seconds that answers took.
@@ -34,7 +36,7 @@ class Stage:
 
         transport = httpx.MockTransport(heard)
         client = httpx.AsyncClient if kind == "asyncio" else httpx.Client
-        self.client = client_of(kind, "http://api", http=client(transport=transport), **options)
+        self.client = client_of(kind, url, http=client(transport=transport), **options)
 
 
 @pytest.fixture(params=KINDS)

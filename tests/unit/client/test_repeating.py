@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from taskframework import ApiUnavailableError, ConfigurationError, StoreUnavailableError
+from taskframework import ApiError, ApiUnavailableError, ConfigurationError, StoreUnavailableError
 from taskframework.client import SyncTaskClient, TaskClient
 from tests.unit.client.conftest import Connect, problem, task
 
@@ -118,6 +118,14 @@ async def test_without_patience_everything_is_asked_once(connect: Connect) -> No
         await stage.client.get("t-1")
     with pytest.raises(StoreUnavailableError):
         await stage.client.get("t-1")
+
+
+@pytest.mark.parametrize("answer", [REFUSED, httpx.Response(404, text="nothing"), httpx.Response(500, text="broken")])
+async def test_a_password_in_the_address_is_masked(connect: Connect, answer: Any) -> None:
+    stage = connect(answer, url="http://ada:secret@api", patience=timedelta(0))
+    with pytest.raises(ApiError, match=r"http://ada:\*\*\*@api") as told:
+        await stage.client.get("t-1")
+    assert "secret" not in str(told.value)
 
 
 @pytest.mark.parametrize("answer", [problem(404, "task_not_found"), httpx.LocalProtocolError("an illegal header")])

@@ -57,6 +57,18 @@ async def test_an_address_where_something_else_answers_is_told_at_once(monkeypat
         await HttpEvents("http://elsewhere").open()
 
 
+@pytest.mark.parametrize(("key", "said"), [(None, "it needs an API key"), ("tfk_wrong", "the API key does not count")])
+async def test_a_key_that_is_missing_or_wrong_is_told_without_the_password_of_the_address(
+    monkeypatch: pytest.MonkeyPatch, key: str | None, said: str
+) -> None:
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(401)))
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **_: client)
+    with pytest.raises(EventsUnavailableError) as told:
+        await HttpEvents("http://ada:secret@elsewhere", api_key=key).open()
+    assert told.value.message == f"No events at http://ada:***@elsewhere: {said}."
+    assert "--key" in told.value.hint
+
+
 async def test_an_event_comes_again_and_only_a_mistake_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -168,6 +168,10 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
         facts(queued(dispatches=1), ahead=12, messages=13),
         *("sent", "lane normal of test-task 12 came before it", "free slot"),
     ),
+    "behind others, with a limit of which a slot is free": (
+        facts(queued(dispatches=1), ahead=9, slots=Slots(2)),
+        *("sent", "9 came before it", "lets 2 run at once"),
+    ),
     "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
     "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "taken by a worker", "lost one"),
     "no message yet": (facts(queued()), "about_to_be_sent", "about to be sent", "sends one at 2026"),

@@ -14,9 +14,20 @@ from taskframework.model import debounce, interventions, marks, stream_moves, tr
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
-from taskframework.model.interventions import Cancel, Discard, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
+from taskframework.model.interventions import (
+    Cancel,
+    Discard,
+    EndUnstarted,
+    Expire,
+    Postpone,
+    Reap,
+    Replay,
+    RetryNow,
+    Supersede,
+)
 from taskframework.model.marks import (
     CascadeAgain,
+    CountAgain,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -81,6 +92,7 @@ TRANSITIONS: dict[str, Any] = {
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
     "replay": Replay(TASK_ID, EVERYONE, "operator", ZERO),
+    "retry now": RetryNow(TASK_ID, EVERYONE, "operator", ZERO),
     "discard": Discard(TASK_ID, EVERYONE, "operator", "of last year"),
     "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
     "make due": MakeDue(TASK_ID, 1),
@@ -107,6 +119,7 @@ TRANSITIONS: dict[str, Any] = {
     "move the position": MovePosition(TASK_ID, 7, 9),
     "spawned": MarkSpawned(TASK_ID, 0, 1),
     "cascade again": CascadeAgain(TASK_ID),
+    "count again": CountAgain(TASK_ID),
 }
 
 #: They move a driver and tell nobody.
@@ -128,6 +141,8 @@ def situations(status: TaskStatus) -> Iterator[Task]:
         changes |= {"start_limit": StartLimit(60_000), "start_by": NOW if is_late else NOW + MINUTE}
         if is_due and status in CLAIMABLE:
             changes["next_dispatch_at"] = NOW
+        if is_late and status is TaskStatus.RETRYING:
+            changes["not_before"] = NOW + MINUTE
         yield in_status(status, **changes)
     for cancel, family in itertools.product(wishes, families(status)):
         yield in_status(status, cancel=cancel, **family)
@@ -304,8 +319,8 @@ def test_tokens_and_epochs_only_grow() -> None:
         assert after.fencing_token - before.fencing_token == (name == "claim"), name
         was_over = before.status in FINAL and after.status is TaskStatus.BLOCKED
         became_claimable = was_over or (after.status in CLAIMABLE and before.status not in CLAIMABLE)
-        was_put_off = name == "replace the parameters" and after.not_before > before.not_before
-        assert after.dispatch_epoch - before.dispatch_epoch == (became_claimable or was_put_off), name
+        has_another_time = name in ("replace the parameters", "retry now") and after.not_before != before.not_before
+        assert after.dispatch_epoch - before.dispatch_epoch == (became_claimable or has_another_time), name
         assert after.generation - before.generation == (name == "replay"), name
 
 

@@ -92,6 +92,13 @@ def test_a_problem_is_named(code: str) -> None:
     assert text in problem.text
 
 
+@pytest.mark.parametrize(("waiting", "is_behind"), [(1_700, False), (1_900, True)])
+def test_who_needs_more_than_half_an_hour_for_what_waits_is_behind(waiting: int, is_behind: bool) -> None:
+    slow = LaneTraffic(waiting, NOW - 6 * MINUTE, submitted_per_second=1.0, finished_per_second=2.0)
+    problems = list(replace(WELL, traffic=seen(slow)).problems())
+    assert [problem.code for problem in problems] == (["behind"] if is_behind else [])
+
+
 def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
     assert [replace(WELL, counts=counts).dead_letters for counts in (None, TaskCounts(NOW))] == [None, None]
     many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000)}, is_bounded=True)

@@ -164,7 +164,7 @@ async def test_a_key_stands_for_one_action_and_no_other(stage: Stage, other: dic
     ("action", "status", "possible"),
     [
         (Action.CANCEL, TaskStatus.COMPLETED, "QUEUED, RUNNING, RETRYING, WAITING, BLOCKED"),
-        (Action.RETRY, TaskStatus.RETRYING, "FAILED, DEAD_LETTER, CANCELLED"),
+        (Action.RETRY, TaskStatus.RUNNING, "RETRYING, FAILED, DEAD_LETTER, CANCELLED"),
     ],
 )
 async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
@@ -271,6 +271,17 @@ async def test_failed_and_dead_tasks_are_retried_and_cancelled_ones_if_they_are_
     assert (replay.done, await stage.in_status(TaskStatus.QUEUED)) == (3, 3)
     replay = await stage.look(await stage.begin(Action.RETRY, status=TaskStatus.CANCELLED))
     assert (replay.done, await stage.in_status(TaskStatus.QUEUED)) == (1, 4)
+
+
+async def test_tasks_that_are_retried_later_are_tried_at_once(stage: Stage, clock: FakeClock) -> None:
+    later = {"status": TaskStatus.RETRYING, "attempts": 1, "not_before": stage.store.now() + DAY}
+    tasks = [await put(stage.store, **later, next_dispatch_at=stage.store.now() + DAY) for _ in range(3)]
+    clock.advance(1)
+    replay = await stage.look(await stage.begin(Action.RETRY, status=TaskStatus.RETRYING))
+    assert (replay.status, replay.done, replay.total) == (ReplayStatus.DONE, 3, 3)
+    for task in [await stage.tasks.get(task.task_id, EVERYONE) for task in tasks]:
+        assert (task.status, task.attempts, task.not_before) == (TaskStatus.RETRYING, 1, stage.store.now())
+        assert task.history[-1].data == {"by": "ada", "reason": "mended", "replay_id": replay.replay_id}
 
 
 async def test_discarding_takes_messages_too(stage: Stage) -> None:

@@ -274,6 +274,26 @@ async def test_a_late_count_between_reopening_and_replay_is_made_good(store: Sql
     assert present.status is TaskStatus.WAITING
 
 
+async def test_a_count_that_was_begun_before_the_replay_is_not_written_after_it(store: SqliteStore) -> None:
+    begun: list[CountSubtasks] = []
+
+    class Late(TaskMoves):
+        async def make(self, move: Any) -> Task | None:
+            if isinstance(move, Replay) and (parent := await store.get("parent", EVERYONE)) is not None:
+                begun.append(CountSubtasks.of(parent, Counts(failed=1)))
+            return await super().make(move)
+
+    failed = {"status": TaskStatus.FAILED, "check_at": None, "finished_at": store.now()}
+    parent, child = family(store, [TaskStatus.FAILED], **failed, subtasks=Subtasks(1, None, done=1, failed=1))
+    await store.insert([parent, child])
+    moves = Late(store, EventBus())
+    await TaskOperations(store, moves, SECOND).retry(child.task_id, EVERYONE, by="operator", reopen=True)
+    assert await moves.make(begun[0]) is None
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert (present.status, present.check_at) == (TaskStatus.WAITING, store.now())
+
+
 async def test_a_parent_of_a_serial_stream_is_not_reopened(store: SqliteStore) -> None:
     failed = {"status": TaskStatus.FAILED, "check_at": None, "finished_at": store.now()}
     counted = Subtasks(1, None, done=1, failed=1)

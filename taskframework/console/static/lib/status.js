@@ -4,7 +4,7 @@ export const STATUSES = [
   "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED", "DEAD_LETTER", "CANCELLED",
 ];
 const FINAL = new Set(["COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED", "DEAD_LETTER", "CANCELLED"]);
-const AGAIN = new Set(["FAILED", "DEAD_LETTER", "CANCELLED"]);
+const AGAIN = new Set(["FAILED", "DEAD_LETTER", "CANCELLED", "RETRYING"]);
 const KINDS = {
   QUEUED: "calm", BLOCKED: "calm", CANCELLED: "calm", RUNNING: "busy", WAITING: "busy", RETRYING: "warn",
   COMPLETED: "good", COMPLETED_WITH_ERRORS: "warn", FAILED: "bad", DEAD_LETTER: "bad",

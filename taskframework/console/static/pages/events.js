@@ -8,7 +8,7 @@ import { Filters, asOptions, useTypes } from "../parts/filters.js";
 import { Table } from "../parts/table.js";
 
 const MOST = 2000; // what is kept to scroll back
-const KINDS = ["submitted", "started", "progress", "retrying", "waiting", "completed", "failed", "dead_letter", "cancelled", "released", "replayed"];
+const KINDS = ["submitted", "started", "progress", "retrying", "waiting", "completed", "failed", "dead_letter", "cancelled", "released", "replayed", "retry_requested"];
 
 export function Events({ query }) {
   const types = useTypes();

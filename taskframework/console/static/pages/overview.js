@@ -2,7 +2,7 @@
 import { to } from "../lib/address.js";
 import { get, isOperator, session } from "../lib/api.js";
 import { html } from "../lib/dom.js";
-import { count, perSecond, secondsSince, short } from "../lib/format.js";
+import { count, perSecond, plural, secondsSince, short } from "../lib/format.js";
 import { useLoad, usePages } from "../lib/load.js";
 import { STATUSES, isDead } from "../lib/status.js";
 import { Head, Section, Waiting } from "../parts/basics.js";
@@ -41,7 +41,7 @@ function Installation() {
   const { data } = loaded;
   if (!data) return html`<${Head} title="Overview" /><${Waiting} of=${loaded} />`;
   return html`<${Head} title="Overview" />
-    <${Problems} problems=${data.problems} />
+    <${Problems} problems=${data.problems} letters=${data.dead_letters} isOld=${Boolean(loaded.problem)} />
     <div class="tiles">${tilesOf(data)}</div>
     <${Charts} isBounded=${data.is_bounded} />
     <${Section} title="Task types">
@@ -50,7 +50,11 @@ function Installation() {
     <//>`;
 }
 
-function Problems({ problems }) {
+function Problems({ problems, letters, isOld }) {
+  if (problems.length === 0 && isOld) return null; // what is wrong now cannot be told, and the page says why
+  if (problems.length === 0 && letters) {
+    return html`<p class="note"><b>Nothing goes wrong at present.</b> ${plural(letters, "dead letter")} of before: <a href=${to(["dead-letters"])}>look at them</a></p>`;
+  }
   if (problems.length === 0) return html`<p class="note good"><b>Nothing is wrong now.</b></p>`;
   return html`<section aria-label="Problems"><ul class="problems">
     ${problems.map((one) => html`<li key=${one.text}><b>${one.text}</b> <code>${one.code}</code>

@@ -56,11 +56,19 @@ function Actions({ task, done }) {
   const act = async (run) => (await run()) && done();
   return html`
     ${isDead(task.status) && isOperator() && html`<a class="button" href=${to(["dead-letters", task.task_id])}>Edit and replay</a>`}
-    ${mayRetry(task.status) && html`<${Action} hotkey="r" onPress=${() => act(() => askRetry(task))}>Retry<//>`}
+    ${mayRetry(task.status) && html`<${Action} hotkey="r" onPress=${() => act(() => askRetry(task))}>${task.status === "RETRYING" ? "Try again now" : "Retry"}<//>`}
     ${!isFinal(task.status) && html`<${Action} danger hotkey="c" onPress=${() => act(() => askCancel(task))}>Cancel<//>`}`;
 }
 
-const askRetry = (task) => ask({
+const askRetry = (task) => (task.status === "RETRYING" ? ask({
+  title: "Try again now?",
+  text: html`<p>Its next attempt is due at once, and it has the attempts that are left: ${count(task.max_attempts - task.attempt)}.</p>`,
+  confirm: "Try again now",
+  run: async () => {
+    await post(`tasks/${part(task.task_id)}/retry`);
+    say("It is due now.");
+  },
+}) : ask({
   title: "Retry this task?",
   text: html`<p>It is queued anew with all its ${count(task.max_attempts)} attempts and the same parameters. What it did before stays done.</p>`,
   confirm: "Retry",
@@ -69,7 +77,7 @@ const askRetry = (task) => ask({
     await post(`tasks/${part(task.task_id)}/retry`, reopen ? { reopen: true } : undefined);
     say("Queued anew.");
   },
-});
+}));
 
 const askCancel = (task) => ask({
   title: "Cancel this task?",

@@ -3,6 +3,7 @@ import { go } from "../lib/address.js";
 import { get, newKey, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
+import { isFinal, mayRetry } from "../lib/status.js";
 import { Action } from "./basics.js";
 import { ask, say } from "./dialog.js";
 import { REASON, REOPEN } from "./field.js";
@@ -22,13 +23,14 @@ export function BulkActions({ filter }) {
   const names = Object.keys(filter);
   if (names.length === 0 || names.some((name) => !NAMES[name])) return null;
   const chosen = Object.fromEntries(names.map((name) => [NAMES[name], filter[name]]));
+  const { status } = filter;
   return html`
-    <${Action} role="operator" onPress=${() => inBulk("retry", chosen)}>Retry all of these<//>
-    <${Action} role="operator" danger onPress=${() => inBulk("cancel", chosen)}>Cancel all of these<//>`;
+    ${(!status || mayRetry(status)) && html`<${Action} role="operator" onPress=${() => inBulk("retry", chosen)}>Retry all of these<//>`}
+    ${(!status || !isFinal(status)) && html`<${Action} role="operator" danger onPress=${() => inBulk("cancel", chosen)}>Cancel all of these<//>`}`;
 }
 
 const SAID = {
-  retry: ["Retry", "Those of them that failed are queued anew with all their attempts, and run again from the beginning."],
+  retry: ["Retry", "Those of them that failed are queued anew with all their attempts, and run again from the beginning. Those that are to be tried again later are tried now."],
   cancel: ["Cancel", "Those of them that wait end as cancelled at once. Those that run are asked to stop."],
 };
 

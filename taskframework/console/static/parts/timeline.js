@@ -2,7 +2,7 @@
 import { html } from "../lib/dom.js";
 import { at, inline, lasting, secondsSince } from "../lib/format.js";
 
-const KINDS = { completed: "good", failed: "bad", dead_letter: "bad", retrying: "warn", released: "warn", started: "busy" };
+const KINDS = { completed: "good", failed: "bad", dead_letter: "bad", retrying: "warn", released: "warn", retry_requested: "warn", started: "busy" };
 
 export function Timeline({ history }) {
   return html`<ol class="timeline">
