@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context, ContextVar
@@ -21,6 +22,8 @@ from opentelemetry.context import Context as TraceContext
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.util.types import AttributeValue
 from structlog.typing import EventDict
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +127,17 @@ def _with_trace(values: dict[str, str | int | None]) -> dict[str, str | int | No
     if is_tracing() and (trace_id := current_trace_id()) is not None:
         values["trace_id"] = trace_id
     return values
+
+
+def log_threads() -> None:
+    """Log what ends a thread that task code started. Python prints it, between lines that programs read."""
+    threading.excepthook = _log_thread
+
+
+def _log_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        name = None if args.thread is None else args.thread.name
+        logger.error("the thread %s failed", name, exc_info=args.exc_value)
 
 
 def log_structlog_by_logging() -> None:

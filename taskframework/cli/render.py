@@ -280,6 +280,9 @@ def _queued_at(task: Task) -> datetime:
 
 def _remark(task: Task, now: datetime) -> str:
     """What says most about the task as it is now; the error of a running one is an earlier attempt's."""
+    if task.status is TaskStatus.CANCELLED and task.cancel is not None:
+        reason = f": {task.cancel.reason}" if task.cancel.reason else ""
+        return shortened(f"cancelled by {task.cancel.by}{reason}")
     if task.error is not None and task.status not in (TaskStatus.COMPLETED, TaskStatus.RUNNING):
         return shortened(error_text(task.error))
     if task.progress is not None and not task.status.is_final:

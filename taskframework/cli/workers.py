@@ -52,7 +52,8 @@ def _print_workers(now: datetime, states: Sequence[WorkerState]) -> None:
         rows.append(
             (
                 Text(presence.worker_id),
-                Text(f"{presence.in_flight}/{presence.concurrency}"),
+                # What it ran when it was seen last may run elsewhere by now.
+                Text("?" if state.is_lost else f"{presence.in_flight}/{presence.concurrency}"),
                 Text(presence.release),
                 Text(ago(presence.started_at, now)),
                 seen.append(ago(presence.seen_at, now)),

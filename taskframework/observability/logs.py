@@ -13,7 +13,7 @@ from structlog.typing import EventDict, Processor
 
 from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
-from taskframework.telemetry import log_structlog_by_logging
+from taskframework.telemetry import log_structlog_by_logging, log_threads
 
 #: What libraries quote of values that they refuse: pydantic about 50 characters, pymongo the whole document. The
 #: search ends after 100 characters: a text with thousands of beginnings and no end would hold up the event loop.
@@ -72,6 +72,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
     own_levels = read_log_levels(settings.logging_config) if settings.logging_config else {}
     log_structlog_by_logging()
     logging.captureWarnings(True)
+    log_threads()
     logging.config.dictConfig(
         {
             "version": 1,

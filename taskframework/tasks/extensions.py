@@ -83,9 +83,10 @@ class Extensible:
         first is outermost. Of plain functions it runs on the event loop, not in their thread or process.
 
         Raises:
-            RegistrationError: if it is no coroutine function.
+            RegistrationError: if it is no coroutine function, or does not take these two.
         """
-        if not any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None)))):  # noqa: B004
+        is_async = any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None))))  # noqa: B004
+        if not is_async or not _takes(middleware, 2):
             raise RegistrationError(
                 f"{_named(middleware)}{place_in_source(middleware)} is no middleware.",
                 hint="Write async def middleware(context, call_next): return await call_next(context).",
@@ -147,6 +148,17 @@ class Extensible:
             yield Surroundings(tuple(self._middleware), resources)
 
 
+def _takes(function: Callable[..., Any], arguments: int) -> bool:
+    """Whether it can be called with so many arguments, as far as anybody can tell."""
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError:
+        return False
+    except ValueError:  # it does not say what it takes
+        pass
+    return True
+
+
 def _inside(middleware: Middleware, code: CallNext) -> CallNext:
     return lambda context: middleware(context, code)
 
@@ -158,7 +170,7 @@ async def _held(hook: Lifespan) -> AsyncIterator[object]:
         manager = hook()
         product = await manager.__aenter__()
     except Exception as error:
-        what = f"The lifespan hook {_named(hook)}{place_in_source(hook)} failed at the start"
+        what = f"The lifespan hook {_named(hook)} failed at the start"
         raise LifespanError(f"{what}: {type(error).__name__}: {error}.") from error
     try:
         yield product

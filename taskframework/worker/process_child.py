@@ -31,7 +31,7 @@ from taskframework.tasks.kinds import type_name
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, saying_which
 from taskframework.tasks.values import storable, storable_parameters
-from taskframework.telemetry import log_structlog_by_logging
+from taskframework.telemetry import log_structlog_by_logging, log_threads
 from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.questions import OutcomesAfter, Question
 
@@ -51,6 +51,7 @@ def main(connection: socket.socket) -> None:
     logging.getLogger().handlers = [_LogsToParent(channel)]
     log_structlog_by_logging()
     logging.captureWarnings(True)
+    log_threads()
     while (request := channel.requests.get()) is not None:
         _run_attempt(channel, request)
 

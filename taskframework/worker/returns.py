@@ -81,6 +81,9 @@ def storable_result(registration: Registration, value: Any) -> Json:
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:
+        if value is None:
+            said = "The code returned None, which is not of the declared type: is a `return` missing?"
+            raise BadResultError(said) from None
         raise BadResultError(f"The result is not of the declared type: {in_one_line(error)}."[:2000]) from None
     except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
         raise _not_storable(error) from None

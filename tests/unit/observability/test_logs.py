@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -29,6 +31,7 @@ def _logging_as_before() -> Iterator[None]:
     root.handlers, root.level = handlers, level
     structlog.reset_defaults()
     logging.captureWarnings(False)
+    threading.excepthook = threading.__excepthook__
 
 
 @pytest.fixture(params=["json", "console"])
@@ -151,3 +154,24 @@ def test_a_warning_of_python_is_a_line_too(write: Write) -> None:
     assert "py.warnings" in text
     if text.startswith("{"):
         assert (json.loads(text)["level"], json.loads(text)["logger"]) == ("warning", "py.warnings")
+
+
+def test_what_ends_a_thread_is_a_line_too(write: Write) -> None:
+    def fails() -> None:
+        password = SECRET
+        raise ValueError(f"{len(password)} characters")
+
+    def run() -> None:
+        for target in (fails, lambda: sys.exit(3)):
+            thread = threading.Thread(target=target, name="helper")
+            thread.start()
+            thread.join()
+
+    text = write(run)
+    assert "the thread helper failed" in text
+    assert "ValueError: 15 characters" in text
+    assert SECRET not in text
+    assert "SystemExit" not in text
+    if text.startswith("{"):
+        [line] = text.splitlines()
+        assert json.loads(line)["level"] == "error"

@@ -179,9 +179,13 @@ def test_what_is_no_middleware_and_no_hook_is_refused_where_it_is_added() -> Non
     def plain(context: Any, call_next: Any) -> Any:
         return call_next(context)
 
+    async def without_next(context: Any) -> Any: ...
+
     async def generator() -> AsyncIterator[None]:
         yield
 
+    with pytest.raises(RegistrationError, match=r"without_next \(.*line \d+\) is no middleware"):
+        program.use(without_next)  # type: ignore[type-var]
     with pytest.raises(RegistrationError, match=r"plain \(.*line \d+\) is no middleware.*async def middleware"):
         program.use(plain)
     with pytest.raises(RegistrationError, match=r"generator .* is no lifespan hook.*asynccontextmanager"):

@@ -128,6 +128,18 @@ async def test_a_forgotten_await_is_told_as_such(executor: TaskExecutorService, 
     assert failed.error.message == "The code returned a coroutine: `await` is missing before it."
 
 
+async def test_a_forgotten_return_is_told_as_such(executor: TaskExecutorService) -> None:
+    class Forgets(BackgroundTaskExecutable[Any, int]):
+        task_type = "task"
+
+        def execute(self, context: TaskContext[Any]) -> Any:
+            len("abc")
+
+    attempt = RunningAttempt(new_task(attempts=1), Fence("task", 1, "claim"), 0)
+    failed = failure(await executor.execute(TaskRegistry().register(Forgets), attempt))
+    assert failed.error.message == "The code returned None, which is not of the declared type: is a `return` missing?"
+
+
 async def test_a_result_of_another_type_is_told_without_its_value(executor: TaskExecutorService) -> None:
     class Wrong(BackgroundTaskExecutable[Any, dict[str, int]]):
         task_type = "task"

@@ -504,4 +504,6 @@ async def test_without_a_method_to_go_on_the_result_is_what_execute_returned(run
     outcome = await run(Sends, parameters=7)
     assert outcome == Waits(subtasks_of(outcome), None, None, 7)
     assert not subtasks_of(outcome).resumes
-    assert "BadResultError: The result is not of the declared type" in failure(await run(Sends, parameters=0))
+    assert "BadResultError: The code returned None, which is not of the declared type" in failure(
+        await run(Sends, parameters=0)
+    )

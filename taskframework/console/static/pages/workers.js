@@ -29,7 +29,8 @@ const COLUMNS = [
   { name: "Since", wide: true, number: true, size: "m", cell: (one) => html`<${Ago} time=${one.started_at} />` },
 ];
 
-const Load = ({ one }) => html`<span class="bar">
+// What a lost one ran when it was seen last may run elsewhere by now.
+const Load = ({ one }) => one.is_lost ? html`seen <${Ago} time=${one.seen_at} />` : html`<span class="bar">
   <progress max=${one.concurrency} value=${one.in_flight} aria-label="Load of ${one.worker_id}"></progress><b>${count(one.in_flight)} of ${count(one.concurrency)}</b>
 </span>`;
 
