@@ -261,6 +261,8 @@ class RetryNow(Alone):
     scope: Scope
     by: str
     dispatch_after: timedelta
+    #: As it was read. Of two who ask at the same time one may have an earlier idea of now, and would ask for it again.
+    dispatch_epoch: int
     reason: str | None = None
     #: The action on many tasks that this one belongs to.
     replay_id: str | None = None
@@ -274,6 +276,7 @@ class RetryNow(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
             task.status is not TaskStatus.RETRYING
+            or task.dispatch_epoch != self.dispatch_epoch
             or task.not_before <= now  # a new message would only overtake the one that is on its way
             or not self.scope.covers(task.user_id)
         ):

@@ -115,7 +115,8 @@ class TaskOperations:
         """
         task = await self.check_retry(task_id, scope, reopen=reopen)
         if task.status is TaskStatus.RETRYING and edited is None:
-            return await self._retry_now(task, RetryNow(task_id, scope, by, self._dispatch_after, reason, replay_id))
+            request = RetryNow(task_id, scope, by, self._dispatch_after, task.dispatch_epoch, reason, replay_id)
+            return await self._retry_now(task, request)
         if revision not in (None, task.revision):
             raise _not_retried(task)
         if reopen:

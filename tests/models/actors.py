@@ -244,7 +244,7 @@ async def replay(world: World) -> bool:
     edited = chance.pick((None, None, Edited({"n": 2}, "another hash")))
     request: Transition = Replay(task.task_id, scope, "operator", REDISPATCH, revision, edited)
     if task.status is TaskStatus.RETRYING and edited is None:
-        request = RetryNow(task.task_id, scope, "operator", REDISPATCH)
+        request = RetryNow(task.task_id, scope, "operator", REDISPATCH, task.dispatch_epoch)
     await world.ring(await world.store.apply(request))
     return True
 

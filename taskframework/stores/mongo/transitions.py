@@ -295,7 +295,7 @@ def _replay(replay: Replay) -> Write:
 @write_alone.register
 def _retry_now(retry: RetryNow) -> Write:
     guard: Document = {"_id": retry.task_id, "status": in_status(TaskStatus.RETRYING)} | within(retry.scope)
-    guard |= {"$expr": {"$gt": ["$not_before", NOW]}}
+    guard |= {"dispatch_epoch": retry.dispatch_epoch, "$expr": {"$gt": ["$not_before", NOW]}}
     due = claimable_at(TaskStatus.RETRYING, NOW, retry.dispatch_after)
     return Write(guard, [change({**due, **with_event("retry_requested", data=lit(retry.told))})])
 

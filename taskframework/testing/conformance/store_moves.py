@@ -145,8 +145,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "replay with other parameters": lambda fence: Replay(
         fence.task_id, EVERYONE, "$x", HOUR, edited=Edited({"$n": [{"a.b": 1}]}, "other"), reason="$r", replay_id="r-1"
     ),
-    "retry now": lambda fence: RetryNow(fence.task_id, EVERYONE, "$x", HOUR, "$reason", "r-1"),
-    "retry one's own now": lambda fence: RetryNow(fence.task_id, Scope.of("alice"), "alice", NO_TIME),
+    "retry now": lambda fence: RetryNow(fence.task_id, EVERYONE, "$x", HOUR, 1, "$reason", "r-1"),
+    "retry one's own now": lambda fence: RetryNow(fence.task_id, Scope.of("alice"), "alice", NO_TIME, 1),
     "discard": lambda fence: Discard(fence.task_id, EVERYONE, "$operator", "$reason"),
     "discard one's own": lambda fence: Discard(fence.task_id, Scope.of("alice"), "alice", None),
     "reserve": lambda fence: ReserveDispatch(fence.task_id, 1, MINUTE, HOUR),
@@ -385,11 +385,20 @@ class MoveCases(StoreSuite):
         assert set((await store.count_by_status()).values()) == {0}
 
     @pytest.mark.parametrize(
-        ("name", "status"),
-        [("reap", TaskStatus.RUNNING), ("replay", TaskStatus.FAILED), ("reserve", TaskStatus.RETRYING)],
+        ("name", "status", "due"),
+        [
+            ("reap", TaskStatus.RUNNING, -MINUTE),
+            ("replay", TaskStatus.FAILED, -MINUTE),
+            ("reserve", TaskStatus.RETRYING, -MINUTE),
+            ("retry now", TaskStatus.RETRYING, HOUR),
+        ],
     )
-    async def test_of_many_at_once_one_wins(self, store: TaskStore, name: str, status: TaskStatus) -> None:
-        fence, fields = _in_status(status, store.now(), {"next_dispatch_at": store.now() - MINUTE})
+    async def test_of_many_at_once_one_wins(
+        self, store: TaskStore, name: str, status: TaskStatus, due: timedelta
+    ) -> None:
+        at = store.now() + due
+        later = {"not_before": at} if due > NO_TIME else {}
+        fence, fields = _in_status(status, store.now(), {"next_dispatch_at": at, **later})
         await put(store, **fields)
         request = cast(Transition, REQUESTS[name](fence))
         replies = await asyncio.gather(*(store.apply(request) for _ in range(10)))

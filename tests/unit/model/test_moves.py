@@ -92,7 +92,7 @@ TRANSITIONS: dict[str, Any] = {
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
     "replay": Replay(TASK_ID, EVERYONE, "operator", ZERO),
-    "retry now": RetryNow(TASK_ID, EVERYONE, "operator", ZERO),
+    "retry now": RetryNow(TASK_ID, EVERYONE, "operator", ZERO, 1),
     "discard": Discard(TASK_ID, EVERYONE, "operator", "of last year"),
     "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
     "make due": MakeDue(TASK_ID, 1),
