@@ -42,6 +42,19 @@ async def test_twenty_types_in_three_lanes(make_broker: MakeBroker) -> None:
         await eventually(lambda: consumption.is_live)
 
 
+async def test_a_queue_that_refuses_an_argument_is_consumed_without_it(
+    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a classic queue of RabbitMQ 4.3 refuses `x-consumer-timeout`; each release refuses a priority that is none."""
+    async with opened(make_broker(), "reports") as broker:
+        monkeypatch.setattr(broker, "_consumer_arguments", {"x-priority": "high"})
+        received = Recorder()
+        broker.consume(_REPORTS, received)
+        await broker.publish(message("t1"))
+        await received.has("t1")
+    assert not caplog.records
+
+
 async def test_prefetch_counts_for_each_queue(make_broker: MakeBroker) -> None:
     async with opened(make_broker(), "reports") as broker:
         for number in range(6):

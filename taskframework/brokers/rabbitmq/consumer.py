@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aio_pika.abc import AbstractChannel
-from aiormq.exceptions import ChannelNotFoundEntity
+from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import BrokerConnection
@@ -59,6 +59,7 @@ class QueueConsumer:
         self._source = source
         self._on_delivery = on_delivery
         self._background = background
+        self._arguments = source.arguments
         self._channel = Supervised(f"consumer of {source.name}", self._establish, self._forget)
         self._channel.start()
         self.is_stopped = False
@@ -96,6 +97,10 @@ class QueueConsumer:
             raise
         except Exception as error:
             self._forget(consumer)
+            if self._arguments and _is_of_arguments(error.__cause__, self._arguments):
+                # RabbitMQ 4.3 refuses for a classic queue what quorum queues take; older ones pass over it.
+                self._arguments = None
+                return await self._establish()
             if self._source.repair is not None and isinstance(error.__cause__, ChannelNotFoundEntity):
                 await self._source.repair()
             raise
@@ -123,7 +128,14 @@ class QueueConsumer:
             async with asyncio.timeout(_REGISTER_SECONDS):
                 source = self._source
                 queue = source.name if source.declare is None else await source.declare(channel)
-                await consumer.consume(queue, source.prefetch, self._on_delivery, source.arguments)
+                await consumer.consume(queue, source.prefetch, self._on_delivery, self._arguments)
+
+
+def _is_of_arguments(cause: BaseException | None, arguments: Mapping[str, int]) -> bool:
+    """Whether the broker refused a consumer for one of its arguments."""
+    return isinstance(cause, ChannelPreconditionFailed) and any(
+        f"invalid arg '{name}'" in str(cause) for name in arguments
+    )
 
 
 async def _retire(registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:
