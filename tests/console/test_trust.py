@@ -115,6 +115,25 @@ async def test_a_finished_task_that_somebody_replays_is_seen_in_all_windows(
         await expect(other.button("Replay")).to_have_count(0)
 
 
+async def test_what_is_to_be_tried_in_an_hour_is_tried_now_by_one_button(window: Window, shop: Installation) -> None:
+    task_id = shop.ended(shop.submit("later", None), "RETRYING")
+    await window.go(f"tasks/{task_id}")
+    await window.status_is("retrying")
+    await window.button("Try again now").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("has the attempts that are left: 4")
+    await window.answer("Try again now")
+    await window.status_is("completed")
+    await expect(window.page.locator(".timeline").get_by_text("retry requested")).to_be_visible()
+
+
+async def test_only_what_can_be_done_with_a_list_is_offered(window: Window, shop: Installation) -> None:
+    retry, cancel = window.button("Retry all of these"), window.button("Cancel all of these")
+    for status, offered in (("QUEUED", (0, 1)), ("RETRYING", (1, 1)), ("FAILED", (1, 0)), ("COMPLETED", (0, 0))):
+        await window.go(f"tasks?status={status}")
+        await expect(window.page.get_by_label("Status")).to_have_value(status)
+        assert (await retry.count(), await cancel.count()) == offered, status
+
+
 async def test_what_is_away_is_said_and_goes_on(chromium: Browser, own_shop: Installation) -> None:
     async with opened(chromium, own_shop.url) as window:
         window.expected = ("Failed to load resource", "net::ERR")

@@ -112,6 +112,17 @@ class SecondTry(BackgroundTaskExecutable[None, None]):
         await asyncio.sleep(600)
 
 
+class Later(BackgroundTaskExecutable[None, str]):
+    """Its first attempt fails, and the second one is due in an hour."""
+
+    task_type = "later"
+
+    async def execute(self, context: TaskContext[None]) -> str:
+        if context.attempt == 1:
+            raise RetryableError("the provider is down", delay=3600)
+        return "done"
+
+
 class Stubborn(BackgroundTaskExecutable[int, None]):
     """Takes two seconds to stop after it was asked to."""
 

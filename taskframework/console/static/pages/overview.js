@@ -53,7 +53,7 @@ function Installation() {
 function Problems({ problems, letters, isOld }) {
   if (problems.length === 0 && isOld) return null; // what is wrong now cannot be told, and the page says why
   if (problems.length === 0 && letters) {
-    return html`<p class="note"><b>Nothing goes wrong at present.</b> ${plural(letters, "dead letter")} of before: <a href=${to(["dead-letters"])}>look at them</a></p>`;
+    return html`<p class="note"><b>Nothing goes wrong at present.</b> ${plural(letters, "dead letter")} left from before: <a href=${to(["dead-letters"])}>look at them</a></p>`;
   }
   if (problems.length === 0) return html`<p class="note good"><b>Nothing is wrong now.</b></p>`;
   return html`<section aria-label="Problems"><ul class="problems">
