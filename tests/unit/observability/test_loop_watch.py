@@ -251,6 +251,7 @@ from taskframework.observability.loop_watch import LoopWatch
 async def main():
     logging.basicConfig(level="INFO", stream=sys.stdout)
     LoopWatch(timedelta(seconds=0.2), lambda lag: None, print).start()
+    await asyncio.sleep(0.5)  # its thread looks by then: what was before it, it cannot know
     print("watching", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     await asyncio.sleep(0.3)
