@@ -110,7 +110,8 @@ class LoopWatch:
                 _tell_end(replace(blockage, seconds=max(late, blockage.seconds)))
             elif late >= self._limit:
                 self._blocked(Blockage(late))
-            due, stopped, blockage = self._due, 0.0, None
+            # Where this thread went on first after a stop, the next sign of life is late for the same reason.
+            due, stopped, blockage = self._due, lost, None
 
     def _blocked(self, blockage: Blockage) -> Blockage:
         self._on_blocked(blockage.task_type or "")
