@@ -385,20 +385,15 @@ class MoveCases(StoreSuite):
         assert set((await store.count_by_status()).values()) == {0}
 
     @pytest.mark.parametrize(
-        ("name", "status", "due"),
+        ("name", "status"),
         [
-            ("reap", TaskStatus.RUNNING, -MINUTE),
-            ("replay", TaskStatus.FAILED, -MINUTE),
-            ("reserve", TaskStatus.RETRYING, -MINUTE),
-            ("retry now", TaskStatus.RETRYING, HOUR),
+            *(("reap", TaskStatus.RUNNING), ("replay", TaskStatus.FAILED)),
+            *(("reserve", TaskStatus.RETRYING), ("retry now", TaskStatus.RETRYING)),
         ],
     )
-    async def test_of_many_at_once_one_wins(
-        self, store: TaskStore, name: str, status: TaskStatus, due: timedelta
-    ) -> None:
-        at = store.now() + due
-        later = {"not_before": at} if due > NO_TIME else {}
-        fence, fields = _in_status(status, store.now(), {"next_dispatch_at": at, **later})
+    async def test_of_many_at_once_one_wins(self, store: TaskStore, name: str, status: TaskStatus) -> None:
+        later = {"not_before": store.now() + HOUR} if name == "retry now" else {}
+        fence, fields = _in_status(status, store.now(), {"next_dispatch_at": store.now() - MINUTE, **later})
         await put(store, **fields)
         request = cast(Transition, REQUESTS[name](fence))
         replies = await asyncio.gather(*(store.apply(request) for _ in range(10)))
