@@ -215,8 +215,8 @@ class Replay(Alone):
     @property
     def told(self) -> dict[str, Any]:
         """What the history says of it."""
-        optional = {"reason": self.reason, "replay_id": self.replay_id, "is_edited": self.edited is not None or None}
-        return {"by": self.by} | {name: value for name, value in optional.items() if value is not None}
+        is_edited = self.edited is not None or None
+        return _told(self.by, reason=self.reason, replay_id=self.replay_id, is_edited=is_edited)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
@@ -270,8 +270,7 @@ class RetryNow(Alone):
     @property
     def told(self) -> dict[str, Any]:
         """What the history says of it."""
-        optional = {"reason": self.reason, "replay_id": self.replay_id}
-        return {"by": self.by} | {name: value for name, value in optional.items() if value is not None}
+        return _told(self.by, reason=self.reason, replay_id=self.replay_id)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
@@ -305,3 +304,8 @@ class Discard(Alone):
             return None
         discarded = task.evolve(discarded=Discarded(self.by, now, self.reason))
         return with_event(discarded, "discarded", now, data={"by": self.by, "reason": self.reason})
+
+
+def _told(by: str, **optional: Any) -> dict[str, Any]:
+    """Who asked for something, and what else is known of that."""
+    return {"by": by} | {name: value for name, value in optional.items() if value is not None}

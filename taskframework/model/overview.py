@@ -147,11 +147,9 @@ class Overview:
         for task_type, seen in types:
             if seen.retrying >= _MANY_RETRYING and seen.retrying > _completed_lately(seen):
                 what = f"{seen.retrying:,}{more} tasks of {task_type} failed and will be tried again"
-                text = (
-                    f"{what}: taskframework tasks list --type {task_type} --status retrying. Once the cause is gone: "
-                )
-                text += f"taskframework tasks retry --where type={task_type} --where status=retrying"
-                yield Problem("retrying", text, task_type)
+                text = f"{what}: taskframework tasks list --type {task_type} --status retrying"
+                retry = f"taskframework tasks retry --where type={task_type} --where status=retrying"
+                yield Problem("retrying", f"{text}. Once the cause is gone: {retry}", task_type)
         for task_type, seen in types:
             since = seen.oldest_waiting_at
             if since is None or task_type in self.pauses or not self.runs(task_type):

@@ -85,10 +85,10 @@ class TaskCounter:
         by_status = await self._store.count_by_status()
         undriven = await self._store.undriven(_MOST_IN_NEED)
         halted = await self._store.halted_streams(_MOST_IN_NEED)
-        dead: int | None = by_status[TaskStatus.FAILED] + by_status[TaskStatus.DEAD_LETTER]
-        if dead:
+        dead_letters = None
+        if by_status[TaskStatus.FAILED] + by_status[TaskStatus.DEAD_LETTER] <= _MOST_DEAD:
             found = await self._store.count_dead(EVERYONE, TaskFilter(dead=True), most=_MOST_DEAD)
-            dead = None if dead > _MOST_DEAD else sum(each.count for each in found)
+            dead_letters = sum(each.count for each in found)
         use = timedelta(seconds=_USES_PER_COST * (time.monotonic() - begin))
         next_count_at = self._store.now() + min(max(use, _SHORTEST_USE), _LONGEST_USE)
         return TaskCounts(
@@ -96,5 +96,5 @@ class TaskCounter:
             {status.value: count for status, count in by_status.items()},
             undriven=len(undriven),
             halted_streams=len(halted),
-            dead_letters=dead,
+            dead_letters=dead_letters,
         )
