@@ -16,6 +16,7 @@ over HTTP are told of has a `code`, its name for programs: `api/codes.py` says w
     ├── NotRunningError ── StoreOnlyError          asked for what is not open in this process
     ├── MessageUnreadableError
     ├── StoreError ── StoreUnavailableError, StoreMisconfiguredError, TaskUnreadableError
+    │   └── StoreClosedError                       also a NotRunningError
     ├── BrokerError ── BrokerUnavailableError, PublishRefusedError, TopologyMismatchError
     └── ApiError ── ApiUnavailableError            raised to who asks over HTTP
 """
@@ -23,6 +24,7 @@ over HTTP are told of has a `code`, its name for programs: `api/codes.py` says w
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -65,7 +67,8 @@ class RetryableError(TaskframeworkError):
 
         Args:
             message: what went wrong; it is stored with the task.
-            delay: exact time to wait before the next attempt, in seconds or as a timedelta; else the policy decides.
+            delay: exact time to wait before the next attempt, in seconds or as a timedelta: ten years at most, and at
+                once if it is over. Without one, or with a value that is none (NaN, text), the policy decides.
             pause_limit: whether everything waits as long that shares its rate limit, as after a 429.
         """
         super().__init__(message)
@@ -73,7 +76,7 @@ class RetryableError(TaskframeworkError):
         self.pause_limit = pause_limit
 
 
-def _delay(value: _Time) -> timedelta:
+def _delay(value: _Time) -> timedelta | None:
     """A delay that can be stored: not negative, and ten years at most. A value that is no delay counts as none given.
 
     This runs while task code fails; another error from here would hide the one that matters.
@@ -81,9 +84,8 @@ def _delay(value: _Time) -> timedelta:
     try:
         seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     except (TypeError, ValueError):
-        return timedelta(0)
-    # The order matters: a comparison with NaN is false.
-    return timedelta(seconds=min(seconds, _LONGEST_DELAY)) if seconds > 0 else timedelta(0)
+        return None
+    return None if math.isnan(seconds) else timedelta(seconds=min(max(seconds, 0), _LONGEST_DELAY))
 
 
 class NonRetryableError(TaskframeworkError):
@@ -320,6 +322,12 @@ class StoreUnavailableError(StoreError):
 
     code = "store_unavailable"
     hint = "Check that it runs and that store.url is right; `taskframework doctor` tells more."
+
+
+class StoreClosedError(StoreUnavailableError, NotRunningError):
+    """The store is not open: the framework does not run yet, or does not run any more."""
+
+    hint = "Use it inside `async with framework.running():`; a store by itself is opened with open()."
 
 
 class StoreMisconfiguredError(StoreError):

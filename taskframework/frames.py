@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
 from traceback import FrameSummary
+from types import CodeType
 from typing import Any
 
 _STANDARD_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
@@ -45,6 +46,8 @@ def place_in_source(thing: Any) -> str:
     try:
         # By hand for a class, which is what `@task` makes: from Python 3.14 on `unwrap` leaves classes alone.
         thing = inspect.unwrap(getattr(thing, "__wrapped__", thing))
+        if isinstance(code := getattr(thing, "__code__", None), CodeType):  # it knows without reading the file
+            return "" if code.co_filename.startswith("<") else shown_place(code.co_filename, code.co_firstlineno)
         file, line = inspect.getsourcefile(thing), inspect.getsourcelines(thing)[1]
     except (OSError, TypeError, ValueError):  # built in, or made by `exec`
         return ""

@@ -82,7 +82,7 @@ class TaskFramework(Extensible):
         """Register an executable: an instance, or a class that needs no arguments.
 
         Raises:
-            RegistrationError: with what is wrong about it.
+            RegistrationError: with what is wrong about it; also while a worker runs, which knows only what came before.
         """
         return self.registry.register(executable)
 
@@ -379,6 +379,7 @@ class TaskFramework(Extensible):
         if process.worker is not None:
             await services.types.declare()
             await services.schedules.apply(self.settings.schedules.named)
+            stack.enter_context(self.registry.in_use())
             process.worker.start(self.registry.task_types)
             stack.push_async_callback(process.worker.stop)
         return process

@@ -81,6 +81,8 @@ def _blocking_calls() -> BlockBuster:
     watch.functions["os.stat"].can_block_in("pymongo/pool_options.py", "get_container_env_info")
     # Whether certificates are there is looked at once, at the start.
     watch.functions["os.access"].can_block_in("wiring/adapters.py", "_require_files")
+    # Once, for the message of a hook that fails at the start; it does not wait for a disk.
+    watch.functions["os.getcwd"].can_block_in("taskframework/frames.py", "shown_place")
     for call in ("os.stat", "io.TextIOWrapper.read", "io.BufferedReader.read"):
         watch.functions[call].can_block_in("redis/utils.py", "get_lib_version")
     # A warning that is logged goes to where this test run wants it, at times to a file.

@@ -37,7 +37,7 @@ class SlotsView(BaseModel):
     key: str | None = Field(description="The value of the limit's key; null: the slots of the whole type")
     number: int = Field(description="How many there are, as the worker knew it that asked last")
     holders: list[HolderView]
-    waiting: int = Field(description="Tasks that wait in the store for one, up to 500; others wait in the queue")
+    waiting: int = Field(description="Tasks that wait for one; of a key 500 at most are counted")
 
 
 class LimitPage(BaseModel):

@@ -21,13 +21,15 @@ from taskframework.model.drivers import missing_drivers
 from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
 from taskframework.model.view import moment
+from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
 from taskframework.schedules import all_schedules, require_zone
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
 from taskframework.submission.schedules import ScheduleDefinition, defined_in_settings, wrong_in_settings
-from taskframework.submission.types import declared_types
+from taskframework.submission.types import TaskTypes, declared_types
+from taskframework.tasks.registry import TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_buckets, build_store
 from taskframework.wiring.extras import require_extras
 
@@ -192,7 +194,12 @@ async def _stored(store: TaskStore, limited: Mapping[str, int]) -> list[Finding]
     try:
         await store.open()
         try:
-            return [await _tasks(store, limited), await _parents(store), await _schedules(store)]
+            return [
+                await _tasks(store, limited),
+                await _workers(store),
+                await _parents(store),
+                await _schedules(store),
+            ]
         finally:
             await store.close()
     except TaskframeworkError as error:
@@ -210,6 +217,18 @@ async def _tasks(store: TaskStore, limited: Mapping[str, int]) -> Finding:
     unknown = sorted(limited.keys() - set(declared)) if declared else []
     problems += [f"concurrency.limits: {UnknownTaskTypeError(name, declared)}" for name in unknown]
     return Finding("tasks", found, problems)
+
+
+async def _workers(store: TaskStore) -> Finding:
+    """How many there are, and what waits for one. That is no problem of the installation: a start may come next."""
+
+    async def not_counted() -> None: ...
+
+    overview = await OverviewOperations(store, TaskTypes(TaskRegistry(), store), not_counted).look()
+    found = {"live workers": str(overview.worker_count or "none")}
+    if waiting := [problem.text for problem in overview.problems() if problem.code == "no_worker"]:
+        found["to be started"] = " ".join(waiting)
+    return Finding("workers", found)
 
 
 async def _schedules(store: TaskStore) -> Finding:

@@ -13,6 +13,7 @@ from taskframework.model.message import rfc3339
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.rate_limits import ROUNDING, Bucket, BucketLimit, seconds_of
 from taskframework.model.slots import SLOTS, Slots, moment_of
+from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
 
 
@@ -54,7 +55,7 @@ class SlotsState:
     #: The value of the field that the limit has for its key; None: the slots of the whole type.
     key: str | None
     slots: Slots
-    #: How many tasks wait in the store for one, up to `MAX_LIMIT`. Without a key the others wait in the queue.
+    #: How many tasks wait for one: of a key up to `MAX_LIMIT`, of a whole type as many as its queues show.
     waiting: int
 
     def view(self) -> dict[str, object]:
@@ -97,10 +98,15 @@ class LimitOperations:
             StoreUnavailableError: if the store is away.
         """
         states = []
-        for record in await self._store.list_records(SLOTS.name, limit=limit):
-            _, name, *key = map(unquote, record.id.split("/"))
-            waiting = await self._store.waiting_for(record.id, MAX_LIMIT) if key else []
-            states.append(SlotsState(name, key[0] if key else None, SLOTS.content(record), len(waiting)))
+        if records := await self._store.list_records(SLOTS.name, limit=limit):
+            traffic = await read_traffic(self._store)
+        for record in records:
+            _, name, *keys = map(unquote, record.id.split("/"))
+            if keys:
+                waiting = len(await self._store.waiting_for(record.id, MAX_LIMIT))
+            else:
+                waiting = traffic.of_type(name).waiting
+            states.append(SlotsState(name, keys[0] if keys else None, SLOTS.content(record), waiting))
         return states
 
     async def list_limits(self, limit: int) -> Sequence[LimitState]:

@@ -170,7 +170,7 @@ async def _held(hook: Lifespan) -> AsyncIterator[object]:
         manager = hook()
         product = await manager.__aenter__()
     except Exception as error:
-        what = f"The lifespan hook {_named(hook)} failed at the start"
+        what = f"The lifespan hook {_named(hook)}{place_in_source(hook)} failed at the start"
         raise LifespanError(f"{what}: {type(error).__name__}: {error}.") from error
     try:
         yield product

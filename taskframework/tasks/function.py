@@ -84,6 +84,7 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
                 "task_type": task_type,
                 "options": chosen,
                 "execute": _execute(function),
+                "__init__": _made_without_arguments,
                 "__doc__": function.__doc__,
                 "__module__": function.__module__,
                 "__qualname__": function.__qualname__,
@@ -105,6 +106,16 @@ def _unknown_option(task_type: str, name: str) -> RegistrationError:
         f"@task({task_type!r}) has no option {name}.",
         hint=f"Did you mean {near[0]}?" if near else f'Give them by name: @task("{task_type}", max_attempts=5).',
     )
+
+
+def _made_without_arguments(self: object, *args: object, **named: object) -> None:
+    """Made by the registry; with arguments somebody calls it as the function that it was."""
+    if args or named:
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} is a task type, which is not called but registered and submitted: framework.submit({name}, ...). "
+            f"In a test: await taskframework.testing.run({name}, ...)."
+        )
 
 
 def _execute(function: Function) -> Function:

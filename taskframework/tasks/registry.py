@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import re
@@ -136,16 +137,31 @@ class TaskRegistry:
         """Know none yet; `check` sees each before it is registered, and raises `RegistrationError` if it cannot be."""
         self._registrations: dict[str, Registration] = {}
         self._check = check
+        self._workers = 0
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Take no further types meanwhile: a worker consumes those that it knew when it started."""
+        self._workers += 1
+        try:
+            yield
+        finally:
+            self._workers -= 1
 
     def register(self, executable: AnyExecutable) -> Registration:
         """Add an executable, or a class that needs no arguments to make one.
 
         Raises:
-            RegistrationError: if it is not one, is abstract, has no valid type name or generic arguments, or if its
-                type is taken.
+            RegistrationError: if it is not one, is abstract, has no valid type name or generic arguments, if its type
+                is taken, or while a worker runs.
         """
         instance = _instance(executable)
         task_type = _checked_type(instance)
+        if self._workers:
+            raise RegistrationError(
+                f"Task type {task_type!r} is registered while a worker runs, which would never execute it.",
+                hint="Register it before `running()`.",
+            )
         if (present := self._registrations.get(task_type)) is not None:
             raise RegistrationError(
                 f"Task type {task_type!r} is registered twice: by {described(present.executable)} "

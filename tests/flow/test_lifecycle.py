@@ -9,8 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from taskframework import (
+    BackgroundTaskExecutable,
     IdempotencyConflictError,
     InvalidParametersError,
+    NotRunningError,
+    RegistrationError,
+    TaskContext,
     TaskFailedError,
     TaskFramework,
     TaskNotFoundError,
@@ -50,6 +54,22 @@ async def test_a_task_completes_and_its_document_tells_the_story(run: Run) -> No
     assert task.lease is None
     assert task.next_dispatch_at is None
     assert task.created_at <= (task.started_at or task.created_at) <= (task.finished_at or task.created_at)
+
+
+class TooLate(BackgroundTaskExecutable[None, None]):
+    task_type = "too-late"
+
+    async def execute(self, context: TaskContext[None]) -> None: ...
+
+
+async def test_what_comes_before_or_after_its_time_is_refused(run: Run) -> None:
+    async with run() as framework:
+        with pytest.raises(RegistrationError, match="'too-late' is registered while a worker runs"):
+            framework.register(TooLate)
+        handle = await framework.submit("count-words", Text(text="one"))
+    with pytest.raises(NotRunningError, match="does not run any more"):
+        await handle.task()
+    framework.register(TooLate)
 
 
 async def test_a_retryable_failure_is_repeated_not_before_its_delay(run: Run) -> None:

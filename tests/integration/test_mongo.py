@@ -15,6 +15,7 @@ import pytest
 from pymongo import MongoClient
 
 from taskframework.errors import (
+    StoreClosedError,
     StoreError,
     StoreMisconfiguredError,
     StoreUnavailableError,
@@ -122,7 +123,7 @@ async def test_drift_of_indexes_is_named(driver: MongoDriver, mongo_url: str) ->
 
 
 async def test_a_store_that_is_not_open_says_so(mongo_url: str) -> None:
-    with pytest.raises(StoreError, match="not open"):
+    with pytest.raises(StoreClosedError, match="not open"):
         await MongoStore(mongo_url).get("t", EVERYONE)
 
 

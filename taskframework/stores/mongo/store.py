@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreClosedError, StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, RenewLease
@@ -328,7 +328,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     @property
     def _parts(self) -> _Opened:
         if self._opened is None:
-            raise StoreError("The store is not open.", hint="Await open() first.")
+            raise StoreClosedError
         return self._opened
 
     @property

@@ -14,7 +14,13 @@ from typing import Any, TypeVar
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
+from taskframework.errors import (
+    StoreClosedError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    ValueNotStorableError,
+)
 from taskframework.stores.sqlite.migrate import check, migrate, migrations
 
 #: How long a write waits for another process that writes to the same file.
@@ -113,7 +119,7 @@ class Database:
 
     def _open(self, connection: Connection | None) -> Connection:
         if connection is None:
-            raise StoreUnavailableError("The store is not open.", hint="Open it before its first use.")
+            raise StoreClosedError
         return connection
 
 

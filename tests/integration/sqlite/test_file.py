@@ -13,6 +13,7 @@ import pytest
 
 from taskframework.clock import SystemClock
 from taskframework.errors import (
+    StoreClosedError,
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
@@ -72,7 +73,7 @@ async def test_closing_twice_is_closing(path: Path) -> None:
 async def test_a_closed_store_says_so(path: Path) -> None:
     store = SqliteStore(path)
     for call in (store.ping, store.count_by_status, lambda: insert_one(store, new_task())):
-        with pytest.raises(StoreUnavailableError, match="not open"):
+        with pytest.raises(StoreClosedError, match="not open"):
             await call()
 
 

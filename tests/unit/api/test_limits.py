@@ -66,13 +66,13 @@ async def test_each_concurrency_limit_is_listed_with_who_holds_and_who_waits(ope
         for record_id, claim in ((SLOTS.id_of("resize"), "a"), (SLOTS.id_of("resize", "a/b"), "b")):
             await store.change_record(TakeSlot(record_id, 3, f"task {claim}", claim, "host:1:w", 1, 0.0, 15.0))
         waiting = new_task(now=store.now(), task_id="waits")
-        await store.insert([waiting])
+        await store.insert([waiting, new_task(now=store.now(), task_id="next", task_type="resize")])
         await store.mark(MakeDue("waits", 1, timedelta(minutes=1), SLOTS.id_of("resize", "a/b")))
         page = LimitPage.model_validate((await api.get(LIMITS)).json(), strict=False)
         now = store.now()
     slots = [item for item in page.items if isinstance(item, SlotsView)]
     assert [(item.name, item.key, item.number, item.waiting) for item in slots] == [
-        ("resize", None, 3, 0),
+        ("resize", None, 3, 1),
         ("resize", "a/b", 3, 1),
     ]
     [holder] = slots[1].holders

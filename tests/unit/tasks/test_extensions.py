@@ -114,7 +114,10 @@ async def test_a_hook_that_fails_at_the_start_leaves_those_before_it() -> None:
         raise OSError("no route")
         yield
 
-    with pytest.raises(LifespanError, match=r"test_extensions\..*broken failed at the start: OSError: no route"):
+    with pytest.raises(
+        LifespanError,
+        match=r"test_extensions\..*broken \(.*test_extensions\.py, line \d+\) failed at the start: OSError: no route",
+    ):
         async with program._opened(TaskRegistry()):
             happened.append("works")
     assert happened == ["first opens", "first closes"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,6 +48,12 @@ def test_a_module_registers_its_functions() -> None:
 def test_one_that_runs_in_a_process_gets_there() -> None:
     [instance] = [TaskRegistry().register(double).executable]
     assert type(pickle.loads(pickle.dumps(instance))) is double
+
+
+@pytest.mark.parametrize("call", [lambda: double(2), lambda: double(parameters=2)])  # type: ignore[call-arg]
+def test_who_calls_it_is_told_what_to_do(call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match=r"double is a task type.* framework\.submit\(double, .*testing\.run\(double"):
+        call()
 
 
 def test_types_that_are_defined_beside_it_are_found() -> None:

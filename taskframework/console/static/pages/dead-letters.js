@@ -39,7 +39,7 @@ const Views = ({ query, isEach }) => html`<div class="switch" role="group" aria-
 
 function Groups({ query }) {
   const list = usePages("admin/dead-letters/groups", { task_type: query.task_type }, { every: LOOK });
-  return html`<${Waiting} of=${list} />
+  return html`<${Waiting} of=${list} /><${WithAll} list=${list} filter=${filterOf({ task_type: query.task_type })} />
     ${list.items && html`<${Table} label="Causes" rows=${list.items} idOf=${(group) => group.fingerprint} columns=${GROUPS} more=${list.more}
       isDone=${list.isDone} href=${(group) => to(["dead-letters"], { fingerprint: group.fingerprint })} empty="No dead letters. Nothing failed for good." />`}`;
 }
@@ -59,16 +59,18 @@ function filterOf(query) {
   return Object.fromEntries([...NAMES.map((name) => [name, query[name]]), ...times].filter(([, value]) => value));
 }
 
+// What can be done with all that a list shows, of which at least a part was asked for.
+const WithAll = ({ list, filter }) => list.items?.length > 0 && Object.keys(filter).length > 0 && html`<div class="actions bulk">
+  <span>With all of these:</span>
+  <${Action} role="operator" hotkey="d" onPress=${() => orSay(() => dryRun(filter))}>Dry run<//>
+  <${Action} role="operator" hotkey="r" onPress=${() => orSay(() => askReplay(filter)).then(list.reload)}>Replay<//>
+  <${Action} role="operator" danger onPress=${() => orSay(() => askDiscard(filter)).then(list.reload)}>Discard<//>
+</div>`;
+
 function Each({ query }) {
   const filter = filterOf(query);
   const list = usePages("admin/dead-letters", filter, { every: LOOK });
-  return html`
-    ${list.items?.length > 0 && Object.keys(filter).length > 0 && html`<div class="actions bulk">
-      <span>With all of these:</span>
-      <${Action} role="operator" hotkey="d" onPress=${() => orSay(() => dryRun(filter))}>Dry run<//>
-      <${Action} role="operator" hotkey="r" onPress=${() => orSay(() => askReplay(filter)).then(list.reload)}>Replay<//>
-      <${Action} role="operator" danger onPress=${() => orSay(() => askDiscard(filter)).then(list.reload)}>Discard<//>
-    </div>`}
+  return html`<${WithAll} list=${list} filter=${filter} />
     ${list.problem && query.fingerprint && !list.problem.isAway && html`<p><button type="button" onClick=${() => refine({ fingerprint: "" })}>Show all</button></p>`}
     <${Problem} problem=${list.problem} />
     ${list.items && html`<${Table} label="Dead letters" rows=${list.items} idOf=${(letter) => letter.id} columns=${LETTERS} more=${list.more}
