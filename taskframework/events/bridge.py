@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from taskframework import failpoint
+from taskframework.clock import Clock
 from taskframework.errors import BrokerError
 from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
 from taskframework.events.publisher import TaskEventPublisher
@@ -57,7 +58,13 @@ class ExternalEventBridge:
     """Listener for every task event."""
 
     def __init__(
-        self, store: TaskStore, publisher: TaskEventPublisher, source: str, reporter: Reporter, looks: Reporter
+        self,
+        store: TaskStore,
+        publisher: TaskEventPublisher,
+        source: str,
+        reporter: Reporter,
+        looks: Reporter,
+        clock: Clock,
     ) -> None:
         """Prepare.
 
@@ -67,6 +74,7 @@ class ExternalEventBridge:
             source: of the events.
             reporter: sees to the parents of sub-tasks that end.
             looks: sees to the streams of tasks that end.
+            clock: for the marks, which wait for others.
         """
         self._store = store
         self._reporter = reporter
@@ -79,7 +87,7 @@ class ExternalEventBridge:
         self._pump: asyncio.Task[None] | None = None
         #: Set at the end of the round under way; each has its own.
         self._round_is_over = asyncio.Event()
-        self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks)
+        self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks, clock)
 
     def hear(self, event: TaskEvent) -> None:
         """Take note of a task; publication goes on by itself."""

@@ -7,15 +7,14 @@ with the marks of other tasks, it costs a fraction; often it is not even needed 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import itertools
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+from taskframework.clock import Clock, happens_within
 from taskframework.errors import StoreError
 from taskframework.model.marks import Mark
 
@@ -40,21 +39,21 @@ class DelayedMarks(Generic[MarkT]):
         self,
         make: Callable[..., MarkT],
         write: Callable[[Sequence[MarkT]], Awaitable[None]],
+        clock: Clock,
         delay: timedelta = LONGEST_DELAY,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with none.
 
         Args:
             make: makes a mark from the id of a task and the other values.
             write: writes some marks. What it cannot write is left to the repairs.
+            clock: tells how long a mark has waited.
             delay: how long a mark waits.
-            now: seconds on a clock that is never set.
         """
         self._make = make
         self._write = write
         self._delay = delay.total_seconds()
-        self._now = now
+        self._clock = clock
         #: By task id, the longest waiting first: since when it waits, and the other values of the mark. Thousands may
         #: wait; as tuples of plain values they cost the garbage collector nothing.
         self._waiting: dict[str, tuple[Any, ...]] = {}
@@ -64,7 +63,7 @@ class DelayedMarks(Generic[MarkT]):
     def add(self, task_id: str, *values: Any) -> None:
         """Have a mark with these values written soon; it replaces one on the same task that still waits."""
         older = self._waiting.get(task_id)
-        self._waiting[task_id] = (self._now() if older is None else older[0], *values)
+        self._waiting[task_id] = (self._clock.monotonic() if older is None else older[0], *values)
         if self._pump is None:
             # In a context of its own: the pump outlives the caller who gave it the first mark.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
@@ -80,20 +79,15 @@ class DelayedMarks(Generic[MarkT]):
         try:
             while self._waiting:
                 first_since, *_ = next(iter(self._waiting.values()))
-                await self._rest(first_since + self._delay - self._now())
+                rest = first_since + self._delay - self._clock.monotonic()
+                await happens_within(self._is_drained, rest, self._clock)
                 await self._write_some(self._taken())
         finally:
             self._pump = None
 
-    async def _rest(self, seconds: float) -> None:
-        """Let time pass, unless what waits is to be written at once."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._is_drained.wait()
-
     def _taken(self) -> list[MarkT]:
         """The marks of the next write, taken from those that wait."""
-        since_when = self._now() - (0 if self._is_drained.is_set() else self._delay * _EARLY)
+        since_when = self._clock.monotonic() - (0 if self._is_drained.is_set() else self._delay * _EARLY)
         oldest = itertools.islice(self._waiting.items(), _MOST_IN_A_WRITE)
         marks = [(task_id, values) for task_id, (since, *values) in oldest if since <= since_when]
         for task_id, _ in marks:

@@ -86,7 +86,7 @@ class TaskMessageProducer:
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
         self._timers = Background()
-        self._delayed_marks = DelayedMarks(MarkDispatched, self._write_marks, policy.mark_after)
+        self._delayed_marks = DelayedMarks(MarkDispatched, self._write_marks, clock, policy.mark_after)
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for every event after which a task is claimable."""

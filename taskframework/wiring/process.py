@@ -72,7 +72,12 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         cascade=Cascade(store, services.moves),
         retrier=BatchRetrier(store, services.moves, services.dispatch_after),
         bridge=ExternalEventBridge(
-            store, TaskEventPublisher(broker, metrics.published.add), settings.app.source, reporter, services.looks
+            store,
+            TaskEventPublisher(broker, metrics.published.add),
+            settings.app.source,
+            reporter,
+            services.looks,
+            clock,
         ),
         collector=DeadLetterCollector(store, broker),
         topology=topology,

@@ -7,14 +7,15 @@ import contextvars
 import functools
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
+from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.marks import MarkPublished
 from taskframework.stores import delayed_marks as module
 from taskframework.stores.delayed_marks import DelayedMarks
+from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 
 LONG = timedelta(hours=1)
@@ -50,7 +51,7 @@ async def _settled() -> None:
 
 async def test_marks_wait_and_travel_together_the_newest_of_each_task() -> None:
     writes = Writes()
-    marking = DelayedMarks(MarkPublished, writes, LONG)
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), LONG)
     marking.add("t1", 1)
     marking.add("t2", 1)
     marking.add("t1", 2)
@@ -62,7 +63,7 @@ async def test_marks_wait_and_travel_together_the_newest_of_each_task() -> None:
 
 async def test_a_mark_is_written_after_its_moment() -> None:
     writes = Writes()
-    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=1))
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=1))
     marking.add("t1", 1)
     await eventually(lambda: writes.groups)
     assert writes.groups == [[mark(1)]]
@@ -70,7 +71,7 @@ async def test_a_mark_is_written_after_its_moment() -> None:
 
 async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> None:
     writes = Writes()
-    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=10))
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=10))
     marks = [mark(number) for number in range(3 * module._MOST_IN_A_WRITE)]
     for one in marks:
         marking.add(one.task_id, one.sequence)
@@ -82,7 +83,7 @@ async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> N
 async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> None:
     writes = Writes()
     writes.gate.clear()
-    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=10))
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=10))
     for number in range(3):
         marking.add(f"t{number}", 1)
     await eventually(lambda: writes.groups)
@@ -94,31 +95,24 @@ async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> Non
     await marking.drain()
 
 
-class Quick(DelayedMarks[MarkPublished]):
-    """Its time passes by resting, and by whatever a write adds."""
+class QuickClock(FakeClock):
+    """Its time passes by sleeping, and by whatever a write adds."""
 
-    def __init__(self, write: Any, moment: timedelta) -> None:
-        self.time = 0.0
-        super().__init__(MarkPublished, write, moment, now=self._read_time)
-
-    def _read_time(self) -> float:
-        return self.time
-
-    async def _rest(self, seconds: float) -> None:
-        self.time += max(0.0, seconds)
+    async def sleep(self, seconds: float) -> None:
+        self.advance(max(0.0, seconds))
         await asyncio.sleep(0)
 
 
 async def test_a_slow_write_makes_no_other_mark_wait_for_longer() -> None:
-    moment, written = 2.0, list[tuple[float, str]]()
+    moment, written, clock = 2.0, list[tuple[float, str]](), QuickClock()
 
     async def write(marks: Sequence[MarkPublished]) -> None:
-        written.extend((marking.time, one.task_id) for one in marks)
+        written.extend((clock.monotonic(), one.task_id) for one in marks)
         if marks[0].task_id == "slow":
             marking.add("meanwhile", 1)
-            marking.time += 10 * moment
+            clock.advance(10 * moment)
 
-    marking = Quick(write, timedelta(seconds=moment))
+    marking = DelayedMarks(MarkPublished, write, clock, timedelta(seconds=moment))
     marking.add("slow", 1)
     await eventually(lambda: len(written) == 2)
     (first, _), (second, task_id) = written
@@ -128,16 +122,16 @@ async def test_a_slow_write_makes_no_other_mark_wait_for_longer() -> None:
 
 
 async def test_a_mark_waits_for_its_moment_by_the_clock() -> None:
-    written = list[tuple[float, str]]()
+    written, clock = list[tuple[float, str]](), QuickClock()
 
     async def write(marks: Sequence[MarkPublished]) -> None:
-        written.extend((marking.time, one.task_id) for one in marks)
+        written.extend((clock.monotonic(), one.task_id) for one in marks)
 
-    marking = Quick(write, timedelta(seconds=2))
+    marking = DelayedMarks(MarkPublished, write, clock, timedelta(seconds=2))
     for number in range(20):
         marking.add(f"t{number}", 1)
-        before = marking.time
-        await eventually(functools.partial(lambda earlier: marking.time > earlier, before))
+        before = clock.monotonic()
+        await eventually(functools.partial(lambda earlier: clock.monotonic() > earlier, before))
     await eventually(lambda: len(written) == 20)
     assert written[0][0] >= 1.8, "it waits for company"
     assert len({time for time, _ in written}) > 5, "they leave as they came"
@@ -146,7 +140,7 @@ async def test_a_mark_waits_for_its_moment_by_the_clock() -> None:
 async def test_what_comes_during_a_write_is_drained_too() -> None:
     writes = Writes()
     writes.gate.clear()
-    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=20))
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=20))
     marking.add("t1", 1)
     draining = asyncio.create_task(marking.drain())
     await _settled()
@@ -165,7 +159,7 @@ async def test_marks_that_could_not_be_written_are_left_to_the_repairs_and_hold_
     caplog.set_level("DEBUG", "taskframework.stores.delayed_marks")
     writes = Writes()
     writes.error = error
-    marking = DelayedMarks(MarkPublished, writes, LONG)
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), LONG)
     for number in range(2 * module._MOST_IN_A_WRITE):
         marking.add(f"t{number}", 1)
     await marking.drain()
@@ -179,7 +173,7 @@ async def test_marks_that_could_not_be_written_are_left_to_the_repairs_and_hold_
 
 async def test_draining_nothing_ends_at_once_and_it_works_again_afterwards() -> None:
     writes = Writes()
-    marking = DelayedMarks(MarkPublished, writes, LONG)
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), LONG)
     await marking.drain()
     for sequence in (1, 2):
         marking.add("t1", sequence)
@@ -189,7 +183,7 @@ async def test_draining_nothing_ends_at_once_and_it_works_again_afterwards() -> 
 
 async def test_a_write_runs_in_no_context_of_who_gave_the_first_mark() -> None:
     writes = Writes()
-    marking = DelayedMarks(MarkPublished, writes, LONG)
+    marking = DelayedMarks(MarkPublished, writes, SystemClock(), LONG)
     token = _somebody.set("a task")
     marking.add("t1", 1)
     _somebody.reset(token)

@@ -250,6 +250,8 @@ class SqliteStore:
         )
 
     async def delete_records(self, records: Sequence[Record]) -> int:
+        if not records:
+            return 0
         ids, revisions = [record.id for record in records], [record.revision for record in records]
         return await self._database.execute(
             queries.DELETE_RECORDS, [to_json(ids), to_json(revisions)], ("record.reply",)

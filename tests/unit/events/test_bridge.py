@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import cast
 
+from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.events.bridge import ROUND, ExternalEventBridge
 from taskframework.events.external import ExternalEvent
@@ -59,11 +60,22 @@ class Publisher:
         self.events.extend(events)
 
 
+def _bridge(
+    store: Marks, publisher: Publisher, reports: Reports | None = None, turns: Reports | None = None
+) -> ExternalEventBridge:
+    return ExternalEventBridge(
+        cast(TaskStore, store),
+        cast(TaskEventPublisher, publisher),
+        "here",
+        reports or Reports(),
+        turns or Reports(),
+        SystemClock(),
+    )
+
+
 async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_back() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
-    bridge = ExternalEventBridge(
-        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
-    )
+    bridge = _bridge(store, publisher)
     bridge.take(task)
     await bridge.drain()
     assert [event.id for event in publisher.events] == [f"{task.task_id}-1"]
@@ -76,9 +88,7 @@ async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_
 
 async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() -> None:
     publisher, tasks = Publisher(), [new_task() for _ in range(3 * ROUND)]
-    bridge = ExternalEventBridge(
-        cast(TaskStore, Marks()), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
-    )
+    bridge = _bridge(Marks(), publisher)
     for task in tasks:
         bridge.take(task)
     newer = Claim(tasks[0].task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(tasks[0], tasks[0].updated_at)
@@ -93,9 +103,7 @@ async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() 
 
 async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
-    bridge = ExternalEventBridge(
-        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
-    )
+    bridge = _bridge(store, publisher)
     store.is_away = False
     bridge.take(task.evolve(published_sequence=1, publish_at=None))
     await bridge.drain()
@@ -105,9 +113,7 @@ async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
 async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
     store.is_away = False
-    bridge = ExternalEventBridge(
-        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
-    )
+    bridge = _bridge(store, publisher)
     newer = Claim(task.task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(task, task.updated_at)
     assert newer is not None
     bridge.take(newer)
@@ -121,9 +127,7 @@ async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> Non
 async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> None:
     store, publisher, reports = Marks(), Publisher(), Reports()
     store.is_away = False
-    bridge = ExternalEventBridge(
-        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", reports, Reports()
-    )
+    bridge = _bridge(store, publisher, reports=reports)
     task = new_task(parent=ParentLink("parent", 0, 0))
     bridge.take(task)
     await bridge.drain()
@@ -142,9 +146,7 @@ async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> 
 async def test_who_waits_for_a_publication_hurries_no_report() -> None:
     """A relay waits so, batch after batch: parents with many sub-tasks would be counted without a pause."""
     publisher, reports = Publisher(), Reports()
-    bridge = ExternalEventBridge(
-        cast(TaskStore, Marks()), cast(TaskEventPublisher, publisher), "here", reports, Reports()
-    )
+    bridge = _bridge(Marks(), publisher, reports=reports)
     tasks = [_over(new_task(parent=ParentLink("parent", 0, slot))) for slot in range(ROUND + 1)]
     for task in tasks:
         bridge.take(task)
@@ -159,7 +161,7 @@ async def test_who_waits_for_a_publication_hurries_no_report() -> None:
 async def test_a_task_in_a_stream_is_marked_when_somebody_has_looked_whose_turn_it_is() -> None:
     store, publisher, turns = Marks(), Publisher(), Reports()
     store.is_away = False
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), turns)
+    bridge = _bridge(store, publisher, turns=turns)
     task = new_task(stream=StreamPlace("a", "serial", 0))
     for published, state in enumerate((task, _over(task)), 1):
         bridge.take(state)
@@ -173,9 +175,7 @@ async def test_a_task_in_a_stream_is_marked_when_somebody_has_looked_whose_turn_
 async def test_an_older_state_of_a_sub_task_does_not_mark_an_end_that_is_not_reported() -> None:
     store, publisher = Marks(), Publisher()
     store.is_away = False
-    bridge = ExternalEventBridge(
-        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
-    )
+    bridge = _bridge(store, publisher)
     task = new_task(parent=ParentLink("parent", 0, 0))
     bridge.take(_over(task))
     await eventually(lambda: len(publisher.events) == 2)
