@@ -85,6 +85,20 @@ async def test_all_of_a_cause_are_replayed_slowly_and_stopped(window: Window, sh
     assert done["done"] < 20
 
 
+async def test_all_dead_letters_of_a_type_are_discarded_in_the_view_by_cause(
+    window: Window, shop: Installation
+) -> None:
+    shop.ended(shop.submit("mail-letter", {"to": "nobody"}), "FAILED")
+    await window.go("dead-letters")
+    await expect(window.page.get_by_role("link", name="By cause")).to_have_attribute("aria-current", "true")
+    await expect(window.button("Discard")).to_have_count(0)  # everything there is would be too much to ask for
+    await window.go("dead-letters?task_type=mail-letter")
+    await window.button("Discard").click()
+    await window.answer("Discard", reason="a typo")
+    await window.go("dead-letters?task_type=mail-letter")
+    await expect(window.page.get_by_text("No dead letters. Nothing failed for good.")).to_be_visible()
+
+
 async def test_two_windows_agree_on_a_batch_that_one_cancels(chromium: Browser, shop: Installation) -> None:
     body = {"task_type": "naps", "items": [0.01, 0.01, *[60] * 8]}
     batch_id = shop.api.post("/batches", json=body).json()["batch_id"]
