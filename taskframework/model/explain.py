@@ -44,8 +44,9 @@ def _superseded(facts: Facts) -> Cause | None:
         return None
     return Cause(
         "superseded",
-        f"Version {newest.version} of {unique.key!r} is there, task {newest.task_id}; this one is {unique.version}.",
-        "Nothing: it is cancelled when a worker looks at it, and only the newest begins.",
+        f"Task {newest.task_id} has the newer version {newest.version} of {unique.key!r}; "
+        f"this task has version {unique.version}.",
+        "No action is needed: a worker will cancel this task. Only the newest version starts.",
         {"key": unique.key, "version": unique.version, "newest": newest.version, "newest_task_id": newest.task_id},
     )
 
@@ -58,7 +59,7 @@ def _paused(facts: Facts) -> Cause | None:
     return Cause(
         "paused",
         f"{pause.by} paused {pause.task_type} at {rfc3339(pause.at)}{reason}.",
-        f"It goes on when somebody ends the pause: taskframework queues resume {pause.task_type}",
+        f"To let its tasks start again: taskframework queues resume {pause.task_type}",
         {"task_type": pause.task_type, "by": pause.by, "at": rfc3339(pause.at), "reason": pause.reason},
     )
 
@@ -69,12 +70,12 @@ def _not_before(facts: Facts) -> Cause | None:
         return None
     at = rfc3339(task.not_before)
     if task.status is not TaskStatus.RETRYING:
-        return Cause("not_before", f"It is not to begin before {at}.", "Nothing is needed.", {"not_before": at})
+        return Cause("not_before", f"It must not start before {at}.", "No action is needed.", {"not_before": at})
     failed = f"Attempt {task.attempts} of {task.max_attempts} failed"
     return Cause(
         "retry_at",
-        f"{failed}{f' ({error_line(task)})' if task.error else ''}, and the next one begins at {at}.",
-        "Nothing is needed, if the cause of the error is gone by then. If it is gone now: "
+        f"{failed}{f' ({error_line(task)})' if task.error else ''}. The next attempt starts at {at}.",
+        "No action is needed if the cause of the error is fixed by then. To retry now: "
         f"taskframework tasks retry {task.task_id}",
         {"at": at, "attempt": task.attempts, "max_attempts": task.max_attempts, "error": error_view(task.error)},
     )
@@ -86,10 +87,10 @@ def _rate_limit(facts: Facts) -> Cause | None:
     if limit is not None and wait is not None and _kind_of(limit) == RATE.name and wait.until > facts.now:
         name, key = _name_and_key(limit)
         whose = name if key is None else f"{name!r} for {key}"
-        return _bucket_empty(f"The rate limit {whose} lets no more begin; its turn is at", name, key, wait.until)
+        return _bucket_empty(f"The rate limit {whose} is used up; the turn of this task is at", name, key, wait.until)
     if facts.bucket is None or facts.bucket_free_at is None or facts.bucket_free_at <= facts.now:
         return None
-    beginning = f"The rate limit {facts.bucket!r} lets no more begin until"
+    beginning = f"The rate limit {facts.bucket!r} is used up until"
     return _bucket_empty(beginning, facts.bucket, None, facts.bucket_free_at)
 
 
@@ -97,7 +98,7 @@ def _bucket_empty(beginning: str, name: str, key: str | None, until: datetime) -
     return Cause(
         "rate_limit",
         f"{beginning} {rfc3339(until)}.",
-        "Nothing is needed; a higher rate in rate_limiter would let more begin.",
+        "No action is needed. A higher rate in rate_limiter lets more tasks start.",
         {"name": name, "key": key, "until": rfc3339(until)},
     )
 
@@ -109,11 +110,11 @@ def _concurrency_limit(facts: Facts) -> Cause | None:
     name, key = (task.task_type, None) if facts.slots_id is None else _name_and_key(facts.slots_id)
     named = [it for it in slots.holders if it.task_id in facts.named_holders]
     whose = name if key is None else f"{name} for {key}"
-    held_by = f", by {named[0].task_id}{' and others' if len(slots.holders) > 1 else ''}" if named else ""
+    held_by = f", held by {named[0].task_id}{' and others' if len(slots.holders) > 1 else ''}" if named else ""
     return Cause(
         "concurrency_limit",
-        f"Every slot of {whose} is held ({len(slots.holders)} of {slots.number}){held_by}.",
-        "It begins when one of those that run ends and its turn has come.",
+        f"All slots of {whose} are in use ({len(slots.holders)} of {slots.number}){held_by}.",
+        "It starts when a running task ends and its turn has come.",
         {
             "task_type": name,
             "key": key,
@@ -134,8 +135,8 @@ def _limiter_away(facts: Facts) -> Cause | None:
         return None
     return Cause(
         "limiter_away",
-        f"Redis does not answer, and without it nothing begins that the rate limit {facts.bucket!r} is for.",
-        "It begins soon after Redis is back. See that it runs, and that rate_limiter.redis_url is right.",
+        f"Redis does not answer. Without it, no task with the rate limit {facts.bucket!r} can start.",
+        "It starts soon after Redis is back. Check that Redis runs and that rate_limiter.redis_url is right.",
         {"name": facts.bucket},
     )
 
@@ -148,8 +149,8 @@ def _broker_away(facts: Facts) -> Cause | None:
         return None
     return Cause(
         "broker_away",
-        "The process that was asked has no connection to the broker, so that no message reaches a worker.",
-        "Nothing is lost: it is sent when the broker is back. See docs/operations/broker-down.md.",
+        "The process that answers has no connection to the broker, so no message reaches a worker.",
+        "Nothing is lost: the message is sent when the broker is back. See docs/operations/broker-down.md.",
         {"next_dispatch_at": moment(task.next_dispatch_at)},
     )
 
@@ -161,8 +162,9 @@ def _not_sent(facts: Facts) -> Cause | None:
         return None
     return Cause(
         "broker_away",
-        f"Its message was to be sent at {rfc3339(due)} and was not, though workers are there: they lack the broker.",
-        "Nothing is lost: it is sent when the broker is back. See docs/operations/broker-down.md.",
+        f"Its message was due at {rfc3339(due)} but was not sent, although workers are running: they cannot reach the "
+        "broker.",
+        "Nothing is lost: the message is sent when the broker is back. See docs/operations/broker-down.md.",
         {"next_dispatch_at": rfc3339(due)},
     )
 
@@ -171,12 +173,12 @@ def _no_worker(facts: Facts) -> Cause | None:
     task, last = facts.task, facts.last_worker
     if facts.workers:
         return None
-    known = "" if facts.declared_at is None else f"; one started last at {rfc3339(facts.declared_at)}"
-    who = known if last is None else f"; {last.worker_id} did, and was seen last at {rfc3339(last.seen_at)}"
+    known = "" if facts.declared_at is None else f". The last one started at {rfc3339(facts.declared_at)}"
+    who = known if last is None else f". The last one was {last.worker_id}, last seen at {rfc3339(last.seen_at)}"
     return Cause(
         "no_worker",
-        f"No worker is there that runs {task.task_type}{who}.",
-        "Start one whose program has it: taskframework worker --app MODULE",
+        f"No running worker handles {task.task_type}{who}.",
+        "Start a worker whose program has this type: taskframework worker --app MODULE",
         {
             "task_type": task.task_type,
             "last_worker_id": None if last is None else last.worker_id,
@@ -191,12 +193,12 @@ def _suspect(facts: Facts) -> Cause | None:
     task = facts.task
     if not task.crashes or task.crashes < facts.max_crashes - 1:
         return None
-    others = f" {facts.running_suspects[0]} has the turn in one." if facts.running_suspects else ""
+    others = f" Task {facts.running_suspects[0]} is running now." if facts.running_suspects else ""
     return Cause(
         "suspect",
-        f"Its worker died {task.crashes} times under it, so that it waits until it is alone of its kind in a worker."
-        f"{others}",
-        f"It begins when its turn comes; with {facts.max_crashes} crashes it is a dead letter.",
+        f"Its worker died {task.crashes} times while running it. A worker runs only one such task at a time, so it "
+        f"waits for its turn.{others}",
+        f"It starts when its turn comes. After {facts.max_crashes} crashes it becomes a dead letter.",
         {"crashes": task.crashes, "max_crashes": facts.max_crashes, "running": list(facts.running_suspects)},
     )
 
@@ -205,18 +207,20 @@ def _sent(facts: Facts) -> Cause | None:
     task = facts.task
     if not task.dispatches:
         return None
-    ahead = "an unknown number" if facts.ahead is None else f"{facts.ahead:,}"
+    ahead = "an unknown number of" if facts.ahead is None else f"{facts.ahead:,}"
     more = " or more" if facts.is_ahead_bounded else ""
-    because = f"Its message was sent; in the lane {task.lane} of {task.task_type} {ahead}{more} came before it."
+    tasks = "task is" if ahead == "1" and not more else "tasks are"
+    because = f"Its message was sent; {ahead}{more} {tasks} ahead of it in the {task.lane} lane of {task.task_type}."
     if facts.messages == 0:
-        because = "Its message was taken by a worker, which has no free slot for it yet; or it was lost on the way."
-    again = "" if task.next_dispatch_at is None else f" A lost one is sent again at {rfc3339(task.next_dispatch_at)}."
-    change = "It begins when a worker has a free slot for it: more workers, or more worker.concurrency, help."
+        because = "A worker has its message but no free slot for it yet; or the message was lost on the way."
+    due = task.next_dispatch_at
+    again = "" if due is None else f" If its message was lost, another is sent at {rfc3339(due)}."
+    change = "It starts when a worker has a free slot. More workers, or a higher worker.concurrency, help."
     if facts.slots is not None:  # one is free at this moment, and those before it will take it
         change = (
-            f"It begins when its turn has come. Its concurrency limit lets {facts.slots.number} run at once, and more"
+            f"It starts when its turn comes. Its concurrency limit lets {facts.slots.number} run at once; more workers "
+            "help only up to that limit."
         )
-        change += " workers help only as far as that."
     return Cause(
         "sent",
         because,
@@ -237,12 +241,12 @@ def _about_to_be_sent(facts: Facts) -> Cause:
     task, due = facts.task, facts.task.next_dispatch_at
     because = "Its message was sent a moment ago, or is about to be sent."
     if task.no_handler:
-        because = f"It was put off {task.no_handler} times, since the workers that got it do not know {task.task_type}."
-    at = "soon" if due is None else f"at {rfc3339(due)} at the latest"
+        because = f"It was put off {task.no_handler} times: the workers that got it do not know {task.task_type}."
+    at = "soon" if due is None else f"by {rfc3339(due)}"
     return Cause(
         "about_to_be_sent",
         because,
-        f"A process that sends messages sends one {at}, if none has begun it by then.",
+        f"If no worker starts it before, a message is sent {at}.",
         {"next_dispatch_at": moment(due), "no_handler": task.no_handler},
     )
 

@@ -22,9 +22,9 @@ def ended(facts: Facts) -> Cause | None:
     if not task.status.is_final:
         return None
     since = "" if task.finished_at is None else f" since {rfc3339(task.finished_at)}"
-    change = "Nothing: it is over."
+    change = "No action is needed: it has ended."
     if task.status in REPLAYABLE:
-        change = f"Queue it anew: taskframework tasks retry {task.task_id}"
+        change = f"To queue it again: taskframework tasks retry {task.task_id}"
     details = {"finished_at": moment(task.finished_at), "error": error_view(task.error)}
     return Cause("final", f"It is {task.status}{since}{_failed_with(task)}.", change, details)
 
@@ -37,8 +37,8 @@ def cancel_requested(facts: Facts) -> Cause | None:
     reason = f" ({one_line(cancel.reason)})" if cancel.reason else ""
     return Cause(
         "cancel_requested",
-        f"{cancel.by} asked it to stop at {rfc3339(cancel.at)}{reason}, and its code has not ended yet.",
-        "Nothing more is needed: code that does not react is given up by its worker within seconds.",
+        f"{cancel.by} asked it to stop at {rfc3339(cancel.at)}{reason}, and its code is still running.",
+        "No action is needed: if the code does not stop, its worker gives up on it within seconds.",
         {"by": cancel.by, "at": rfc3339(cancel.at), "reason": cancel.reason, **_attempt(task)},
     )
 
@@ -54,11 +54,11 @@ def running(facts: Facts) -> Cause | None:
     is_over = lease is not None and lease.expires_at <= facts.now
     details = {**_attempt(task), "is_lease_over": is_over, "progress": task.progress}
     if lease is not None and is_over:
-        because = f"{attempt}, but has not renewed its lease, which ended at {rfc3339(lease.expires_at)}."
-        change = "Another worker gets it within seconds, if any api or worker process is up to take it back."
+        because = f"{attempt}, but its lease expired at {rfc3339(lease.expires_at)} without being renewed."
+        change = "It goes to another worker within seconds, if at least one api or worker process is running."
         return Cause("running", because, change, details)
-    until = "" if lease is None else f" Its lease, which the worker renews, holds until {rfc3339(lease.expires_at)}."
-    return Cause("running", f"{attempt}.{until}", "It ends when its code does.", details)
+    until = "" if lease is None else f" The worker renews its lease, now valid until {rfc3339(lease.expires_at)}."
+    return Cause("running", f"{attempt}.{until}", "It ends when its code ends.", details)
 
 
 def waiting(facts: Facts) -> Cause | None:
@@ -80,15 +80,15 @@ def waiting_for_stream(facts: Facts) -> Cause | None:
     holder, is_halted = facts.turn_holder, stream is not None and stream.is_halted
     details: dict[str, Any] = {"key": key, "position": position, "is_halted": is_halted, "turn": _turn(facts)}
     if holder is None or holder.task_id == task.task_id or (holder.status.is_final and not is_halted):
-        because = f"Its turn in stream {key!r} is about to be passed on."
-        at = "a moment" if task.unblock_at is None else rfc3339(task.unblock_at)
-        return Cause("waiting_for_stream", because, f"Somebody looks whether it is its turn at {at}.", details)
+        because = f"The turn in stream {key!r} is about to move to the next task."
+        at = "in a moment" if task.unblock_at is None else f"at {rfc3339(task.unblock_at)}"
+        return Cause("waiting_for_stream", because, f"A process checks {at} whether it is its turn.", details)
     if is_halted:
         because = f"Stream {key!r} is halted: task {holder.task_id}, which has the turn, is {holder.status}."
-        change = f"Queue that one anew, or let the others go on without it: {go_on_command(task.user_id, key)}"
+        change = f"Queue that task again, or let the others continue without it: {go_on_command(task.user_id, key)}"
         return Cause("waiting_for_stream", because, change, details)
-    because = f"In stream {key!r} task {holder.task_id} has the turn; it is {holder.status}."
-    change = f"It goes when those before it are over: taskframework tasks explain {holder.task_id}"
+    because = f"In stream {key!r}, task {holder.task_id} has the turn; it is {holder.status}."
+    change = f"It starts after the tasks before it have ended: taskframework tasks explain {holder.task_id}"
     return Cause("waiting_for_stream", because, change, details)
 
 
@@ -102,19 +102,20 @@ def _for_subtasks(facts: Facts, subtasks: Subtasks) -> Cause:
     }
     or_signal = "" if task.waits_for is None else f", or for the signal {task.waits_for.name!r}"
     if subtasks.planned is None:
-        because = f"It is a batch whose upload is not complete: {subtasks.done:,} of its sub-tasks are over so far."
-        return Cause("waiting_for_subtasks", because, "It ends when the upload and all of its sub-tasks do.", details)
-    counted = f"{subtasks.done:,} of its {subtasks.planned:,} sub-tasks were over at the last count"
+        because = f"It is a batch whose upload is not complete: {subtasks.done:,} of its sub-tasks have ended so far."
+        change = "It ends when the upload is complete and all of its sub-tasks have ended."
+        return Cause("waiting_for_subtasks", because, change, details)
+    counted = f"{subtasks.done:,} of its {subtasks.planned:,} sub-tasks had ended at the last count"
     if open_ones:
         first = open_ones[0]
         because = f"It waits for its sub-tasks{or_signal}: {counted}, and {first.task_id} is {first.status}."
-        change = f"It goes on when they are over, by {subtasks.policy}: taskframework tasks explain {first.task_id}"
+        change = f"It continues when they end ({subtasks.policy}): taskframework tasks explain {first.task_id}"
     elif subtasks.is_being_stored:
         because = f"It waits for its sub-tasks{or_signal}: {counted}, and not all of them are stored yet."
-        change = "A process stores the rest within seconds, if any api or worker process is up."
+        change = "The rest are stored within seconds, if at least one api or worker process is running."
     else:
-        because = f"It waits for its sub-tasks{or_signal}: {counted}, and none is live any more."
-        at = "in a moment" if task.check_at is None else f"at {rfc3339(task.check_at)} at the latest"
+        because = f"It waits for its sub-tasks{or_signal}: {counted}, and now all of them have ended."
+        at = "in a moment" if task.check_at is None else f"by {rfc3339(task.check_at)}"
         change = f"They are counted again {at}."
     return Cause("waiting_for_subtasks", because, change, details)
 
@@ -125,7 +126,7 @@ def _for_signal(task: Task, wait: SignalWait | None) -> Cause:
     return Cause(
         "waiting_for_signal",
         f"It waits for the signal {name!r}{limit}.",
-        f"Send it: taskframework tasks signal {task.task_id} {in_shell(name)}",
+        f"To send it: taskframework tasks signal {task.task_id} {in_shell(name)}",
         {"signal": name, "until": moment(until)},
     )
 

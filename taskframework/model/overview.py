@@ -99,7 +99,8 @@ class Overview:
     def told_waiting(self, task_type: str) -> str:
         """How many tasks of a type wait, in words."""
         number, more = self.traffic.of_type(task_type).waiting, " or more" if self.traffic.is_bounded else ""
-        return "1 task waits" if number == 1 and not more else f"{number:,}{more} tasks wait"
+        one = number == 1 and not more
+        return f"1 {task_type} task is waiting" if one else f"{number:,}{more} {task_type} tasks are waiting"
 
     def runs(self, task_type: str) -> bool:
         """Whether a live worker runs a type."""
@@ -108,34 +109,35 @@ class Overview:
     def problems(self) -> Iterator[Problem]:
         """What needs somebody, the worst first."""
         if self.is_broker_connected is False:
-            text = "There is no connection to the broker: what is submitted is stored, and begins when it is back"
-            text = f"{text}: taskframework doctor"
+            text = "There is no connection to the broker. New tasks are stored, and start when the broker is back"
+            text = f"{text}. To check it: taskframework doctor"
             yield Problem("broker_away", text)
         if self.is_limiter_away:
-            text = "Redis, which counts the rate limits, does not answer; tasks with a rate limit wait for it"
-            yield Problem("limiter_away", f"{text}: taskframework doctor")
+            text = "Redis, which keeps the rate limits, does not answer. Tasks with a rate limit wait until it is back"
+            yield Problem("limiter_away", f"{text}. To check it: taskframework doctor")
         if self.counts is not None and self.counts.undriven:
-            text = f"{self.counts.undriven:,} live tasks have nothing that would move them on: taskframework doctor"
+            text = f"{_stuck(self.counts.undriven)}. See which: taskframework doctor"
             yield Problem("undriven", text)
         types = [(task_type, self.traffic.of_type(task_type)) for task_type in self.task_types]
         for task_type, seen in types:
             if seen.waiting and not self.runs(task_type):
-                text = f"Of {task_type} {self.told_waiting(task_type)}, and no worker runs that type."
+                text = f"{self.told_waiting(task_type)}, and no running worker handles this type."
                 yield Problem("no_worker", text, task_type)
         for it in self.workers:
             if it.is_lost(self.at):
-                told = f"Worker {it.worker_id} has told nothing of itself since {rfc3339(it.seen_at)}"
-                yield Problem("worker_lost", f"{told}: it was killed, is frozen, or cannot reach the store.")
+                told = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
+                yield Problem("worker_lost", f"{told}. It was killed, is frozen, or cannot reach the store.")
         for task_type, seen in types:
             if _is_failing(seen):
                 share = seen.failed_per_second / seen.finished_per_second
-                text = f"{share:.0%} of what ended of {task_type} in the last minute failed: taskframework dlq groups"
-                yield Problem("failing", text, task_type)
+                text = f"{share:.0%} of the {task_type} tasks that ended in the last minute failed"
+                yield Problem("failing", f"{text}. See why: taskframework dlq groups", task_type)
         yield from self._held_up(types)
         if self.counts is not None and self.counts.halted_streams:
-            yield Problem("halted", f"{_halted(self.counts.halted_streams)}: taskframework streams list --halted")
+            text = f"{_halted(self.counts.halted_streams)}. See which: taskframework streams list --halted"
+            yield Problem("halted", text)
         if refused := [schedule for schedule in self.schedules if schedule.problem and not schedule.is_paused]:
-            yield Problem("schedule", f"{_refused(refused)}: taskframework schedules list")
+            yield Problem("schedule", f"{_refused(refused)}. See why: taskframework schedules list")
         for task_type, pause in sorted(self.pauses.items()):
             reason = f" ({pause.reason})" if pause.reason else ""
             paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
@@ -146,19 +148,22 @@ class Overview:
         more = " or more" if self.traffic.is_bounded else ""
         for task_type, seen in types:
             if seen.retrying >= _MANY_RETRYING and seen.retrying > _completed_lately(seen):
-                what = f"{seen.retrying:,}{more} tasks of {task_type} failed and will be tried again"
-                text = f"{what}: taskframework tasks list --type {task_type} --status retrying"
+                what = f"{seen.retrying:,}{more} {task_type} tasks failed and will be retried"
+                text = f"{what}. See why: taskframework tasks list --type {task_type} --status retrying"
                 retry = f"taskframework tasks retry --where type={task_type} --where status=retrying"
-                yield Problem("retrying", f"{text}. Once the cause is gone: {retry}", task_type)
+                yield Problem("retrying", f"{text}. To retry them at once, after fixing the cause: {retry}", task_type)
         for task_type, seen in types:
             since = seen.oldest_waiting_at
             if since is None or task_type in self.pauses or not self.runs(task_type):
                 continue
             if self.at - since > _BEHIND and _is_slow(seen):
-                rates = f"{seen.submitted_per_second:.3g} a second come, {seen.finished_per_second:.3g} end"
-                text = f"Of {task_type} {self.told_waiting(task_type)}, the first since {rfc3339(since)}; {rates}"
-                text = f"{text}: start more workers, or look what holds one of them: taskframework tasks explain ID"
-                yield Problem("behind", text, task_type)
+                come, go = f"{seen.submitted_per_second:.3g}", f"{seen.finished_per_second:.3g}"
+                text = f"{self.told_waiting(task_type)}, the oldest since {rfc3339(since)}"
+                text = f"{text}; they arrive at {come} per second and finish at {go} per second"
+                advice = (
+                    "Start more workers, or see what one of the tasks is waiting for: taskframework tasks explain ID"
+                )
+                yield Problem("behind", f"{text}. {advice}", task_type)
 
 
 def _is_slow(seen: LaneTraffic) -> bool:
@@ -172,10 +177,16 @@ def _completed_lately(seen: LaneTraffic) -> float:
     return seen.completed_per_second * RATE_OVER.total_seconds()
 
 
+def _stuck(number: int) -> str:
+    if number == 1:
+        return "1 unfinished task is stuck: nothing will ever continue it"
+    return f"{number:,} unfinished tasks are stuck: nothing will ever continue them"
+
+
 def _halted(number: int) -> str:
     if number == 1:
-        return "1 stream has halted, since a task of it failed; those behind it wait"
-    return f"{number:,} streams have halted, since a task of each failed; those behind it wait"
+        return "1 stream has halted because one of its tasks failed; the tasks after it are waiting"
+    return f"{number:,} streams have halted because a task failed in each; the tasks after it are waiting"
 
 
 def _refused(schedules: Sequence[Schedule]) -> str:

@@ -30,7 +30,7 @@ async def test_what_fails_is_told(open_api: OpenApi) -> None:
         await api.finished(await api.submit(task_type="refuses", parameters=None))
         overview = OverviewView.model_validate((await api.get(OVERVIEW)).json(), strict=False)
         [problem] = overview.problems
-        assert (problem.code, problem.text[:27]) == ("failing", "100% of what ended of refus")
+        assert (problem.code, problem.text[:25]) == ("failing", "100% of the refuses tasks")
         [refuses] = [it for it in overview.types if it.task_type == "refuses"]
         assert refuses.failed_per_second == refuses.finished_per_second == round(1 / 60, 3)
 

@@ -89,7 +89,7 @@ def test_who_sees_that_a_task_waits_is_told_who_knows_why(cli: Cli) -> None:
 def test_a_task_is_explained(cli: Cli) -> None:
     first, because, change = cli("tasks", "explain", "waiting").out.splitlines()
     assert first.split() == ["QUEUED", "not_before"]
-    assert because.startswith("It is not to begin before 20")
+    assert because.startswith("It must not start before 20")
     assert change
     told = json.loads(cli("tasks", "explain", "failed", "--json").out)
     assert (told["code"], told["details"]["error"]["message"]) == ("final", "a bug")

@@ -58,22 +58,22 @@ def holder(status: TaskStatus) -> Task:
 HALTED = Stream(turn=Turn("first", 0, 6), is_halted=True)
 #: What is prepared, its cause, and words of the two sentences.
 PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
-    "over": (facts(in_status(TaskStatus.COMPLETED)), "final", "COMPLETED since", "it is over"),
+    "over": (facts(in_status(TaskStatus.COMPLETED)), "final", "COMPLETED since", "it has ended"),
     "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
-    "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "given up"),
+    "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "gives up"),
     "running": (facts(running(attempts=2), now=NOW - MINUTE), "running", "worker-1 runs attempt 2 of 5", "its code"),
-    "its lease is over": (facts(running()), "running", "has not renewed its lease", "Another worker gets it"),
+    "its lease is over": (facts(running()), "running", "without being renewed", "another worker"),
     "sub-tasks": (
         facts(waiting(subtasks=Subtasks(5, None, done=2)), open_subtasks=(running(task_id="child"),)),
-        *("waiting_for_subtasks", "child is RUNNING", "by all_must_succeed: taskframework tasks explain child"),
+        *("waiting_for_subtasks", "child is RUNNING", "(all_must_succeed): taskframework tasks explain child"),
     ),
     "sub-tasks to be counted": (
         facts(waiting(subtasks=Subtasks(5, None, done=4))),
-        *("waiting_for_subtasks", "none is live", "counted again"),
+        *("waiting_for_subtasks", "all of them have ended", "counted again"),
     ),
     "sub-tasks to be stored": (
         facts(waiting(subtasks=Subtasks(5, {"items": []}))),
-        *("waiting_for_subtasks", "not all of them are stored", "stores the rest"),
+        *("waiting_for_subtasks", "not all of them are stored", "The rest are stored"),
     ),
     "an upload": (
         facts(waiting(subtasks=Subtasks(None, None, done=3))),
@@ -101,12 +101,12 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
     ),
     "a turn that is free": (
         facts(blocked(), stream=Stream(turn=Turn("first", 0, 6)), turn_holder=holder(TaskStatus.COMPLETED)),
-        *("waiting_for_stream", "about to be passed on", "Somebody looks"),
+        *("waiting_for_stream", "about to move to the next task", "A process checks"),
     ),
-    "a stream that nobody knows": (facts(blocked()), "waiting_for_stream", "about to be", "looks"),
+    "a stream that nobody knows": (facts(blocked()), "waiting_for_stream", "about to", "checks"),
     "a newer version": (
         facts(queued(unique=VERSION), **ALL_AT_ONCE),
-        *("superseded", "Version 5 of 'report' is there, task newer", "cancelled"),
+        *("superseded", "Task newer has the newer version 5 of 'report'", "cancel this task"),
     ),
     "a pause": (
         facts(queued(unique=Unique("report", 5)), **ALL_AT_ONCE),
@@ -114,15 +114,15 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
     ),
     "its time": (
         facts(queued(not_before=NOW + MINUTE), **ALL_AT_ONCE | {"pause": None}),
-        *("not_before", "not to begin before 2026-01-02T03:05:05.000Z", "Nothing"),
+        *("not_before", "must not start before 2026-01-02T03:05:05.000Z", "No action"),
     ),
     "a retry": (
         facts(in_status(TaskStatus.RETRYING, not_before=NOW + MINUTE, error=an_error())),
-        *("retry_at", "Attempt 3 of 5 failed (ValueError: it broke), and the next one begins", "cause of the error"),
+        *("retry_at", "Attempt 3 of 5 failed (ValueError: it broke). The next attempt starts", "cause of the error"),
     ),
     "a bucket": (
         facts(queued(), **ALL_AT_ONCE | {"pause": None}),
-        *("rate_limit", "'openai' lets no more begin until 2026-01-02T03:05:05.000Z", "higher rate"),
+        *("rate_limit", "'openai' is used up until 2026-01-02T03:05:05.000Z", "higher rate"),
     ),
     "a turn in a bucket": (
         facts(queued(waits_for_limit=LimitWait("rate/openai/a%2Fb", 1, NOW + MINUTE))),
@@ -130,17 +130,17 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
     ),
     "slots": (
         facts(queued(), **ALL_AT_ONCE | {"pause": None, "bucket": None}, named_holders=frozenset({"other"})),
-        *("concurrency_limit", "Every slot of test-task is held (1 of 1), by other.", "ends"),
+        *("concurrency_limit", "All slots of test-task are in use (1 of 1), held by other.", "ends"),
     ),
     "slots of a key": (
         facts(queued(), slots=FULL, slots_id="slots/test-task/a"),
-        *("concurrency_limit", "Every slot of test-task for a is held (1 of 1).", "ends"),
+        *("concurrency_limit", "All slots of test-task for a are in use (1 of 1).", "ends"),
     ),
     "Redis": (
         facts(queued(), is_broker_connected=False, bucket="openai", is_limiter_away=True),
         *(
             "limiter_away",
-            "Redis does not answer, and without it nothing begins that the rate limit 'openai'",
+            "Redis does not answer. Without it, no task with the rate limit 'openai'",
             "soon after",
         ),
     ),
@@ -150,32 +150,32 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
     ),
     "a message that nobody sends": (
         facts(queued(next_dispatch_at=NOW - MINUTE), is_broker_connected=None),
-        *("broker_away", "was not, though workers are there", "when the broker is back"),
+        *("broker_away", "was not sent, although workers are running", "when the broker is back"),
     ),
     "nobody": (
         facts(queued(), workers=(), last_worker=replace(WORKER, worker_id="gone")),
-        *("no_worker", "No worker is there that runs test-task; gone did", "worker --app"),
+        *("no_worker", "No running worker handles test-task. The last one was gone", "worker --app"),
     ),
     "nobody, as far as is known": (
         facts(queued(next_dispatch_at=NOW - MINUTE), workers=(), is_broker_connected=None, declared_at=NOW),
-        *("no_worker", "one started last at 2026", "worker --app"),
+        *("no_worker", "The last one started at 2026", "worker --app"),
     ),
     "a suspect": (
         facts(queued(crashes=2, dispatches=1), running_suspects=("other",)),
-        *("suspect", "died 2 times under it, so that it waits until", "with 3 crashes it is a dead letter"),
+        *("suspect", "died 2 times while running it", "After 3 crashes it becomes a dead letter"),
     ),
     "behind others": (
         facts(queued(dispatches=1), ahead=12, messages=13),
-        *("sent", "lane normal of test-task 12 came before it", "free slot"),
+        *("sent", "12 tasks are ahead of it in the normal lane of test-task", "free slot"),
     ),
     "behind others, with a limit of which a slot is free": (
         facts(queued(dispatches=1), ahead=9, slots=Slots(2)),
-        *("sent", "9 came before it", "lets 2 run at once"),
+        *("sent", "9 tasks are ahead of it", "lets 2 run at once"),
     ),
     "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
-    "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "taken by a worker", "lost one"),
-    "no message yet": (facts(queued()), "about_to_be_sent", "about to be sent", "sends one at 2026"),
-    "put off": (facts(queued(no_handler=3)), "about_to_be_sent", "put off 3 times", "sends one"),
+    "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "A worker has its message", "was lost"),
+    "no message yet": (facts(queued()), "about_to_be_sent", "about to be sent", "message is sent by 2026"),
+    "put off": (facts(queued(no_handler=3)), "about_to_be_sent", "put off 3 times", "message is sent"),
 }
 
 

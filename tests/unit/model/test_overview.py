@@ -35,25 +35,25 @@ def seen(lane: LaneTraffic) -> Traffic:
 
 UNWELL: Mapping[str, tuple[Overview, str]] = {
     "broker_away": (replace(WELL, is_broker_connected=False), "no connection to the broker"),
-    "limiter_away": (replace(WELL, is_limiter_away=True), "tasks with a rate limit wait for it"),
-    "undriven": (replace(WELL, counts=TaskCounts(NOW, undriven=2)), "2 live tasks"),
-    "no_worker": (replace(WELL, workers=()), "Of charge 3 tasks wait, and no worker runs"),
-    "worker_lost": (replace(WELL, workers=(WORKER, LOST)), "Worker gone has told nothing of itself since 2026-01-02"),
+    "limiter_away": (replace(WELL, is_limiter_away=True), "Tasks with a rate limit wait until it is back"),
+    "undriven": (replace(WELL, counts=TaskCounts(NOW, undriven=2)), "2 unfinished tasks"),
+    "no_worker": (replace(WELL, workers=()), "3 charge tasks are waiting, and no running worker"),
+    "worker_lost": (replace(WELL, workers=(WORKER, LOST)), "Worker gone has sent no sign of life since 2026-01-02"),
     "failing": (
         replace(WELL, traffic=seen(LaneTraffic(finished_per_second=1.0, failed_per_second=0.75))),
-        "75% of what ended of charge",
+        "75% of the charge tasks that ended in the last minute failed",
     ),
     "retrying": (
         replace(WELL, traffic=seen(LaneTraffic(retrying=1_200, finished_per_second=5.0, failed_per_second=1.0))),
-        "1,200 tasks of charge failed and will be tried again",
+        "1,200 charge tasks failed and will be retried",
     ),
     "behind": (
         replace(WELL, traffic=seen(LaneTraffic(9, NOW - 6 * MINUTE, submitted_per_second=2.0))),
-        "Of charge 9 tasks wait, the first since 2026-01-02T02:58:05.000Z; 2 a second come, 0 end",
+        "9 charge tasks are waiting, the oldest since 2026-01-02T02:58:05.000Z; they arrive at 2 per second and finish",
     ),
     "halted": (
         replace(WELL, counts=TaskCounts(NOW, halted_streams=1)),
-        "1 stream has halted, since a task of it failed",
+        "1 stream has halted because one of its tasks failed",
     ),
     "schedule": (
         replace(WELL, schedules=(replace(NIGHTLY, problem=RunProblem(NOW, "gone")), NIGHTLY)),
@@ -61,7 +61,7 @@ UNWELL: Mapping[str, tuple[Overview, str]] = {
     ),
     "paused": (
         replace(WELL, pauses={"charge": Pause("charge", "ada", NOW, "a bad release")}),
-        "ada paused charge at 2026-01-02T03:04:05.000Z (a bad release); 3 tasks wait",
+        "ada paused charge at 2026-01-02T03:04:05.000Z (a bad release); 3 charge tasks are waiting",
     ),
 }
 
@@ -103,7 +103,7 @@ def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
     assert [replace(WELL, counts=counts).dead_letters for counts in (None, TaskCounts(NOW))] == [None, None]
     many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000)}, is_bounded=True)
     [problem] = replace(WELL, traffic=many, workers=()).problems()
-    assert "Of charge 5,000 or more tasks wait" in problem.text
+    assert "5,000 or more charge tasks are waiting" in problem.text
 
 
 def test_a_lost_worker_runs_nothing() -> None:
