@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 
 What `/metrics` of every api and worker shows, in the format of Prometheus. Which of them are worth an alert, and how
 the counts of the store come about, is in [monitoring](../operations/monitoring.md). `worker --processes` adds
-`tasks_worker_restarts_total`, with the label `process`: how often a worker process was started anew.
+`tasks_worker_restarts_total`, with the label `process`: how often a worker process was restarted.
 
 This page is made from the definitions, by `make docs`.
 

@@ -294,7 +294,7 @@ async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
     },
 )
 async def retry_failed(request: Request, batch_id: IdInPath) -> Response:
-    """Queue every task of a batch anew that failed or was cancelled. A batch that is over waits for them again."""
+    """Queue every task of a batch again that failed or was cancelled. A batch that is over waits for them again."""
     retry = framework_of(request).services.batches.retry_failed
     async with await noted_if_foreign(request, "batch.retry-failed", checked_id(batch_id)):
         status = await retry(batch_id, scope_of(request), by=caller_of(request).principal)

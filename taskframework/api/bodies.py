@@ -125,7 +125,7 @@ class PauseQueue(Body):
 
 
 class RetryTask(Body):
-    """How to queue a task anew; no body at all is as an empty object."""
+    """How to queue a task again; no body at all is as an empty object."""
 
     reopen: Reopen = False
     reason: str | None = Field(default=None, max_length=MAX_REASON, description="Kept in the task's history")

@@ -24,6 +24,6 @@ Reopen = Annotated[
     bool,
     Field(
         strict=True,
-        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends anew",
+        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends again",
     ),
 ]

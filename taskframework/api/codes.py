@@ -189,7 +189,7 @@ TASK_CODES: Mapping[str, TaskCode] = {
         "Allow more time, or do less in one task.",
     ),
     "deadline": TaskCode(
-        "The task was not done by its `deadline`.", "Submit it anew with a later one, if it is still worth it."
+        "The task was not done by its `deadline`.", "Submit it again with a later one, if it is still worth it."
     ),
     "queue_timeout": TaskCode(
         "No worker began the task within its `queue_timeout`.", "Start more workers or allow more time, then replay."
@@ -213,6 +213,6 @@ TASK_CODES: Mapping[str, TaskCode] = {
         "Look at the sub-tasks that failed; retry those with `reopen`, or the parent.",
     ),
     "upload_abandoned": TaskCode(
-        "The upload of the batch broke off and was not continued in time.", "Submit the batch anew, with a new key."
+        "The upload of the batch broke off and was not continued in time.", "Submit the batch again, with a new key."
     ),
 }

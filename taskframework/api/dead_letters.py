@@ -138,7 +138,7 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
 
 @router.post(
     "/replay",
-    summary="Queue dead letters anew",
+    summary="Queue dead letters again",
     openapi_extra=takes(ReplayDeadLetters) | KEY,
     responses={
         200: {"model": ReplayResult, "description": "One outcome for each: of the ids, or of what the filter found"},
@@ -154,7 +154,7 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     },
 )
 async def replay_dead_letters(request: Request) -> Response:
-    """Queue tasks anew, with other parameters if they are given: those are looked through before anything happens.
+    """Queue tasks again, with other parameters if they are given: those are looked through before anything happens.
 
     A message without a task cannot be replayed; nor can a sub-task whose parent is over, unless `reopen` lets the
     parent wait for it again. What a filter finds is done in the background if a rate or an idempotency key is given, or

@@ -60,5 +60,5 @@ class ItemsFollower(TreeFollower):
 
 
 def _has_ended(event: ExternalEvent) -> bool:
-    """Whether this is the end of a task that has not been queued anew meanwhile."""
+    """Whether this is the end of a task that has not been queued again meanwhile."""
     return event.type in FINAL_TYPES and event.data.get("status") in _FINAL_NAMES

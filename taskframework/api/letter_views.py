@@ -48,7 +48,7 @@ class DeadLetterView(BaseModel):
     error: TaskErrorView | None
     fingerprint: str = Field(description="Equal for dead letters of one cause: its group")
     attempt: int | None
-    generation: int | None = Field(description="How often the task was queued anew")
+    generation: int | None = Field(description="How often the task was queued again")
     at: datetime
     parameters: Any = Field(default=None, description="Single tasks only")
     errors: list[KeptErrorView] | None = Field(default=None, description="Single tasks only: its last five")
@@ -74,7 +74,7 @@ class DeadLetterPage(BaseModel):
 
 
 class ReplayOutcomeView(BaseModel):
-    """What became of one id: 202 queued anew (in a dry run 200: it would be), else `error`."""
+    """What became of one id: 202 queued again (in a dry run 200: it would be), else `error`."""
 
     id: str
     status: int = Field(examples=[202])

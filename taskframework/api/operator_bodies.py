@@ -80,7 +80,7 @@ class ChosenLetters(Body):
 
 
 class ReplayDeadLetters(ChosenLetters):
-    """Dead letters to queue anew, by their ids or all that a filter finds."""
+    """Dead letters to queue again, by their ids or all that a filter finds."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"ids": ["0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"], "dry_run": True}]}
@@ -155,7 +155,7 @@ class RepairMessage(Body):
 
 
 class RetryTasks(Body):
-    """Failed tasks to queue anew: those that are FAILED or DEAD_LETTER, if no status is named."""
+    """Failed tasks to queue again: those that are FAILED or DEAD_LETTER, if no status is named."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"filter": {"task_type": "count-words"}, "rate": 10}]})
 

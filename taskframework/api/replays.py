@@ -94,12 +94,12 @@ async def refuse_to_show_these() -> None:
 @router.post(
     "/tasks/retry",
     status_code=202,
-    summary="Queue failed tasks anew",
+    summary="Queue failed tasks again",
     openapi_extra=takes(RetryTasks) | KEY,
     responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable")},
 )
 async def retry_tasks(request: Request) -> Response:
-    """Queue all anew that the filter finds and that are FAILED or DEAD_LETTER, or CANCELLED if that is the status."""
+    """Queue all again that the filter finds and that are FAILED or DEAD_LETTER, or CANCELLED if that is the status."""
     body = await read(request, RetryTasks)
     reason = reason_of(request, body.reason)
     if body.dry_run:

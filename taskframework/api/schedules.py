@@ -98,7 +98,7 @@ async def get_schedule(request: Request, name: ScheduleName) -> Response:
 
 @router.put(
     "/{name}",
-    summary="Define a schedule anew",
+    summary="Replace a schedule",
     openapi_extra=takes(ScheduleDefinition),
     responses={
         200: {"model": ScheduleView, "description": "The schedule as it is now"},

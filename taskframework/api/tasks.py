@@ -200,7 +200,7 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
 @router.post(
     "/tasks/{task_id}/retry",
     status_code=202,
-    summary="Queue a finished task anew, or try one again now",
+    summary="Queue a finished task again, or try one again now",
     openapi_extra=takes(RetryTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Queued as a new generation, or due now"},
@@ -215,7 +215,7 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     },
 )
 async def retry_task(request: Request, task_id: IdInPath) -> Response:
-    """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED: a new generation, with all its attempts.
+    """Queue a task again that is FAILED, DEAD_LETTER or CANCELLED: a new generation, with all its attempts.
 
     The next attempt of one that is RETRYING is due now, with the attempts that it has left.
     """

@@ -123,7 +123,7 @@ class TaskSummaryView(BaseModel):
     error: TaskErrorView | None
     attempt: int = Field(description="Attempts begun so far")
     max_attempts: int
-    generation: int = Field(description="How often it was queued anew")
+    generation: int = Field(description="How often it was queued again")
     priority: Priority
     parent_task_id: str | None
     subtasks: SubtasksView | None
@@ -200,7 +200,7 @@ class BatchView(BaseModel):
     is_sealed: bool = Field(description="Whether the upload was completed")
     total: int = Field(description="How many items there are; before the seal, how many came so far")
     counts: dict[TaskStatus, int] | None = Field(
-        description="Items by status, of those that are stored; null where they are not counted anew, as in a list"
+        description="Items by status, of those that are stored; null where they are not counted again, as in a list"
     )
     done: int
     succeeded: int

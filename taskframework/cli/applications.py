@@ -107,7 +107,7 @@ def _framework_of(name: AppName) -> TaskFramework:
     what = "there is no such name" if found is None else f"it is a {type(found).__name__}"
     there = _frameworks_in(module)
     raise ConfigurationError(
-        f"--app {name}: {what} in {module.__name__}, where a TaskFramework is wanted.",
+        f"--app {name}: {what} in {module.__name__}, but a TaskFramework is needed.",
         hint=f"Did you mean --app {name.module}:{there[0]}?"
         if there
         else f"Write --app {name.module} to register the tasks that are defined there.",
@@ -119,7 +119,7 @@ def _check_nothing_is_left_out(framework: TaskFramework, module: ModuleType) -> 
         other: TaskFramework = vars(module)[name]
         if other.is_extended and other is not framework:
             raise ConfigurationError(
-                f"Module {module.__name__!r} adds middleware or lifespan hooks to its {name}, and the tasks would run "
+                f"Module {module.__name__!r} adds middleware or lifespan hooks to its {name}, but the tasks would run "
                 "without them.",
                 key="app.modules",
                 hint=f"Write --app {module.__name__}:{name}.",
@@ -132,7 +132,7 @@ def _frameworks_in(module: ModuleType) -> list[str]:
 
 def _with_framework_hint(error: RegistrationError, module: ModuleType) -> RegistrationError:
     there = _frameworks_in(module)
-    hint = f"It builds a TaskFramework: write --app {module.__name__}:{there[0]}." if there else error.hint
+    hint = f"The module builds a TaskFramework: write --app {module.__name__}:{there[0]}." if there else error.hint
     return RegistrationError(error.message, hint=hint)
 
 
@@ -150,7 +150,7 @@ def _no_such_module(name: str, missing: str, here: str) -> ConfigurationError:
 
 
 def _broken_module(name: str, error: BaseException) -> ConfigurationError:
-    hint = f"Correct it, then try `python -c 'import {name}'`."
+    hint = f"Fix it, then try `python -c 'import {name}'`."
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, TaskframeworkError):
         reason, hint = error.message.rstrip("."), error.hint or hint

@@ -16,17 +16,20 @@ from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.audit import AuditEntry
 from taskframework.operations.audit import audit_view
 
-app = typer.Typer(no_args_is_help=True, help="What operators did: who, what, when and why.")
+app = typer.Typer(no_args_is_help=True, help="The audit log: what operators did, when and why.")
 
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Only what this operator did.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Only actions of this operator.")]
 Action = Annotated[
-    str | None, typer.Option("--action", metavar="NAME", help="Only this action, or those on this: queue, queue.pause.")
+    str | None,
+    typer.Option(
+        "--action", metavar="NAME", help="Only this action, or all actions on one thing: queue.pause, or queue."
+    ),
 ]
 
 
 @app.callback()
 def audit() -> None:
-    """What operators did: who, what, when and why."""
+    """The audit log: what operators did, when and why."""
 
 
 @app.command("list")
@@ -48,9 +51,9 @@ async def list_entries(
             (Text(ago(entry.at, now)), Text(entry.by), Text(entry.action), Text(_target(entry)), _why(entry))
             for entry in entries
         ]
-        print_rows(("When", "Who", "What", "To what", "Why"), rows)
+        print_rows(("When", "Who", "What", "Target", "Why"), rows)
 
-    print_page(page, show, audit_view, as_json=as_json, nothing="Nothing so far.")
+    print_page(page, show, audit_view, as_json=as_json, nothing="No entries yet.")
 
 
 def _target(entry: AuditEntry) -> str:

@@ -23,12 +23,17 @@ from taskframework.model.status import TaskStatus
 from taskframework.runtime import TaskFramework
 from taskframework.submission.options import BatchOptions, described_of_batch
 
-app = typer.Typer(no_args_is_help=True, help="Submit many items as one batch; look at batches, cancel and retry them.")
+app = typer.Typer(no_args_is_help=True, help="Batches: submit many items as one, show, follow, cancel, retry.")
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="One JSON value a line, an item each; - reads them.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Follow it to its end; exit code 0 only if it is COMPLETED.")]
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="A file with one item per line, as JSON; - reads standard input.")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Wait until it ends; exit code 0 only if it is COMPLETED.")]
 Follow = Annotated[
-    bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is there, to the last one.")
+    bool,
+    typer.Option(
+        "--follow", help="Print each result as a line of JSON as soon as it is available, until the last one."
+    ),
 ]
 
 
@@ -47,9 +52,9 @@ def submit(
     as_json: Json = False,
     **options: Unpack[BatchOptions],
 ) -> None:
-    """Submit a task for each line of a file. All of them are stored when this returns.
+    """Submit one task for each line of a file. All of them are stored when this command returns.
 
-    With --idempotency-key an upload that broke off is continued by the same command.
+    With --idempotency-key, run the same command again to continue an interrupted upload.
     """
     framework = remote_framework(api, api_key) or _framework_here(Invocation.of(context, config, app), task_type)
     status = run(_submit(framework, task_type, file, watch, user, as_json, options))
@@ -112,7 +117,7 @@ async def list_batches(
 @app.command()
 @on_store
 async def show(framework: AnyFramework, batch_id: BatchId, as_json: Json = False) -> None:
-    """Show how far a batch is."""
+    """Show the progress of a batch."""
     status = await framework.batch(batch_id).status()
     if as_json:
         print_json(status.view())
@@ -124,7 +129,7 @@ async def show(framework: AnyFramework, batch_id: BatchId, as_json: Json = False
 @app.command()
 @on_store
 async def watch(framework: AnyFramework, batch_id: BatchId, as_json: Json = False) -> None:
-    """Follow a batch until it is final; exit code 0 if it is COMPLETED."""
+    """Follow a batch until it ends; exit code 0 if it is COMPLETED."""
     status = await follow(framework.batch(batch_id))
     if as_json:
         print_json(status.view())
@@ -144,7 +149,7 @@ async def results(
     cursor: NumberCursor = None,
     as_json: Json = False,
 ) -> None:
-    """Show what became of the items, in their order."""
+    """Show the results of the items, in order."""
     first = cursor or 0
     if follow:
         async for result in framework.batch(batch_id).results(first=first):
@@ -158,22 +163,22 @@ async def results(
 @on_store
 @audited("batch.cancel", of="batch_id")
 async def cancel(framework: AnyFramework, batch_id: BatchId, reason: Reason = None, as_json: Json = False) -> None:
-    """Cancel a batch and what is live of its tasks."""
+    """Cancel a batch and its unfinished tasks."""
     status = await framework.services.batches.cancel(batch_id, EVERYONE, by=operator(), reason=reason)
     if as_json:
         print_json(status.view())
     else:
-        say(f"Batch {batch_id} is cancelled; its tasks are, one after the other.")
+        say(f"Batch {batch_id} is cancelled. Its tasks are now being cancelled one by one.")
 
 
 @app.command("retry-failed")
 @on_store
 @audited("batch.retry-failed", of="batch_id")
 async def retry_failed(framework: AnyFramework, batch_id: BatchId, as_json: Json = False) -> None:
-    """Queue every task of a batch anew that failed or was cancelled."""
+    """Queue all failed or cancelled tasks of a batch again."""
     status = await framework.services.batches.retry_failed(batch_id, EVERYONE, by=operator())
     if as_json:
         print_json(status.view())
     else:
-        say(f"Batch {batch_id} waits again; what failed in it is queued anew, one after the other.")
+        say(f"Batch {batch_id} is open again. Its failed tasks are now being queued again one by one.")
         print_end(status)

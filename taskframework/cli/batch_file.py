@@ -23,9 +23,9 @@ from taskframework.submission.refusals import BatchConflictError, BatchItemError
 
 #: Items between two updates of the live line.
 _UPDATE_EVERY = 100
-_ONE_A_LINE = "Write one item a line; of a JSON array, `jq -c '.[]' FILE` makes such lines."
-_WITH_KEY = "Run the same command again to go on where it broke off."
-_WITHOUT = "What was stored of it is cancelled; with --idempotency-key the same command would go on where it broke off."
+_ONE_A_LINE = "Write one item per line; for a JSON array, `jq -c '.[]' FILE` makes such lines."
+_WITH_KEY = "Run the same command again to continue where it stopped."
+_WITHOUT = "The stored part is cancelled. With --idempotency-key, the same command could continue where it stopped."
 
 
 class ItemFile:

@@ -67,7 +67,7 @@ def print_end(status: BatchStatus) -> None:
     """Print how a batch ended, if it did, and what a person may do now."""
     batch, name = status.batch, status.batch_id
     if not status.status.is_final:
-        note(f"Follow it: taskframework batch watch {name}")
+        note(f"To follow it: taskframework batch watch {name}")
         return
     line = status_text(status.status)
     if batch.finished_at:
@@ -77,7 +77,7 @@ def print_end(status: BatchStatus) -> None:
         out().print(Text(batch.error.message, style="red"), soft_wrap=True)
     note(f"Results: taskframework batch results {name}")
     if status.is_sealed and status.status is not TaskStatus.COMPLETED:
-        note(f"Retry what failed: taskframework batch retry-failed {name}")
+        note(f"To retry the failed ones: taskframework batch retry-failed {name}")
 
 
 def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
@@ -85,12 +85,12 @@ def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
     yield "Batch", Text(batch.task_id, style="bold")
     yield "Type", batch.task_type
     yield "Status", status_text(batch.status)
-    yield "Upload", "complete" if status.is_sealed else "under way"
+    yield "Upload", "complete" if status.is_sealed else "in progress"
     yield "Done", f"{_share(status)}{_ends(status)}"
     for name, number in (status.counts or {}).items():
         yield name, f"{number:,}"
     if status.rate:
-        yield "Rate", f"{status.rate:g} a second"
+        yield "Rate", f"{status.rate:g} per second"
     if status.estimated_end:
         yield "Time left", duration(status.estimated_end - status.at)
     yield "Submitted", rfc3339(batch.created_at)
@@ -105,7 +105,7 @@ def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
 def _progress(status: BatchStatus) -> Text:
     line = status_text(status.status).append(f" · {_share(status)}{_ends(status)}", style="default")
     if status.rate:
-        line.append(f" · {status.rate:,.1f} a second", style="default")
+        line.append(f" · {status.rate:,.1f} per second", style="default")
     if status.estimated_end:
         line.append(f" · {duration(status.estimated_end - status.at)} left", style="default")
     return line

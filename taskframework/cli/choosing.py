@@ -29,9 +29,9 @@ _TASKS = (
     | _ENDED
 )
 _DONE = {
-    Action.REPLAY: "queued anew",
+    Action.REPLAY: "queued again",
     Action.DISCARD: "discarded",
-    Action.RETRY: "queued anew",
+    Action.RETRY: "queued again",
     Action.CANCEL: "cancelled",
 }
 #: Seconds between two looks of this process at what it does.
@@ -45,25 +45,27 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate <= 1000:
-        raise ValueError("is not a rate. Write how many a second, such as 10 or 0.5")
+        raise ValueError("is not a rate. Write a number per second, such as 10 or 0.5")
     return rate
 
 
 LettersWhere = Annotated[
     list[str] | None,
-    typer.Option("--where", metavar="NAME=VALUE", help=f"All that have this: {', '.join(_LETTERS)}. Repeatable."),
+    typer.Option(
+        "--where", metavar="NAME=VALUE", help=f"All with this value; names: {', '.join(_LETTERS)}. Repeatable."
+    ),
 ]
 TasksWhere = Annotated[
     list[str] | None,
-    typer.Option("--where", metavar="NAME=VALUE", help=f"All that have this: {', '.join(_TASKS)}. Repeatable."),
+    typer.Option("--where", metavar="NAME=VALUE", help=f"All with this value; names: {', '.join(_TASKS)}. Repeatable."),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", metavar="N", parser=or_bad_parameter(_rate), help="With --where: so many a second."),
+    typer.Option("--rate", metavar="N", parser=or_bad_parameter(_rate), help="With --where: at most N per second."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would happen.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
 Background = Annotated[
-    bool, typer.Option("--background", help="With --where: leave it to the running processes, and end at once.")
+    bool, typer.Option("--background", help="With --where: let the running processes do it, and return at once.")
 ]
 
 
@@ -80,7 +82,7 @@ def checked(
             if where_of(given["where"], [names] if is_one else names) is None:
                 _refuse(given, "rate", "background", *(["dry_run"] if is_one else []))
             if needs_reason and not given["reason"] and not given["dry_run"]:
-                raise typer.BadParameter("Say why, with --reason TEXT. Only a dry run needs no reason.")
+                raise typer.BadParameter("Give a reason with --reason TEXT. Only a dry run needs none.")
             command(**given)
 
         return check
@@ -93,7 +95,7 @@ def _refuse(given: Mapping[str, Any], *options: str) -> None:
     for name in options:
         if given[name]:
             flag = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{flag} goes with --where. Leave it out, or choose by --where and not by ids.")
+            raise typer.BadParameter(f"{flag} works only with --where. Leave it out, or use --where instead of ids.")
 
 
 def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
@@ -108,7 +110,7 @@ def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> 
 
 def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: dict[str, str]) -> Where | None:
     if bool(conditions) == bool(ids):
-        raise typer.BadParameter("Name ids, or choose by --where; and not both.")
+        raise typer.BadParameter("Give either ids or --where, not both.")
     if not conditions:
         return None
     chosen: dict[str, str | TaskStatus | datetime] = {}
@@ -116,11 +118,11 @@ def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: d
         name, is_given, value = condition.partition("=")
         if name not in known or not is_given or not value:
             raise typer.BadParameter(
-                f"{condition!r} is no condition. Write NAME=VALUE, with one of {', '.join(known)}."
+                f"{condition!r} is not a condition. Write NAME=VALUE; the names are {', '.join(known)}."
             )
         chosen[known[name]] = _meant(name, value)
     if chosen.get("kind", "task") not in ("task", "message"):
-        raise typer.BadParameter("A kind is task or message.")
+        raise typer.BadParameter("The kind must be task or message.")
     return Where(**chosen)  # type: ignore[arg-type]
 
 
@@ -192,8 +194,8 @@ async def do_with_all(
     if as_json:
         print_json(replay_view(replay))
     elif in_background:
-        say(f"Begun: {replay.replay_id}, {replay.total:,} at present.")
-        note(f"How far it is: taskframework replays show {replay.replay_id}")
+        say(f"Started: {replay.replay_id}, {replay.total:,} so far.")
+        note(f"To see its progress: taskframework replays show {replay.replay_id}")
     else:
         tell(replay)
     if replay.refused or replay.failed or replay.status is ReplayStatus.STOPPED:
@@ -204,7 +206,7 @@ def tell(replay: ManyReplay) -> None:
     """Say how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.left_out:
-        counts += f", {replay.left_out:,} changed by somebody else before their turn came"
+        counts += f", {replay.left_out:,} skipped because somebody else changed them first"
     say(f"{replay.action} {replay.replay_id} is {replay.status}: {counts}.")
     for refused in replay.refusals:
         note(f"{refused.id}: {refused.problem}")
@@ -213,10 +215,8 @@ def tell(replay: ManyReplay) -> None:
 async def _carried(framework: AnyFramework, replay: ManyReplay, *, tells: bool) -> ManyReplay:
     services, told = framework.services, 0
     if tells:
-        note(
-            f"{replay.action} {replay.replay_id} of {replay.total:,}. Ctrl-C leaves the rest to the processes that run;"
-        )
-        note(f"stop it for good: taskframework replays stop {replay.replay_id}")
+        note(f"{replay.action} {replay.replay_id} of {replay.total:,}. After Ctrl-C the running processes do the rest.")
+        note(f"To stop it for good: taskframework replays stop {replay.replay_id}")
     while not replay.is_over:
         if not await services.replay_carrier.look():
             await asyncio.sleep(_LOOK)

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="The settings in force.")
 
 @app.command()
 def show(context: typer.Context, config: Config = None, as_json: Json = False) -> None:
-    """Print each setting with its value and where that came from. Passwords are masked."""
+    """Print each setting with its value and its source. Passwords are masked."""
     rows = explain(Invocation.of(context, config).load())
     if as_json:
         print_json([asdict(row) for row in rows])

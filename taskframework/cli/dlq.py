@@ -40,39 +40,46 @@ from taskframework.operations.replays import scope_of
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: groups, list, show, edit, replay, discard, repair.")
 
-LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id from the list; of a task it is the task's id.")]
+LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id from the list; for a task, the task's id.")]
 LetterIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids from the list.")]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this task type.")]
-Fingerprint = Annotated[str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only those of this group.")]
-Contained = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Only with this in the error.")]
+Fingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only this group: the fingerprint of an error.")
+]
+Contained = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Only if the error contains this text.")]
 Kind = Annotated[Literal["task", "message"] | None, typer.Option("--kind", help="Only tasks, or only messages.")]
-OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only those of this user.")]
+OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only of this user.")]
 Since = Annotated[
     datetime | None,
     typer.Option(
-        "--after", parser=or_bad_parameter(past), metavar="TIME", help="Only what ended, or came, since a time, or 10m."
+        "--after", parser=or_bad_parameter(past), metavar="TIME", help="Only if ended or received since a time, or 10m."
     ),
 ]
 Before = Annotated[
     datetime | None,
-    typer.Option("--before", parser=or_bad_parameter(past), metavar="TIME", help="Only what ended, or came, earlier."),
+    typer.Option(
+        "--before", parser=or_bad_parameter(past), metavar="TIME", help="Only if ended or received before that."
+    ),
 ]
 Parameters = Annotated[
-    Any, typer.Argument(parser=read_json, metavar="JSON", help="The new parameters; - reads them, @FILE too.")
+    Any,
+    typer.Argument(parser=read_json, metavar="JSON", help="The new parameters; - reads standard input, @FILE a file."),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason; kept in the task's history.")]
 MustSay = Annotated[
     str | None,
-    typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history. Only a dry run needs none."),
+    typer.Option(
+        "--reason", metavar="TEXT", help="The reason; kept in the task's history. Required, except for a dry run."
+    ),
 ]
-NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Task type, if the text does not name it.")]
+NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Task type, if the JSON does not name it.")]
 Corrected = Annotated[
     Any,
     typer.Argument(
-        parser=read_json, metavar="JSON", help='{"task_type": …, "parameters": …}, or with --type the parameters.'
+        parser=read_json, metavar="JSON", help='{"task_type": …, "parameters": …}, or the parameters alone with --type.'
     ),
 ]
-ForUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")]
+ForUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Owner of the task.")]
 
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -102,7 +109,7 @@ async def list_letters(
 
     def show(letters: Sequence[DeadLetter]) -> None:
         print_letters(letters, framework.services.store.now())
-        note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
+        note("To see one: taskframework dlq show ID. To queue tasks again: taskframework dlq replay ID...")
 
     if not page.items:
         await note_unknown(framework, task_type)
@@ -136,20 +143,20 @@ async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: J
             for group in found
         ]
         print_rows(("Group", "Count", "Last 24 h", "First", "Last", "Types", "Error"), rows)
-        note("Look into one: taskframework dlq list --fingerprint GROUP. Queue all of it anew:")
+        note("To list one group: taskframework dlq list --fingerprint GROUP. To queue all of its tasks again:")
         note("taskframework dlq replay --where fingerprint=GROUP")
 
 
 @app.command()
 @on_store
 async def show(framework: AnyFramework, letter_id: LetterId, as_json: Json = False) -> None:
-    """Show one dead letter: a task with its errors and history, a message with its bytes."""
+    """Show one dead letter: a task with its errors and history, or a message with its bytes."""
     letter = await framework.services.dead_letters.get(letter_id, EVERYONE)
     if as_json:
         print_json(letter.view(whole=True))
     elif isinstance(letter.entry, DeadMessage):
         out().print(facts(_message_facts(letter, letter.entry)))
-        note(f"No task belongs to it. Make one of it: taskframework dlq repair {letter_id} JSON")
+        note(f"It belongs to no task. To make a task from it: taskframework dlq repair {letter_id} JSON")
     else:
         print_task(letter.entry)
         _print_traces(letter.entry)
@@ -170,7 +177,7 @@ async def replay(
     background: Background = False,
     as_json: Json = False,
 ) -> None:
-    """Queue dead tasks anew, by their ids or all of a group; exit code 0 if all were."""
+    """Queue dead tasks again, by ids or all that --where finds; exit code 0 if all were queued."""
     ids, dead_letters = letter_ids or [], framework.services.dead_letters
     if (chosen := letters_where(where, ids)) is not None:
         if not dry_run:
@@ -191,7 +198,7 @@ async def replay(
             await note_unknown(framework, chosen.task_type)
         if page.next_cursor is not None:
             await tell_count(framework, Action.REPLAY, chosen, as_json=False)
-            note("Of these, the newest 500:")
+            note("The newest 500 of them:")
     outcomes: Sequence[LetterOutcome] = []
     if ids:
         outcomes = await dead_letters.replay(
@@ -200,7 +207,7 @@ async def replay(
     if chosen is not None and not as_json:
         say(_summed_up(outcomes))
         outcomes = [outcome for outcome in outcomes if outcome.problem or outcome.warning]
-    _tell(outcomes, "would be queued anew." if dry_run else "queued anew.", "replayed", as_json, dry_run)
+    _tell(outcomes, "would be queued again." if dry_run else "queued again.", "replayed", as_json, dry_run)
 
 
 @app.command()
@@ -215,7 +222,7 @@ async def edit(
     reason: Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Queue a dead task anew with other parameters, which are looked through before anything happens."""
+    """Queue a dead task again with new parameters, which are checked first."""
     outcomes = await framework.services.dead_letters.replay_edited(
         [letter_id],
         parameters,
@@ -225,7 +232,7 @@ async def edit(
         reopen=reopen,
         reason=reason,
     )
-    done = "would be queued anew with these parameters." if dry_run else "queued anew with these parameters."
+    done = "would be queued again with these parameters." if dry_run else "queued again with these parameters."
     _tell(outcomes, done, "replayed", as_json, dry_run)
 
 
@@ -243,7 +250,7 @@ async def discard(
     background: Background = False,
     as_json: Json = False,
 ) -> None:
-    """Give dead letters up: they are in no list any more. A task can still be retried by its id."""
+    """Discard dead letters: they disappear from all lists. A task can still be retried by its id."""
     if (chosen := letters_where(where, letter_ids)) is None:
         discards = framework.services.dead_letters.discard
         outcomes = await discards(letter_ids or [], EVERYONE, by=operator(), reason=reason, dry_run=dry_run)
@@ -273,7 +280,7 @@ async def repair(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make a task of a message that nobody could read, and delete the message. Repaired twice it is one task."""
+    """Make a task from an unreadable message, and delete the message. Repeating it makes no second task."""
     wanted, parameters = read_corrected(orjson.dumps(corrected).decode(), task_type)
     submission = await framework.services.mending.mend(
         letter_id, wanted, parameters, user_id=user or ANONYMOUS, by=operator(), dry_run=dry_run
@@ -291,7 +298,7 @@ def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool
         print_json([_outcome_view(outcome, f"would_be_{name}" if dry_run else name) for outcome in outcomes])
     else:
         for outcome in outcomes:
-            warned = f"{done} But its parameters do not fit any more: {outcome.warning}"
+            warned = f"{done} But its parameters are no longer valid: {outcome.warning}"
             say(f"{outcome.id}: {outcome.problem or (warned if outcome.warning else done)}")
     if any(outcome.problem is not None for outcome in outcomes):
         raise NotDone(refusal_of(outcomes))
@@ -301,8 +308,8 @@ def _summed_up(outcomes: Sequence[LetterOutcome]) -> str:
     """What a dry run found: of many nobody reads each line, so only those that need somebody have one."""
     refused = sum(outcome.problem is not None for outcome in outcomes)
     unfit = sum(outcome.problem is None and outcome.warning is not None for outcome in outcomes)
-    would = f"{counted(len(outcomes) - refused, 'dead letter')} would be queued anew"
-    return f"{would}, {unfit:,} of them with parameters that do not fit any more; {refused:,} refused."
+    would = f"{counted(len(outcomes) - refused, 'dead letter')} would be queued again"
+    return f"{would}, {unfit:,} of them with parameters that are no longer valid; {refused:,} refused."
 
 
 def _sparkline(group: LetterGroup) -> str:
@@ -331,7 +338,7 @@ def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, 
         ("Headers", as_json_text(message.headers)),
         ("Body", f"{len(message.body):,} bytes"),
         ("", repr(message.body[:2000])[2:-1]),
-        ("As digits", message.body[:64].hex(" ")),
+        ("As hex", message.body[:64].hex(" ")),
     ]
 
 

@@ -127,7 +127,7 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
     except TaskframeworkError as error:
         return Finding("program", {"modules": named}, [str(error)]), settings, ()
     types = ", ".join(framework.registry.task_types)
-    found = {"modules": named or "none named; --app names them", "task types": types or "none"}
+    found = {"modules": named or "none (give them with --app)", "task types": types or "none"}
     registry = framework.registry
 
     def accept(definition: ScheduleDefinition) -> None:
@@ -240,14 +240,14 @@ async def _schedules(store: TaskStore) -> Finding:
 
 
 def _cannot_run(name: str, problem: RunProblem) -> str:
-    return f"The run of {name} for {moment(problem.at)} was left out: {problem.message}"
+    return f"The run of schedule {name} at {moment(problem.at)} was skipped: {problem.message}"
 
 
 async def _lack(store: TaskStore, task_id: str) -> str:
     """An undriven task, and which of the drivers it needs are missing."""
     task = await store.get(task_id, EVERYONE)
     if task is None or not (missing := missing_drivers(task)):
-        return f"{task_id} (moved on since)"
+        return f"{task_id} (continued since)"
     names = " and ".join(f"{driver.name} ({driver.field})" for driver in missing)
     return f"{task_id} ({task.status}, without {names})"
 
@@ -256,16 +256,16 @@ def _problem(undriven: Sequence[str]) -> str:
     number = f"{len(undriven)} or more" if len(undriven) == _MOST_NAMED else str(len(undriven))
     tasks = "task" if len(undriven) == 1 else "tasks"
     return (
-        f"{number} live {tasks} without a driver, so nothing will ever move them: {', '.join(undriven)}. This is a "
-        "defect: keep their documents for a report, then cancel them and submit them again. A RUNNING one has no "
-        "worker that could end it after a cancel: delete its document from the store instead."
+        f"{number} unfinished {tasks} without a driver, so nothing will ever continue them: {', '.join(undriven)}. "
+        "This is a bug in taskframework: save their documents for a bug report, then cancel them and submit them "
+        "again. No worker can end a RUNNING one after a cancel: delete its document from the store instead."
     )
 
 
 async def _parents(store: TaskStore) -> Finding:
     late = await overdue(store, _MOST_NAMED)
     wrong, looked_at = await miscounted(store, SystemClock(), _MOST_COUNTED)
-    some = f"{looked_at} of those that nobody counted for longest" if looked_at == _MOST_COUNTED else f"{looked_at}"
+    some = f"{looked_at}, those not counted for longest" if looked_at == _MOST_COUNTED else f"{looked_at}"
     problems = [_problem_of_overdue(late)] if late else []
     problems += map(_problem_of_counts, wrong[:_MOST_NAMED])
     return Finding("parents", {"waiting tasks that were looked at": some}, problems)
@@ -274,9 +274,9 @@ async def _parents(store: TaskStore) -> Finding:
 def _problem_of_overdue(late: Sequence[Overdue]) -> str:
     named = ", ".join(f"{one.task_id} ({one.driver.name} since {moment(one.since)})" for one in late[:_MOST_NAMED])
     return (
-        f"{counted(len(late), 'repair')} of parents and batches should have been made more than a minute ago: {named}. "
-        "Every api and worker makes them, and `dev` on a SQLite file: start one. If one runs, its /readyz says which "
-        "repair is late (parents, batches), and its log why."
+        f"{counted(len(late), 'repair')} of parents and batches more than a minute overdue: {named}. "
+        "Every api and worker process makes repairs, on a SQLite file `dev`: start one. If one is running, its /readyz "
+        "says which repair is late (parents, batches), and its log says why."
     )
 
 
@@ -285,18 +285,19 @@ def _problem_of_counts(found: Miscounted) -> str:
     assert parent.subtasks is not None, "only who has sub-tasks is counted"
     decided = ", which decides its policy" if found.is_decided else ""
     told = (
-        f"{parent.task_id} waits, and does not agree with its sub-tasks: by its document {parent.subtasks.succeeded} "
-        f"succeeded, {parent.subtasks.failed} failed and {parent.subtasks.cancelled} were cancelled; in truth "
-        f"{true.succeeded}, {true.failed} and {true.cancelled}{decided}."
+        f"{parent.task_id} waits, but its counts of sub-tasks are wrong: its document says {parent.subtasks.succeeded} "
+        f"succeeded, {parent.subtasks.failed} failed and {parent.subtasks.cancelled} were cancelled; the true numbers "
+        f"are {true.succeeded}, {true.failed} and {true.cancelled}{decided}."
     )
     if found.missing:
         return (
-            f"{told} {found.missing} of {parent.subtasks.planned} are not in the store, and nobody is about to store "
-            "them: it will wait for ever. Cancel it and submit it again."
+            f"{told} {found.missing} of {parent.subtasks.planned} are not in the store, and no process will store "
+            "them, so it would wait forever. Cancel it and submit it again."
         )
     return (
-        f"{told} An api or worker counts them anew when another sub-task ends, and at {moment(parent.check_at)} in any "
-        'case: see that one runs. If one does, its log says why it did not ("are left to the repair").'
+        f"{told} An api or worker process counts them again when another sub-task ends, and by "
+        f"{moment(parent.check_at)} in any case: check that one is running. If one is, its log says why it did not "
+        'count ("are left to the repair").'
     )
 
 

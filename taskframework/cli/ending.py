@@ -42,5 +42,7 @@ def _end_without_waiting(code: int, error: BaseException | None) -> None:
     if code != INTERRUPTED:  # after Ctrl-C the reason is known
         main = threading.main_thread()
         names = [thread.name for thread in threading.enumerate() if not (thread.daemon or thread is main)]
-        logger.warning("ending without waiting for task code, threads: %s", ", ".join(names) or "none", exc_info=error)
+        logger.warning(
+            "exiting without waiting for task code in threads: %s", ", ".join(names) or "none", exc_info=error
+        )
     end_now(code)

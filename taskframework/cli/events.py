@@ -16,11 +16,15 @@ from taskframework.settings import Settings
 from taskframework.settings.urls import redacted
 from taskframework.wiring.subscriber import build_subscriber
 
-app = typer.Typer(no_args_is_help=True, help="What happens, as other programs hear it.")
+app = typer.Typer(no_args_is_help=True, help="External events, as other programs receive them.")
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="Listen to this HTTP interface; the default with the embedded broker."),
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Listen to the HTTP interface at this address; the default with the embedded broker.",
+    ),
 ]
 Key = Annotated[
     str | None,
@@ -49,7 +53,7 @@ async def _tail(settings: Settings, url: str | None, key: str | None, as_json: b
                 "The broker does not answer.",
                 hint="`taskframework doctor` tells more; --url listens to an API instead.",
             ) from error
-        note(f"Listening to {redacted(url) if url else 'the broker'}. Ctrl-C ends.")
+        note(f"Listening to {redacted(url) if url else 'the broker'}. Ctrl-C stops.")
         async for event in subscriber:
             if as_json:
                 print_json_line(event.to_dict())

@@ -21,7 +21,9 @@ _LEFT_BEHIND = "__pycache__"
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; made if it is not there.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="The folder; created if it does not exist.")
+    ] = Path(),
 ) -> None:
     """Make a project that runs: a task, its tests, settings, and a compose file. Nothing is overwritten."""
     files = _files()
@@ -35,9 +37,9 @@ def init(
     except OSError as error:
         raise TaskframeworkError(
             f"{printable(str(error.filename or folder))} cannot be written: {(error.strerror or '').lower()}.",
-            hint="Name a folder of yours: taskframework init orders",
+            hint="Choose a folder that you can write: taskframework init orders",
         ) from error
-    say(f"Made {name}: {', '.join(map(str, files))}")
+    say(f"Created {name}: {', '.join(map(str, files))}")
     _say_next(folder)
 
 
@@ -55,14 +57,14 @@ def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
     """
     if os.path.lexists(folder) and not folder.is_dir():
         raise TaskframeworkError(
-            f"{printable(str(folder))} is a file.", hint="Name a folder that is empty, or not there yet."
+            f"{printable(str(folder))} is a file.", hint="Choose a folder that is empty or does not exist yet."
         )
     there = [str(file) for file in files if os.path.lexists(folder / file)]
     there += sorted({str(above) for file in files for above in file.parents[:-1] if (folder / above).is_file()})
     if there:
         raise TaskframeworkError(
-            f"{printable(str(folder.absolute()))} has {', '.join(there)} already, so nothing was made.",
-            hint="Name a folder that is empty, or not there yet: taskframework init orders",
+            f"{printable(str(folder.absolute()))} already has {', '.join(there)}, so nothing was created.",
+            hint="Choose a folder that is empty or does not exist yet: taskframework init orders",
         )
 
 

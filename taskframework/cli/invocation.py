@@ -54,7 +54,7 @@ class Invocation:
         else:
             if self.config is not None:
                 raise ConfigurationError(
-                    "--config and --app module:name were given together, and that framework has settings of its own.",
+                    "--config and --app module:name were given together, but that framework has its own settings.",
                     hint="Leave one of them out, or build the framework with load_settings(Path(...)).settings.",
                 )
             framework.settings = _with_overrides(framework.settings, overrides or {})

@@ -85,7 +85,7 @@ def create_joint_health_app(processes: Sequence[Process]) -> Starlette:
 class _Merged(Collector):
     """The metrics of all processes, each sample with the number of its process.
 
-    Not their sums: a sum falls when one process starts anew, and a rate would count all the others' work again.
+    Not their sums: a sum falls when one process starts again, and a rate would count all the others' work again.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:

@@ -19,27 +19,33 @@ from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
 from taskframework.settings.durations import parse_duration
 
-app = typer.Typer(no_args_is_help=True, help="API keys: make, list, revoke.")
+app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
 
-Principal = Annotated[str, typer.Argument(metavar="NAME", help="The user or program it is for; its tasks have it.")]
+Principal = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The user or program that gets the key; it becomes the owner of the tasks submitted with it.",
+    ),
+]
 Roles = Annotated[
     list[Role] | None,
-    typer.Option("--role", help="What may be done with it (submitter); each may do what those before it may."),
+    typer.Option("--role", help="What the key allows (default submitter); each role includes the ones before it."),
 ]
 ActsForUsers = Annotated[
-    bool, typer.Option("--act-for-users", help="Submit for any user, and look at the tasks of all.")
+    bool, typer.Option("--act-for-users", help="Allow it to submit for any user and to see all tasks.")
 ]
 Expires = Annotated[
     timedelta | None,
     typer.Option(
-        "--expires", metavar="TIME", parser=or_bad_parameter(parse_duration), help="How long it counts, such as 90d."
+        "--expires", metavar="TIME", parser=or_bad_parameter(parse_duration), help="How long it is valid, such as 90d."
     ),
 ]
-Rate = Annotated[
-    float | None, typer.Option("--rate", metavar="N", min=0.001, help="Requests a second that may be made with it.")
+Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.001, help="Requests allowed per second.")]
+Burst = Annotated[
+    int, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests allowed at once after a pause.")
 ]
-Burst = Annotated[int, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests at once after a pause.")]
-Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as the list shows it.")]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as shown in the list.")]
 
 
 @app.command()
@@ -55,7 +61,7 @@ async def create(
     burst: Burst = 1,
     as_json: Json = False,
 ) -> None:
-    """Make a key. With the first one, every request over HTTP needs one from then on."""
+    """Create a key. As soon as the first key exists, every HTTP request needs one."""
     key, text = await framework.services.keys.create(
         principal,
         role or [Role.SUBMITTER],
@@ -68,16 +74,16 @@ async def create(
         print_json({**key_view(key), "key": text})
         return
     say(text)
-    note("This is the only time that it is shown. Callers send it as `Authorization: Bearer <key>`.")
+    note("Save it: it is not shown again. Callers send it as `Authorization: Bearer <key>`.")
 
 
 @app.command("list")
 @on_store
 async def list_keys(framework: AnyFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False) -> None:
-    """List the keys, revoked ones included."""
+    """List the keys, including revoked ones."""
     page = await framework.services.keys.list_keys(limit=limit, after=cursor)
     show = partial(_print_all, framework.services.store.now())
-    nothing = "No keys, so callers are not identified. Make the first: taskframework keys create NAME --role admin"
+    nothing = "No keys, so callers are not identified. To create the first: taskframework keys create NAME --role admin"
     print_page(page, show, key_view, as_json=as_json, nothing=nothing)
 
 
@@ -85,12 +91,12 @@ async def list_keys(framework: AnyFramework, limit: Limit = 20, cursor: Cursor =
 @on_store
 @audited("key.revoke", of="prefix")
 async def revoke(framework: AnyFramework, prefix: Prefix, as_json: Json = False) -> None:
-    """Let a key count no more, in all processes within five seconds."""
+    """Revoke a key, in all processes within five seconds."""
     key = await framework.services.keys.revoke(prefix, by=operator())
     if as_json:
         print_json(key_view(key))
     else:
-        say(f"{key.prefix} of {key.principal} does not count any more.")
+        say(f"{key.prefix} of {key.principal} is revoked.")
 
 
 def _print_all(now: datetime, keys: Sequence[ApiKey]) -> None:
@@ -112,4 +118,4 @@ def _state(key: ApiKey, *, counts: bool) -> Text:
         return Text(f"revoked by {key.revoked_by}", style="red")
     if not counts:
         return Text("expired", style="red")
-    return Text("counts" if key.expires_at is None else f"counts until {key.expires_at:%Y-%m-%d %H:%M} UTC")
+    return Text("valid" if key.expires_at is None else f"valid until {key.expires_at:%Y-%m-%d %H:%M} UTC")

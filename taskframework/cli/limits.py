@@ -35,7 +35,9 @@ def _show_buckets(framework: AnyFramework, states: Sequence[LimitState]) -> None
         shown.add_row(*_row(state, framework.services.store.now()))
     out().print(shown)
     if framework.settings.rate_limiter.type == "memory":
-        note("These buckets are in the memory of each worker; here all of them are full.")
+        note(
+            "Each worker keeps these buckets in its own memory, so this command cannot see them and shows all as full."
+        )
 
 
 def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:

@@ -19,25 +19,33 @@ from taskframework.errors import TaskframeworkError
 #: Each command: the panel of the help it is in, where its code is, and what it is for. The code is imported when the
 #: command is called, and the purpose is said here again, because all the code together takes half a second to import.
 _COMMANDS = {
-    "demo": ("Try it", "demo.command:demo", "Digest text files, a sub-task each, on the embedded broker and store."),
-    "init": ("Try it", "init:init", "Make a project that runs: a task, its tests, settings, and a compose file."),
-    "dev": ("Run", "serve:dev", "Run everything in one process: HTTP interface, worker and repairs. Needs no servers."),
-    "api": ("Run", "serve:api", "Serve HTTP: submit, look, operate. Workers execute."),
+    "demo": (
+        "Try it",
+        "demo.command:demo",
+        "Digest text files, one sub-task per file, on the embedded broker and store.",
+    ),
+    "init": ("Try it", "init:init", "Create a project that runs: a task, its tests, settings, and a compose file."),
+    "dev": (
+        "Run",
+        "serve:dev",
+        "Run everything in one process: HTTP interface, worker and repairs. No servers needed.",
+    ),
+    "api": ("Run", "serve:api", "Serve the HTTP interface. It executes no tasks; workers do."),
     "worker": ("Run", "serve:worker", "Execute tasks. Any number of workers share the work."),
     "submit": ("Use", "submit:submit", "Submit one task."),
-    "tasks": ("Use", "tasks:app", "Look at tasks; follow, cancel, signal and retry one."),
-    "batch": ("Use", "batch:app", "Submit many items as one batch; look at batches, cancel and retry them."),
-    "streams": ("Use", "streams:app", "Ordered streams: list them, show one, read its results, let it go on."),
-    "queues": ("Use", "queues:app", "Task types: what waits of each; pause one over all workers, let it go on."),
-    "schedules": ("Use", "schedules:app", "Tasks that are submitted again and again: by cron, or at an interval."),
+    "tasks": ("Use", "tasks:app", "Tasks: list, show, explain, follow, cancel, signal, retry."),
+    "batch": ("Use", "batch:app", "Batches: submit many items as one, show, follow, cancel, retry."),
+    "streams": ("Use", "streams:app", "Ordered streams: list them, show one, read its results, continue a halted one."),
+    "queues": ("Use", "queues:app", "Task types: show their waiting tasks, pause one in all workers, resume it."),
+    "schedules": ("Use", "schedules:app", "Schedules: submit a task regularly, by cron or at an interval."),
     "dlq": ("Use", "dlq:app", "Dead letters: groups, list, show, edit, replay, discard, repair."),
-    "replays": ("Use", "replays:app", "Replays, cancels and discards of many: list, show, stop."),
-    "workers": ("Use", "workers:workers", "List the worker processes, or what one of them runs now."),
-    "top": ("Use", "top:top", "Show what waits, runs, comes and goes, and what needs somebody; until Ctrl-C."),
-    "limits": ("Use", "limits:limits", "Show what each bucket of a rate limit would let through now."),
-    "keys": ("Use", "keys:app", "API keys: make, list, revoke."),
-    "audit": ("Use", "audit:app", "What operators did: who, what, when and why."),
-    "events": ("Use", "events:app", "What happens, as other programs hear it."),
+    "replays": ("Use", "replays:app", "Replays, retries, cancels and discards of many tasks: list, show, stop."),
+    "workers": ("Use", "workers:workers", "List the worker processes, or the tasks that one of them is running."),
+    "top": ("Use", "top:top", "Show waiting and running tasks, rates and problems, until Ctrl-C."),
+    "limits": ("Use", "limits:limits", "Show how much of each rate limit is available now."),
+    "keys": ("Use", "keys:app", "API keys: create, list, revoke."),
+    "audit": ("Use", "audit:app", "The audit log: what operators did, when and why."),
+    "events": ("Use", "events:app", "External events, as other programs receive them."),
     "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store, broker and Redis."),
     "config": ("Check", "config:app", "The settings in force."),
     "topology": ("Check", "topology:app", "Exchanges and queues on the broker."),
@@ -111,7 +119,7 @@ def before(
     config: Config = None,
     app: Apps = None,
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Background tasks that are never lost.

@@ -16,32 +16,37 @@ Value = TypeVar("Value")
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="PATH", help="Settings file; without it application.yml here, if there is one."),
+    typer.Option(
+        "--config", metavar="PATH", help="Settings file (default: application.yml in this folder, if there is one)."
+    ),
 ]
 Apps = Annotated[
     list[str] | None,
     typer.Option(
         "--app",
         metavar="MODULE[:NAME]",
-        help="Module whose tasks are registered, or module:name of a TaskFramework built there. Repeatable.",
+        help="Module that defines tasks, or module:name of a TaskFramework in it. Repeatable.",
     ),
 ]
 #: Where commands ask, if not in the store; and the key that they show there.
 API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
 Api = Annotated[
     str | None,
-    typer.Option("--api", metavar="URL", envvar=API_VARIABLE, help="Ask the API at this address instead of the store."),
+    typer.Option("--api", metavar="URL", envvar=API_VARIABLE, help="Use the API at this address instead of the store."),
 ]
-_KEY_HELP = "API key or token for it."
+_KEY_HELP = "API key or token for --api."
 ApiKey = Annotated[str | None, typer.Option("--key", "--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
 #: Of a command that has a --key of another meaning.
 ApiKeyBesideKey = Annotated[str | None, typer.Option("--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who ask later.")]
-Cursor = Annotated[str | None, typer.Option("--cursor", metavar="CURSOR", help="Where the next page begins.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, kept for later.")]
+Cursor = Annotated[
+    str | None, typer.Option("--cursor", metavar="CURSOR", help="Where to start, as printed below the previous page.")
+]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Reopen = Annotated[
-    bool, typer.Option("--reopen", help="Of a sub-task whose parent is over: the parent waits again and ends anew.")
+    bool,
+    typer.Option("--reopen", help="For a sub-task whose parent has ended: the parent waits for it and ends again."),
 ]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
 
@@ -72,13 +77,17 @@ def whole_number(least: int = 0, most: int | None = None) -> Callable[[str | int
 
 
 Limit = Annotated[
-    int, typer.Option("--limit", parser=whole_number(1, MAX_LIMIT), metavar="N", help="Entries of one page.")
+    int, typer.Option("--limit", parser=whole_number(1, MAX_LIMIT), metavar="N", help="Entries per page.")
 ]
 #: Where the entries of a list are numbered.
 NumberCursor = Annotated[
     int | None,
     typer.Option(
-        "--cursor", parser=whole_number(), metavar="CURSOR", help="Where the next page begins.", show_default=False
+        "--cursor",
+        parser=whole_number(),
+        metavar="CURSOR",
+        help="Where to start, as printed below the previous page.",
+        show_default=False,
     ),
 ]
 

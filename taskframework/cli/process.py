@@ -150,7 +150,7 @@ class Stop:
 
     def _hear(self, number: signal.Signals) -> None:
         if self._is_signalled:
-            logger.warning("ending at once", extra={"signal": number.name})
+            logger.warning("exiting at once", extra={"signal": number.name})
             self._at_once()
             end_now(128 + number)
         self._is_signalled = True
@@ -222,7 +222,7 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
             if main.done():
                 raise
             place = traceback.extract_tb(error.__traceback__)[-1]
-            text = "the event loop was left by %s in task code, at %s:%s in %s; it runs on"
+            text = "%s in task code stopped the event loop, at %s:%s in %s; it continues"
             logger.error(text, type(error).__name__, place.filename, place.lineno, place.name)
 
 

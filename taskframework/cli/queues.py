@@ -18,12 +18,14 @@ from taskframework.model.status import LANES, Priority
 from taskframework.operations.queues import Queue
 
 app = typer.Typer(
-    no_args_is_help=True, help="Task types: what waits of each; pause one over all workers, let it go on."
+    no_args_is_help=True, help="Task types: show their waiting tasks, pause one in all workers, resume it."
 )
 
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The task type.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; shown to who looks.")]
-Drain = Annotated[bool, typer.Option("--drain", help="Wait until what runs has ended; Ctrl-C ends the waiting only.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason; everyone can see it.")]
+Drain = Annotated[
+    bool, typer.Option("--drain", help="Wait until its running tasks have ended; Ctrl-C only stops this wait.")
+]
 
 #: Seconds between two looks whether something still runs.
 _LOOK = 0.5
@@ -34,7 +36,7 @@ _HEARD = 2.0
 @app.command("list")
 @on_store
 async def list_queues(framework: AnyFramework, as_json: Json = False) -> None:
-    """List the task types that workers have declared: what waits, comes and goes, and which are paused."""
+    """List the task types that workers have declared: waiting and running tasks, rates, and pauses."""
     queues = await framework.services.queues.list_queues()
     if as_json:
         print_json({"items": [_view(queue) for queue in queues], "next_cursor": None})
@@ -47,7 +49,7 @@ async def list_queues(framework: AnyFramework, as_json: Json = False) -> None:
         [_row(queue, framework.services.store.now()) for queue in queues],
     )
     if any(queue.traffic.is_bounded for queue in queues):
-        note("More tasks wait or run than were looked at; counted are those that do for longest.")
+        note("There are too many waiting or running tasks to count; only the oldest are counted.")
 
 
 @app.command()
@@ -56,32 +58,32 @@ async def list_queues(framework: AnyFramework, as_json: Json = False) -> None:
 async def pause(
     framework: AnyFramework, task_type: TypeName, reason: Reason = None, drain: Drain = False, as_json: Json = False
 ) -> None:
-    """Let no task of a type begin, in any worker, from two seconds on. What runs goes on."""
+    """Stop all workers from starting tasks of a type, within two seconds. Running tasks continue."""
     queues = framework.services.queues
     await queues.pause(task_type, by=operator(), reason=reason)
     if drain:
-        note("Waiting until nothing of it runs ...")
+        note(f"Waiting until no {task_type} task is running ...")
         await asyncio.sleep(_HEARD)
         while (await queues.get(task_type)).is_running:  # noqa: ASYNC110 - another process ends it
             await asyncio.sleep(_LOOK)
     if as_json:
         print_json(_view(await queues.get(task_type)))
     else:
-        say(f"{task_type} is paused{', and nothing of it runs' if drain else ''}.")
-        note(f"Let it go on: taskframework queues resume {task_type}")
+        say(f"{task_type} is paused{', and none of its tasks is running' if drain else ''}.")
+        note(f"To resume it: taskframework queues resume {task_type}")
 
 
 @app.command()
 @on_store
 @audited("queue.resume", of="task_type")
 async def resume(framework: AnyFramework, task_type: TypeName, as_json: Json = False) -> None:
-    """Let tasks of a type begin again, in all workers within two seconds."""
+    """Let tasks of a type start again, in all workers within two seconds."""
     over = await framework.services.queues.resume(task_type)
     queue = await framework.services.queues.get(task_type)
     if as_json:
         print_json(_view(queue))
     else:
-        say(f"{task_type} goes on." if over is not None else f"{task_type} was not paused.")
+        say(f"{task_type} is resumed." if over is not None else f"{task_type} was not paused.")
 
 
 def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:

@@ -59,12 +59,12 @@ class Reloader:
         try:
             async for changed in changes:
                 await self._end(living)
-                note(f"{self._named({path for _, path in changed})} changed: starting anew")
+                note(f"{self._named({path for _, path in changed})} changed: restarting")
                 living = asyncio.create_task(self._live())
         except OSError as error:
             raise TaskframeworkError(
                 f"{self._folder} cannot be watched: {error}.",
-                hint="Set WATCHFILES_FORCE_POLLING=true to have it read again and again instead.",
+                hint="Set WATCHFILES_FORCE_POLLING=true to poll it instead.",
             ) from error
         finally:
             await self._end(living)

@@ -57,7 +57,7 @@ def progress_text(progress: object) -> str:
 
 def counts_text(subtasks: Subtasks) -> str:
     """`12 of 20 sub-tasks done, 1 failed`."""
-    planned = "an open number of" if subtasks.planned is None else f"{subtasks.planned:,}"
+    planned = "an unknown number of" if subtasks.planned is None else f"{subtasks.planned:,}"
     bad = {"failed": subtasks.failed, "cancelled": subtasks.cancelled}
     return ", ".join(
         [
@@ -165,13 +165,13 @@ def print_outcome(task: Task) -> None:
 def print_next_step(task: Task) -> None:
     """Say what a person may do about the task now, if there is anything."""
     if task.error is not None and task.error.code == "subtasks_failed":
-        note(f"Which failed, and why: taskframework tasks subtasks {task.task_id}")
+        note(f"See which failed, and why: taskframework tasks subtasks {task.task_id}")
     if task.status in REPLAYABLE:
-        note(f"Queue it anew: taskframework tasks retry {task.task_id}")
+        note(f"To queue it again: taskframework tasks retry {task.task_id}")
     elif not task.status.is_final:
         if task.status is not TaskStatus.RUNNING:
-            note(f"Why it waits: taskframework tasks explain {task.task_id}")
-        note(f"Follow it: taskframework tasks watch {task.task_id}")
+            note(f"See why it is waiting: taskframework tasks explain {task.task_id}")
+        note(f"To follow it: taskframework tasks watch {task.task_id}")
 
 
 _FAILURES = ("retrying", "failed", "dead_letter")
@@ -198,7 +198,7 @@ def _state_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
     yield "Status", status_text(task.status)
     yield "Attempt", f"{task.attempts} of {task.max_attempts}"
     if task.generation:
-        yield "Generation", f"{task.generation} (how often it was queued anew)"
+        yield "Generation", f"{task.generation} (times it was queued again)"
     yield "User", task.user_id
     yield "Priority", str(task.priority)
     yield "Submitted", rfc3339(task.created_at)
@@ -273,7 +273,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
 
 
 def _queued_at(task: Task) -> datetime:
-    """When it was submitted, or queued anew."""
+    """When it was submitted, or queued again."""
     beginnings = [entry.at for entry in task.history if entry.type in ("submitted", "replayed")]
     return beginnings[-1] if beginnings else task.created_at
 

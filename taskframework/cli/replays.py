@@ -17,7 +17,7 @@ from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.model.replays import ManyReplay, replay_view
 
-app = typer.Typer(no_args_is_help=True, help="Replays, cancels and discards of many: list, show, stop.")
+app = typer.Typer(no_args_is_help=True, help="Replays, retries, cancels and discards of many tasks: list, show, stop.")
 
 ReplayId = Annotated[str, typer.Argument(metavar="ID", help="The id from the list.")]
 
@@ -27,17 +27,17 @@ ReplayId = Annotated[str, typer.Argument(metavar="ID", help="The id from the lis
 async def list_replays(
     framework: AnyFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
 ) -> None:
-    """List actions on many tasks, those that are over included."""
+    """List actions on many tasks, including finished ones."""
     page = await framework.services.replays.list_replays(limit=limit, cursor=cursor)
     show = partial(_print_all, framework.services.store.now())
-    nothing = "None so far. Begin one: taskframework dlq replay --where fingerprint=..."
+    nothing = "No actions yet. To start one: taskframework dlq replay --where fingerprint=..."
     print_page(page, show, replay_view, as_json=as_json, nothing=nothing)
 
 
 @app.command()
 @on_store
 async def show(framework: AnyFramework, replay_id: ReplayId, as_json: Json = False) -> None:
-    """Show how far one is."""
+    """Show the progress of one action."""
     _print(await framework.services.replays.get(replay_id), as_json)
 
 
@@ -45,7 +45,7 @@ async def show(framework: AnyFramework, replay_id: ReplayId, as_json: Json = Fal
 @on_store
 @audited("replay.stop", of="replay_id")
 async def stop(framework: AnyFramework, replay_id: ReplayId, as_json: Json = False) -> None:
-    """Let one begin with no more; it tells what it did, and is not continued."""
+    """Stop one for good. It reports what it has done so far."""
     _print(await framework.services.replays.stop(replay_id), as_json)
 
 

@@ -23,30 +23,36 @@ from taskframework.operations.schedules import SeenSchedule, schedule_view
 from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition, definition_of
 
-app = typer.Typer(no_args_is_help=True, help="Tasks that are submitted again and again: by cron, or at an interval.")
+app = typer.Typer(no_args_is_help=True, help="Schedules: submit a task regularly, by cron or at an interval.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
-Parameters = Annotated[str, typer.Argument(metavar="JSON", help="Parameters of each task; - reads them, @FILE too.")]
+Parameters = Annotated[
+    str, typer.Argument(metavar="JSON", help="Parameters of each task; - reads standard input, @FILE a file.")
+]
 Cron = Annotated[str | None, typer.Option("--cron", metavar="CRON", help="When, such as '30 2 * * MON-FRI'.")]
 Every = Annotated[str | None, typer.Option("--every", metavar="TIME", help="Or an interval, such as 15m.")]
-Timezone = Annotated[
-    str | None, typer.Option("--timezone", metavar="ZONE", help="Where the clocks are that --cron means; UTC.")
-]
+Timezone = Annotated[str | None, typer.Option("--timezone", metavar="ZONE", help="Time zone of --cron (default UTC).")]
 MissedRuns = Annotated[
     Missed | None,
-    typer.Option("--missed", help="What is run of what passed while nothing ran: nothing, the last (default), or all."),
+    typer.Option("--missed", help="Which runs to make up for after a downtime: none, the last (default), or all."),
 ]
 Overlapping = Annotated[
     Overlap | None,
-    typer.Option("--overlap", help="While the last task goes on: run too (default), skip, or cancel."),
+    typer.Option("--overlap", help="If the previous task is still running: run too (default), skip, or cancel it."),
 ]
-Jitter = Annotated[str | None, typer.Option("--jitter", metavar="TIME", help="Each run comes up to so much later.")]
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose tasks they are; scheduler.")]
-NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Another task type.")]
+Jitter = Annotated[
+    str | None, typer.Option("--jitter", metavar="TIME", help="Delay each run by a random time up to this.")
+]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Owner of the tasks (default: scheduler).")]
+NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="New task type.")]
 NewParameters = Annotated[
-    str | None, typer.Option("--parameters", metavar="JSON", help="Other parameters; - reads them, @FILE too.")
+    str | None,
+    typer.Option("--parameters", metavar="JSON", help="New parameters; - reads standard input, @FILE a file."),
 ]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second run with it is the same run.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="Idempotency key: a second run with the same key is the same run."),
+]
 
 
 @app.command("list")
@@ -54,10 +60,10 @@ Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second 
 async def list_schedules(
     framework: AnyFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
 ) -> None:
-    """List the schedules by name, those of the settings included."""
+    """List the schedules by name, including those from the settings."""
     page = await framework.services.schedules.list_schedules(limit=limit, after=cursor)
     show = partial(_print_all, framework.services.store.now())
-    nothing = "No schedules. Make one: taskframework schedules create NAME TYPE JSON --cron CRON"
+    nothing = "No schedules. To create one: taskframework schedules create NAME TYPE JSON --cron CRON"
     print_page(page, show, SeenSchedule.view, as_json=as_json, nothing=nothing)
 
 
@@ -85,11 +91,11 @@ async def create(
     user: User = None,
     as_json: Json = False,
 ) -> None:
-    """Make a schedule. A worker that executes TYPE must have started on this store before."""
+    """Create a schedule. A worker that executes TYPE must have started on this store before."""
     given = {"task_type": task_type, "parameters": read_json(parameters), "cron": cron, "every": every}
     given |= {"timezone": timezone, "missed": missed, "overlap": overlap, "jitter": jitter, "user_id": user}
     made = await framework.services.schedules.create(name, _definition(given))
-    await _tell(framework, made, f"Schedule {name} is made.", as_json)
+    await _tell(framework, made, f"Schedule {name} is created.", as_json)
 
 
 @app.command()
@@ -109,7 +115,7 @@ async def update(
     user: User = None,
     as_json: Json = False,
 ) -> None:
-    """Change what is named of a schedule. Its next run stays when it is, unless the rule itself changes."""
+    """Change only the given parts of a schedule. Its next run keeps its time, unless the rule itself changes."""
     operations = framework.services.schedules
     there = schedule_view(await operations.get(name))
     if cron is not None or every is not None:
@@ -126,7 +132,7 @@ async def update(
 @on_store
 @audited("schedule.delete", of="name")
 async def delete(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
-    """Delete a schedule. The tasks that it has submitted stay."""
+    """Delete a schedule. The tasks that it has submitted are kept."""
     await framework.services.schedules.delete(name)
     if as_json:
         print_json({"name": name, "deleted": True})
@@ -138,7 +144,7 @@ async def delete(framework: AnyFramework, name: Name, as_json: Json = False) -> 
 @on_store
 @audited("schedule.run", of="name")
 async def run(framework: AnyFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
-    """Submit its task now, whatever the last one does and whether it is paused."""
+    """Submit its task now, even if the previous one is still running or the schedule is paused."""
     submission = await framework.services.schedules.run(name, key=key)
     if as_json:
         print_json(public_view(submission.task))
@@ -152,7 +158,7 @@ async def run(framework: AnyFramework, name: Name, key: Key = None, as_json: Jso
 @on_store
 @audited("schedule.pause", of="name")
 async def pause(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
-    """Let a schedule stand still until it is resumed."""
+    """Pause a schedule until it is resumed."""
     paused = await framework.services.schedules.pause(name)
     await _tell(framework, paused, f"Schedule {name} is paused.", as_json)
 
@@ -161,9 +167,9 @@ async def pause(framework: AnyFramework, name: Name, as_json: Json = False) -> N
 @on_store
 @audited("schedule.resume", of="name")
 async def resume(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
-    """Let a schedule go on with the next run from now."""
+    """Resume a schedule; it continues with its next run from now on."""
     resumed = await framework.services.schedules.resume(name)
-    await _tell(framework, resumed, f"Schedule {name} goes on.", as_json)
+    await _tell(framework, resumed, f"Schedule {name} is resumed.", as_json)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

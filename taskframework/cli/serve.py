@@ -20,14 +20,16 @@ from taskframework.wiring.extras import require_extra
 
 def _number_or_auto(text: str) -> str:
     if text != "auto" and not text.isdecimal():
-        raise ValueError("is neither auto nor a whole number from 0")
+        raise ValueError("is neither auto nor a whole number of at least 0")
     return text
 
 
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on (api.host).")]
 Port = Annotated[
     int | None,
-    typer.Option("--port", parser=whole_number(), metavar="N", help="Port to listen on (api.port); 0 takes any."),
+    typer.Option(
+        "--port", parser=whole_number(), metavar="N", help="Port to listen on (api.port); 0 takes any free port."
+    ),
 ]
 Concurrency = Annotated[
     int | None,
@@ -41,11 +43,11 @@ Processes = Annotated[
         "--processes",
         metavar="N|auto",
         parser=or_bad_parameter(_number_or_auto),
-        help="Worker processes (worker.processes); auto is one for each CPU.",
+        help="Worker processes (worker.processes); auto: one per CPU.",
     ),
 ]
-Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a Python or YAML file here changes.")]
-TetherTo = Annotated[int | None, typer.Option("--tether", hidden=True, help="For the processes of a parent.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Restart when a Python or YAML file here changes.")]
+TetherTo = Annotated[int | None, typer.Option("--tether", hidden=True, help="Internal, for child processes.")]
 
 #: How a parent calls its processes.
 _PROGRAM = (sys.executable, "-m", "taskframework")
@@ -80,7 +82,7 @@ def dev(
 
 
 def _dev(framework: TaskFramework, tether: Tether | None) -> None:
-    missing = f"No task types are registered, so nothing is executed here. {_NAME_AN_APP}"
+    missing = f"No task types are registered, so no tasks are executed here. {_NAME_AN_APP}"
     serve(framework, worker=True, api=True, remarks=[] if len(framework.registry) else [missing], tether=tether)
 
 
@@ -89,7 +91,7 @@ def api(context: typer.Context, host: Host = None, port: Port = None, config: Co
     framework = Invocation.of(context, config, app).framework({"api.host": host, "api.port": port})
     remarks = []
     if framework.settings.broker.scheme == "embedded":
-        remarks.append("Nothing executes tasks here: the embedded broker serves its own process only. Run dev instead.")
+        remarks.append("No tasks are executed here: the embedded broker serves only its own process. Run dev instead.")
     serve(framework, worker=False, api=True, remarks=remarks)
 
 
@@ -119,7 +121,7 @@ def worker(
 
 def _work(framework: TaskFramework, tether: Tether | None) -> None:
     if not len(framework.registry):
-        raise ConfigurationError("This worker would have nothing to execute.", key="app.modules", hint=_NAME_AN_APP)
+        raise ConfigurationError("This worker would have no tasks to execute.", key="app.modules", hint=_NAME_AN_APP)
     settings = framework.settings.worker
     if tether is not None and settings.http_port is not None:  # the parent serves it, and asks
         from taskframework.cli.joint_health import answers_of

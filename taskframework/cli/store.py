@@ -169,8 +169,8 @@ def _no_store(settings: Settings) -> ConfigurationError:
     return ConfigurationError(
         f"There is no store here yet: {sqlite_file(settings.store.url)} does not exist.",
         key="store.url",
-        hint="Run the command in the folder where `dev` runs; `taskframework dev --app yourmodule` makes the store. "
-        "For a store elsewhere set store.url, or name its settings file with --config.",
+        hint="Run the command in the folder where `dev` runs; `taskframework dev --app yourmodule` creates the store. "
+        "For a store elsewhere, set store.url or give its settings file with --config.",
     )
 
 

@@ -18,14 +18,16 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.streams import go_on_command
 from taskframework.operations.streams import ListedStream, StreamStatus
 
-app = typer.Typer(no_args_is_help=True, help="Ordered streams: list them, show one, read its results, let it go on.")
+app = typer.Typer(
+    no_args_is_help=True, help="Ordered streams: list them, show one, read its results, continue a halted one."
+)
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of the stream.")]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose stream it is.")]
-Halted = Annotated[bool, typer.Option("--halted", help="Only those that wait for somebody, since a task failed.")]
-First = Annotated[int, typer.Option("--from", metavar="POSITION", min=0, help="The position to begin with.")]
+Halted = Annotated[bool, typer.Option("--halted", help="Only streams that have halted because a task failed.")]
+First = Annotated[int, typer.Option("--from", metavar="POSITION", min=0, help="The first position to read.")]
 Follow = Annotated[
-    bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is there, until Ctrl-C.")
+    bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is available, until Ctrl-C.")
 ]
 Most = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MAX_LIMIT, help="Most results.")]
 
@@ -64,7 +66,7 @@ def _turn_of(listed: ListedStream) -> tuple[Text, ...]:
 @app.command()
 @on_store
 async def show(framework: AnyFramework, key: Key, user: User = None, as_json: Json = False) -> None:
-    """Show whose turn it is in a stream, and how many wait."""
+    """Show which task has the turn in a stream, and how many are waiting."""
     status = await framework.stream(key, user_id=user).status()
     if as_json:
         print_json(status.view())
@@ -83,7 +85,7 @@ async def results(
     follow: Follow = False,
     as_json: Json = False,
 ) -> None:
-    """Show the results of a stream in order, up to the first that is waited for."""
+    """Show the results of a stream in order, up to the first one that is not there yet."""
     handle = framework.stream(key, user_id=user)
     if follow:
         async for result in handle.results(first=first):
@@ -107,23 +109,23 @@ async def results(
 @on_store
 @audited("stream.go-on", of="key", shown=["user"])
 async def go_on(framework: AnyFramework, key: Key, user: User = None, as_json: Json = False) -> None:
-    """Let a halted stream go on without the task that failed."""
+    """Continue a halted stream without the task that failed."""
     status = await framework.stream(key, user_id=user).go_on()
     if as_json:
         print_json(status.view())
     else:
-        say(f"Stream {key} goes on.")
+        say(f"Stream {key} continues.")
 
 
 def _print(status: StreamStatus, user: str | None) -> None:
     view = status.view()
     turn = view["turn"]
-    say(f"Stream {status.key} ({status.stream.mode}): {status.stream.next_position} positions given.")
+    say(f"Stream {status.key} ({status.stream.mode}): {status.stream.next_position} positions used.")
     if turn is not None:
-        say(f"The turn has task {turn['task_id']} at position {turn['position']}; {status.waiting} wait.")
+        say(f"Task {turn['task_id']} at position {turn['position']} has the turn; {status.waiting} waiting.")
     if status.stream.is_halted and turn is not None:
-        note(f"It is halted, since that task failed. Run it again: taskframework tasks retry {turn['task_id']}")
-        note(f"Or go on without it: {go_on_command(user, status.key)}")
+        note(f"It has halted because that task failed. To run it again: taskframework tasks retry {turn['task_id']}")
+        note(f"Or continue without it: {go_on_command(user, status.key)}")
 
 
 def _short(value: object) -> str:

@@ -117,16 +117,20 @@ def _object(text: str, *, fields: Sequence[str]) -> object:
 
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="The task's type.")]
 Parameters = Annotated[
-    str | None, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
+    str | None,
+    typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads standard input, @FILE a file."),
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for its end; exit code 0 only if it is COMPLETED.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it ends; exit code 0 only if it is COMPLETED.")]
 Timeout = Annotated[
     timedelta | None,
     typer.Option(
-        "--timeout", parser=or_bad_parameter(seconds_or_duration), metavar="TIME", help="Longest wait, such as 30s."
+        "--timeout",
+        parser=or_bad_parameter(seconds_or_duration),
+        metavar="TIME",
+        help="Longest time to wait, such as 30s.",
     ),
 ]
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Owner of the task.")]
 
 
 def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
@@ -190,7 +194,7 @@ def submit(
             status = _submit_here(Invocation.of(context, config, app), request, waits, timeout, as_json)
     except InvalidParametersError as error:
         if parameters is None:
-            error.hint = f"{error.hint} Give the parameters as JSON behind the type, such as {_EXAMPLE}."
+            error.hint = f"{error.hint} Give the parameters as JSON after the type, such as {_EXAMPLE}."
         raise
     if waits and status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
@@ -233,7 +237,7 @@ async def _submit(
             try:
                 task = await follow(framework.handle(task.task_id), timeout)
             except asyncio.CancelledError:  # by Ctrl-C
-                note(f"The task goes on. To follow it again: taskframework tasks watch {task.task_id}")
+                note(f"The task keeps running. To follow it again: taskframework tasks watch {task.task_id}")
                 raise
     if as_json:
         print_json(public_view(task))

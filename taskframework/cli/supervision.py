@@ -55,7 +55,7 @@ def process_count(settings: Settings) -> int:
     count = int(wanted)
     if count > 1 and embedded:
         raise ConfigurationError(
-            f"{count} worker processes cannot share an embedded {' and '.join(embedded)}: there, one process executes.",
+            f"{count} worker processes cannot share an embedded {' and '.join(embedded)}: it allows only one process.",
             key="worker.processes",
             hint="Set broker.url to RabbitMQ and store.url to MongoDB, or leave worker.processes at 1.",
         )
@@ -215,7 +215,7 @@ class Supervisor:
         keepers = [asyncio.create_task(self._keep(process)) for process in self.processes]
         asked = asyncio.create_task(self._stop.asked.wait())
         await asyncio.wait([asked, *keepers], return_when=asyncio.FIRST_COMPLETED)
-        self._stop.ask(cause="a fault of the parent")  # unless it was asked already
+        self._stop.ask(cause="an error in the parent process")  # unless it was asked already
         await asked
         tell_stopping()
         for process in self.processes:
@@ -234,7 +234,7 @@ class Supervisor:
             if self._stop.asked.is_set():
                 if not ending.is_in_order:
                     self._is_in_order = False
-                    logger.warning("a process did not stop in order", extra={"number": process.number, **ending.fields})
+                    logger.warning("a process did not stop cleanly", extra={"number": process.number, **ending.fields})
             elif ending.failure is not None and not (ending.failure.may_pass and self._was_ready):
                 self._failure = ending.failure
                 self._stop.ask(cause=f"process {process.number} cannot start")
@@ -243,7 +243,7 @@ class Supervisor:
 
     async def _rest_before_restart(self, process: WorkerProcess, ending: Ending, seconds: float) -> None:
         fields = {"number": process.number, **ending.fields, "seconds": round(seconds, 2)}
-        logger.warning("a process ended; it is started anew", extra=fields)
+        logger.warning("a process ended; restarting it", extra=fields)
         process.restarts += 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

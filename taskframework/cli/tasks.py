@@ -40,7 +40,7 @@ from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.stores.base import SEARCHED
 
-app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel, signal and retry one.")
+app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, explain, follow, cancel, signal, retry.")
 
 _STATUSES = ", ".join(TaskStatus).lower()
 
@@ -84,16 +84,21 @@ IdempotencyKey = Annotated[
     str | None, typer.Option("--idempotency-key", metavar="KEY", help="Only tasks with this idempotency key.")
 ]
 ErrorText = Annotated[
-    str | None, typer.Option("--error", metavar="TEXT", help="Only tasks with this in the message of the error.")
+    str | None, typer.Option("--error", metavar="TEXT", help="Only tasks whose error message contains this.")
 ]
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only tasks whose error has this fingerprint.")
 ]
-SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What the task is told.")]
-Payload = Annotated[str, typer.Argument(metavar="JSON", help="What goes with it; - reads it, @FILE too.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second signal with it is the same signal.")]
+SignalName = Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")]
+Payload = Annotated[
+    str, typer.Argument(metavar="JSON", help="The signal's payload; - reads standard input, @FILE a file.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="Idempotency key: a second signal with the same key is the same signal."),
+]
 OneTask = Annotated[str | None, typer.Argument(metavar="[ID]", help="The task's id.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason; kept in the task's history.")]
 
 
 @app.command("list")
@@ -135,7 +140,7 @@ async def list_tasks(
     if not page.items:
         await note_unknown(framework, task_type)
     is_all = (scope, wanted) == (EVERYONE, TaskFilter())
-    more = "" if page.next_cursor is None else f" among the {SEARCHED:,} that were looked at"
+    more = "" if page.next_cursor is None else f" among the {SEARCHED:,} that were searched"
     _print_page(framework, page, as_json, "No tasks." if is_all else f"No such tasks{more}.")
 
 
@@ -153,7 +158,7 @@ async def show(framework: AnyFramework, task_id: TaskId, as_json: Json = False) 
 @app.command()
 @on_store
 async def explain(framework: AnyFramework, task_id: TaskId, as_json: Json = False) -> None:
-    """Tell why a task is not running, or not finished, and what would change it."""
+    """Explain why a task is not running or not finished, and what to do."""
     explanation = await framework.services.explain.explain(task_id, EVERYONE)
     if as_json:
         print_json(explanation.view())
@@ -175,7 +180,7 @@ async def cancel(
     reason: Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Cancel a task, or all that --where finds: at once if it waits; a running one is asked to stop."""
+    """Cancel a task, or all that --where finds: waiting tasks at once; running ones are asked to stop."""
     if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
         await do_with_all(
             framework,
@@ -209,7 +214,7 @@ async def subtasks(
     cursor: NumberCursor = None,
     as_json: Json = False,
 ) -> None:
-    """List the sub-tasks of a task, in the order in which it planned them."""
+    """List the sub-tasks of a task, in the order in which they were planned."""
     subtasks = framework.services.tasks.subtasks
     after_slot = -1 if cursor is None else cursor
     page = await subtasks(task_id, EVERYONE, limit=limit, status=status, after_slot=after_slot)
@@ -226,12 +231,12 @@ async def signal(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Tell a task something. One that waits for it goes on; any other keeps it until it waits for it."""
+    """Send a signal to a task. If the task waits for it, it continues; if not, the signal is kept."""
     task = await framework.services.tasks.signal(task_id, EVERYONE, name, read_json(payload), key=key)
     if as_json:
         print_json(public_view(task))
     else:
-        say(f"Task {task_id} was told {name}: {_heard(task)}.")
+        say(f"Task {task_id} got the signal {name}: {_heard(task)}.")
         print_next_step(task)
 
 
@@ -250,9 +255,9 @@ async def retry(
     reason: Reason = None,
     as_json: Json = False,
 ) -> None:
-    """Queue a failed, dead or cancelled task anew, or all failed and dead ones that --where finds.
+    """Queue a failed, dead or cancelled task again, or all failed and dead ones that --where finds.
 
-    One that failed and is to be tried again later, status RETRYING, is tried again now.
+    A task in status RETRYING is tried again now.
     """
     if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
         await do_with_all(
@@ -273,16 +278,16 @@ async def retry(
         print_json(public_view(task))
     else:
         if task.history[-1].type == "replayed":
-            say(f"Task {task_id} is queued anew, as generation {task.generation}.")
+            say(f"Task {task_id} is queued again, as generation {task.generation}.")
         else:
-            say(f"Task {task_id} is due: its next attempt begins as soon as a worker has a free slot.")
+            say(f"Task {task_id} is due: its next attempt starts as soon as a worker has a free slot.")
         print_next_step(task)
 
 
 @app.command()
 @on_store
 async def watch(framework: AnyFramework, task_id: TaskId, as_json: Json = False) -> None:
-    """Follow a task until it is final; exit code 0 if it is COMPLETED."""
+    """Follow a task until it ends; exit code 0 if it is COMPLETED."""
     printed = 0
 
     def tell(task: Task) -> None:
@@ -307,9 +312,9 @@ def _print_page(framework: AnyFramework, page: Page[Task], as_json: bool, nothin
 def _heard(task: Task) -> str:
     """What a signal did to the task that was told it."""
     if task.status is TaskStatus.QUEUED:
-        return "it goes on"
+        return "it continues"
     if task.status.is_final:
-        return f"it is {task.status} and had heard it before"
+        return f"it is {task.status} and got it before"
     if task.waits_for is not None:
-        return f"it waits for {task.waits_for.name}, and keeps this one"
+        return f"it waits for {task.waits_for.name} and keeps this one"
     return f"it is {task.status} and keeps the signal"

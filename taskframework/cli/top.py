@@ -26,11 +26,11 @@ Every = Annotated[
         "--every",
         parser=or_bad_parameter(seconds_or_duration),
         metavar="TIME",
-        help="Between two looks: 2s if nothing is said.",
+        help="Time between two updates (default 2s).",
         show_default=False,
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Look once and end, as it does where nobody watches.")]
+Once = Annotated[bool, typer.Option("--once", help="Print once and exit; the default if the output is not a terminal.")]
 
 _USUAL = timedelta(seconds=2)
 #: Shortest pause between two looks: with a shorter one the looks themselves would be most of what is seen.

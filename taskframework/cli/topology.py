@@ -36,7 +36,7 @@ def show(context: typer.Context, config: Config = None, app: Apps = None, as_jso
 
 @app.command()
 def apply(context: typer.Context, config: Config = None, app: Apps = None) -> None:
-    """Declare it. What exists already stays; what exists with other arguments is an error that names it."""
+    """Declare them. What exists already stays; an exchange or queue with other arguments is an error that names it."""
     framework = Invocation.of(context, config, app).framework()
     if not _has_broker(framework):
         return
@@ -47,7 +47,7 @@ def apply(context: typer.Context, config: Config = None, app: Apps = None) -> No
 
 @app.command()
 def plan(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
-    """Show what on the broker is missing or differs from what `show` prints. Nothing is changed."""
+    """Show what is missing on the broker or differs from `show`. Nothing is changed."""
     framework = Invocation.of(context, config, app).framework()
     differences = (
         run(build_mover(framework.settings, framework.registry.task_types).plan()) if _has_broker(framework) else []
@@ -58,16 +58,16 @@ def plan(context: typer.Context, config: Config = None, app: Apps = None, as_jso
     for difference in differences:
         say(str(difference))
     if not differences:
-        say("Nothing is missing, and nothing differs.")
+        say("Nothing is missing and nothing differs.")
     elif all(difference.is_missing for difference in differences):
-        note("Make it: taskframework topology apply")
+        note("To create what is missing: taskframework topology apply")
     else:
-        note("Move what differs, while messages come and go: taskframework topology migrate")
+        note("To move the queues that differ, during operation: taskframework topology migrate")
 
 
 @app.command()
 def migrate(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
-    """Move the queues that differ, a classic one or one with other arguments, while messages come and go."""
+    """Move the queues that differ (classic ones, or with other arguments), during operation."""
     framework = Invocation.of(context, config, app).framework()
     moved = (
         run(build_mover(framework.settings, framework.registry.task_types).migrate()) if _has_broker(framework) else []
@@ -99,4 +99,4 @@ async def _apply(framework: TaskFramework) -> None:
 
 def _note_types(framework: TaskFramework) -> None:
     if not len(framework.registry):
-        note("Without task types there are no task queues: name your module with --app.")
+        note("Without task types there are no task queues: give your module with --app.")

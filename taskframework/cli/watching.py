@@ -22,7 +22,7 @@ from taskframework.operations.tasks import TaskOperations
 _FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5
 #: Seconds that a task may wait for its first claim before we say what may be missing.
 _WORKER_PATIENCE = 3.0
-_NO_WORKER = "Nobody has taken it yet. Is a process running that knows this type: taskframework dev or worker --app …?"
+_NO_WORKER = "No worker has started it yet. Is one running that knows this type: taskframework dev, or worker --app …?"
 
 
 async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[Task], None] | None = None) -> Task:

@@ -19,7 +19,8 @@ from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState
 
 WorkerId = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="A worker's id: list what it runs now.", show_default=False)
+    str | None,
+    typer.Argument(metavar="[ID]", help="A worker's id: list the tasks that it is running.", show_default=False),
 ]
 
 
@@ -36,11 +37,11 @@ async def workers(
     if worker_id is None:
         page, nothing = (
             await operations.list_workers(limit=limit, after=cursor),
-            "No workers. Start one: taskframework worker --app MODULE",
+            "No workers. To start one: taskframework worker --app MODULE",
         )
         print_page(page, partial(_print_workers, now), WorkerState.view, as_json=as_json, nothing=nothing)
     else:
-        tasks, nothing = await operations.list_running(worker_id, limit=limit, cursor=cursor), "It runs nothing."
+        tasks, nothing = await operations.list_running(worker_id, limit=limit, cursor=cursor), "It is running no tasks."
         print_page(tasks, partial(_print_running, now), public_view, as_json=as_json, nothing=nothing)
 
 

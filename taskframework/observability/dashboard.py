@@ -162,7 +162,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "s",
             ),
             Panel("Event loop blocked, by type", (_rate("tasks_loop_blocked_total", "task_type"),), "ops"),
-            Panel("Processes started anew", (_rate_of_all("tasks_worker_restarts_total", "instance"),), "ops"),
+            Panel("Process restarts", (_rate_of_all("tasks_worker_restarts_total", "instance"),), "ops"),
             Panel("Status changes written", (_rate_of_all("tasks_state_db_updates_total", "operation"),), "ops"),
         ),
     ),

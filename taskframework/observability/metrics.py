@@ -49,7 +49,7 @@ class Described:
 
 
 #: Counted by the parent of several worker processes, which does no work itself.
-WORKER_RESTARTS = Described("tasks_worker_restarts", "Times a worker process was started anew", ("process",))
+WORKER_RESTARTS = Described("tasks_worker_restarts", "Times a worker process was restarted", ("process",))
 
 
 class EventCounter(Collector):

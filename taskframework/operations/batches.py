@@ -37,8 +37,8 @@ class BatchNotRetriedError(TransitionRefusedError):
         """
         TaskframeworkError.__init__(
             self,
-            f"Batch {batch_id} is {status}; what failed in it cannot be retried.",
-            hint="Retry a batch whose upload was complete and that has not COMPLETED; else submit the items anew.",
+            f"Batch {batch_id} is {status}; its failed tasks cannot be retried.",
+            hint="Only a completely uploaded batch that is not COMPLETED can be retried; else submit the items again.",
         )
         self.task_id, self.action, self.status = batch_id, "retried", status
 

@@ -31,7 +31,7 @@ class AlreadyReplayedError(TransitionRefusedError):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task.task_id, "replayed", task.status, tuple(sorted(DEAD)))
-        self.message = f"Dead letter {task.task_id} is queued anew already; the task is {task.status} now."
+        self.message = f"Dead letter {task.task_id} was queued again before; the task is {task.status} now."
         self.hint = "Look at the task; it can be replayed again when it is a dead letter again."
 
 

@@ -59,7 +59,7 @@ class ScheduleFromSettingsError(SubmissionError):
     """The schedule is made by the settings."""
 
     code = "schedule_from_settings"
-    hint = "Change it in the section schedules of the settings and start a worker anew; it can be paused and run here."
+    hint = "Change it in the section schedules of the settings and restart a worker; here it can be paused and run."
 
     def __init__(self, name: str) -> None:
         super().__init__(f"The schedule {name!r} is made by the settings.")

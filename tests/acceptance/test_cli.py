@@ -155,5 +155,5 @@ def test_who_stops_waiting_is_told_that_the_task_goes_on(folder: Folder) -> None
     waiting = folder.start("--app", "program", "submit", "waits", "1", "--wait")
     task_id = waiting.line("Submitted waits").split()[-1]
     assert waiting.end(signal.SIGINT) == 130
-    waiting.line(f"The task goes on. To follow it again: taskframework tasks watch {task_id}")
+    waiting.line(f"The task keeps running. To follow it again: taskframework tasks watch {task_id}")
     assert folder.json("tasks", "show", task_id)["status"] == "QUEUED"

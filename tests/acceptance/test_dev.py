@@ -125,7 +125,7 @@ def test_a_type_is_paused_and_goes_on(folder: Folder, dev: Started) -> None:
     listed = folder.run("queues", "list").stdout
     assert "the provider is down" in " ".join(listed.split())
     assert folder.json("tasks", "show", task["task_id"])["status"] == "QUEUED"
-    assert folder.run("queues", "resume", "waits").stdout == "waits goes on.\n"
+    assert folder.run("queues", "resume", "waits").stdout == "waits is resumed.\n"
     folder.run("tasks", "watch", task["task_id"])
     assert folder.run("queues", "resume", "waits").stdout == "waits was not paused.\n"
     assert "waits" in folder.run("queues", "pause", "wait", code=1).stderr

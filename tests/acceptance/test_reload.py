@@ -31,7 +31,7 @@ def test_a_task_that_runs_goes_on_with_the_next_code_that_can_be_imported(folder
         wait_until(lambda: api.get(f"/tasks/{task_id}").json()["status"] == "RUNNING", "it runs", timeout=20)
 
     (folder.path / "program.py").write_text(PROGRAM + "\nthis is no Python\n")
-    dev.line("program.py changed: starting anew")
+    dev.line("program.py changed: restarting")
     dev.line("Module 'program' cannot be imported: SyntaxError: invalid syntax (program.py, line ")
     dev.line("Waiting for the next change.")
     assert not any(line.startswith("Traceback") for line in dev.err)
@@ -52,7 +52,7 @@ def test_what_ends_by_itself_is_told_and_started_at_the_next_change(folder: Fold
     dev = folder.start("dev", "--reload", "--app", "program", "--port", "0")
     dev.line("The process ended: code 3")
     (folder.path / "application.yml").write_text("app: {source: orders}\n")
-    dev.line("application.yml changed: starting anew")
+    dev.line("application.yml changed: restarting")
     (folder.path / "program.py").write_text(PROGRAM)
     dev.event("ready")
 

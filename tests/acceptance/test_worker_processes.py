@@ -148,7 +148,7 @@ def test_a_process_that_dies_is_started_anew_and_its_tasks_end(
     wait_until(lambda: tasks.are(TaskStatus.RUNNING, 6), "they run", timeout=40)
     assert {worker["pid"]: worker["is_lost"] for worker in workers(folder, servers)} == dict.fromkeys(pids, False)
     os.kill(pids[0], signal.SIGKILL)
-    ended = parent.event("a process ended; it is started anew")
+    ended = parent.event("a process ended; restarting it")
     assert (ended["number"], ended["child_pid"], ended["signal"]) == (1, pids[0], "SIGKILL")
     wait_until(lambda: len(serving(parent)) == 3, "it is back", timeout=40)
     (folder.path / "gate").touch()

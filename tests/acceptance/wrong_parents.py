@@ -63,7 +63,7 @@ def finding_of_wrong_parents(folder: Folder, env: Mapping[str, str]) -> None:
     off, lacking = sorted(wrong, key=lambda problem: "wait for ever" in problem)
     truth = "by its document 0 succeeded, 0 failed and 0 were cancelled; in truth 2, 0 and 0."
     assert off.startswith(
-        f"off waits, and does not agree with its sub-tasks: {truth} An api or worker counts them anew"
+        f"off waits, and does not agree with its sub-tasks: {truth} An api or worker counts them again"
     )
     assert lacking.startswith(
         f"lacking waits, and does not agree with its sub-tasks: {truth} 1 of 4 are not in the store"

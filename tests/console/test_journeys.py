@@ -59,7 +59,7 @@ async def test_what_failed_is_edited_tried_and_replayed(window: Window, shop: In
     await window.page.locator(".said").get_by_text("copies").wait_for()
     await parameters.fill('{"to": "ada@example.org", "copies": 2}')
     await window.button("Dry run").click()
-    await window.shows("It would be queued anew with the changed parameters.")
+    await window.shows("It would be queued again with the changed parameters.")
     assert shop.api.get(f"/tasks/{task_id}").json()["status"] == "FAILED", "a dry run changes nothing"
 
     await window.button("Replay").click()

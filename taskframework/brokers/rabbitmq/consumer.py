@@ -120,7 +120,7 @@ class QueueConsumer:
                     logger.debug("%s", error)
                     is_served = False
                 if not is_served:
-                    logger.warning("the consumer of %s is not served any more; registering anew", self._source.name)
+                    logger.warning("the consumer of %s is no longer served; registering it again", self._source.name)
                     consumer.lost.set()
 
     async def _register(self, channel: AbstractChannel, consumer: ConsumerChannel) -> None:

@@ -23,12 +23,10 @@ _DOCUMENTS = (Path("docs"), Path("README.md"))  # what is digested if no path is
 def demo(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="PATH...", help="Text files, or folders of them. By default the docs here, else samples."
-        ),
+        typer.Argument(metavar="PATH...", help="Text files or folders of them (default: the docs here, or samples)."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where the report is written.")] = _REPORT,
-    keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT}, to look at them.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT}, to see them later.")] = False,
 ) -> None:
     """Digest text files, a sub-task each, on the embedded broker and store: nothing to install, nothing left behind."""
     from taskframework.cli.demo.job import digest_and_report  # with the framework, which the help need not load
@@ -41,9 +39,9 @@ def demo(
         _refuse_if_unwritable(output)
         digest_and_report(paths, files, _KEPT if keep else Path(folder, "tasks.db"), output)
     if keep:
-        note(f"Look at the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{_KEPT} taskframework tasks list")
+        note(f"To see the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{_KEPT} taskframework tasks list")
     else:
-        note("The tasks themselves are gone; --keep leaves them to look at. Next: taskframework dev --app yourmodule")
+        note("The tasks were not kept; use --keep to see them later. Next: taskframework dev --app yourmodule")
 
 
 def _number_of_files(paths: Sequence[Path]) -> int:
@@ -54,12 +52,12 @@ def _number_of_files(paths: Sequence[Path]) -> int:
         return len(files)
     raise TaskframeworkError(
         f"There is no file to digest in {', '.join(map(str, paths))}.",
-        hint="Name files of prose or source code, or folders that hold some: taskframework demo PATH...",
+        hint="Name files of prose or source code, or folders with such files: taskframework demo PATH...",
     )
 
 
 def _samples(folder: Path) -> list[Path]:
-    note("There are no documents here, so a few samples are digested. Your own: taskframework demo PATH...")
+    note("There are no documents here, so the demo digests a few samples. For your own: taskframework demo PATH...")
     for name, text in SAMPLES.items():
         Path(folder, name).write_text(text, encoding="utf-8")
     return [Path(folder, name) for name in SAMPLES]

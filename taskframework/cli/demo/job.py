@@ -36,7 +36,7 @@ def digest_and_report(paths: Sequence[Path], files: int, store: Path, output: Pa
     handler = RichHandler(console=err(), show_time=False, show_path=False)
     handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display tells of each task
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
-    note(f"{counted(files, 'sub-task')}, one a file, on the embedded broker and SQLite")
+    note(f"{counted(files, 'sub-task')}, one per file, on the embedded broker and SQLite")
     started = time.monotonic()
     library = Library(paths=[str(path) for path in paths], report=str(output))
     task = run(_digested(store, library, Display(files)))

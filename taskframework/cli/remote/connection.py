@@ -21,10 +21,10 @@ class CommandConnection(ApiConnection):
             status, content = await super().answered(call, within=within)
         except ApiError as error:
             if error.status == 401:
-                error.hint = "Give a key by --api-key or TASKFRAMEWORK_KEY; `taskframework keys create` makes one."
+                error.hint = "Give a key with --api-key or TASKFRAMEWORK_KEY; `taskframework keys create` creates one."
             raise
         if content is not None and not isinstance(content, dict):
-            raise no_answer(self.url, "it is no JSON object")
+            raise no_answer(self.url, "it is not a JSON object")
         return status, _told(content, self.url)
 
 
@@ -42,8 +42,8 @@ class _Told(dict[str, Any]):
 def no_answer(url: str, reason: str) -> ApiError:
     """The error for an answer that no release of the API gives."""
     return ApiError(
-        f"The answer from {url} does not look like one of a taskframework API: {reason}.",
-        hint="Check the address. If it is right, use the command of the release that runs there.",
+        f"The answer from {url} is not from a taskframework API: {reason}.",
+        hint="Check the address. If it is right, use the `taskframework` command of the release that runs there.",
     )
 
 

@@ -195,7 +195,7 @@ async def test_an_upload_that_fails_without_a_key_is_cancelled(api: Api) -> None
     assert batch["status"] == "CANCELLED"
     refused = await api.post(f"{BATCHES}/{batch['batch_id']}/retry-failed")
     problem_of(refused, 409, "transition_refused")
-    assert "submit the items anew" in refused.json()["hint"], "it never can be retried, also when all is cancelled"
+    assert "submit the items again" in refused.json()["hint"], "it never can be retried, also when all is cancelled"
 
 
 async def test_an_abandoned_upload_is_cancelled(open_api: OpenApi) -> None:

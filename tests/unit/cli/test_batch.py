@@ -59,7 +59,7 @@ def batch_of(done: Done) -> Any:
 def test_a_file_is_submitted_and_looked_at(cli: Cli, folder: Path) -> None:
     batch = batch_of(submitted(cli, folder, '"ann"\n"bob"\n', "--priority", "high", "--json"))
     assert (batch["total"], batch["is_sealed"], batch["priority"]) == (2, True, "high")
-    assert "Follow it: taskframework batch watch " in cli("batch", "show", batch["batch_id"]).err
+    assert "To follow it: taskframework batch watch " in cli("batch", "show", batch["batch_id"]).err
     work(folder, batch["batch_id"])
 
     name = batch["batch_id"]
@@ -87,7 +87,7 @@ def test_a_cancelled_batch_is_retried(cli: Cli, folder: Path) -> None:
     assert cli("batch", "watch", name).code == 1
     assert "still being cancelled; ask again" in cli("batch", "retry-failed", name).err
     work(folder, until_cancelled=name)
-    assert "waits again" in cli("batch", "retry-failed", name).out
+    assert "is open again" in cli("batch", "retry-failed", name).out
     work(folder, name)
     assert cli("batch", "watch", name).code == 0
 
@@ -104,7 +104,7 @@ def test_the_same_command_again_is_the_same_batch(cli: Cli, folder: Path) -> Non
 def test_what_is_wrong_in_a_file_is_named(cli: Cli, folder: Path) -> None:
     no_json = submitted(cli, folder, '"ann"\n{\n')
     assert (no_json.code, "line 2 of names.ndjson is not JSON" in said(no_json)) == (2, True)
-    assert "at column 1. Write one item a line" in said(no_json)
+    assert "at column 1. Write one item per line" in said(no_json)
     wrong = submitted(cli, folder, '\n"ann"\n\n\n5\n"bob"\n')
     assert (wrong.code, "Line 5 of names.ndjson: The parameters" in wrong.err) == (1, True)
     assert "cancelled" not in wrong.err, "nothing was stored"
@@ -121,9 +121,9 @@ def test_a_mistake_far_down_says_what_became_of_the_rest(cli: Cli, folder: Path,
     text = '"ann"\n' * 1200
     without_key = submitted(cli, folder, text + mistake)
     assert "ine 1201 of names.ndjson" in said(without_key)
-    assert "What was stored of it is cancelled" in said(without_key)
+    assert "The stored part is cancelled" in said(without_key)
     with_key = submitted(cli, folder, text + mistake, "--idempotency-key", "k")
-    assert "Run the same command again to go on" in said(with_key)
+    assert "Run the same command again to continue" in said(with_key)
     assert "so far" in cli("batch", "list").out
     went_on = submitted(cli, folder, text + '"bob"', "--idempotency-key", "k", "--json")
     assert batch_of(went_on)["total"] == 1201
@@ -133,7 +133,7 @@ def test_a_mistake_far_down_says_what_became_of_the_rest(cli: Cli, folder: Path,
 
 def test_an_array_in_place_of_lines_is_told_as_such(cli: Cli, folder: Path) -> None:
     refused = submitted(cli, folder, '["ann", "bob"]\n', "--app", "greeting")
-    assert (refused.code, "of a JSON array, `jq -c '.[]' FILE` makes such lines" in refused.err) == (1, True)
+    assert (refused.code, "for a JSON array, `jq -c '.[]' FILE` makes such lines" in refused.err) == (1, True)
 
 
 def test_a_refused_batch_makes_no_store(cli: Cli, folder: Path) -> None:

@@ -20,10 +20,10 @@ def test_a_dry_run_tells_how_many_and_does_nothing(cli: Cli, folder: Path) -> No
         assert cli("submit", "greets", json.dumps(name)).code == 0
     chosen = ("--where", "type=greets", "--dry-run")
     assert cli("tasks", "cancel", *chosen).out == "2 tasks would be cancelled.\n"
-    assert cli("tasks", "retry", *chosen).out == "0 tasks would be queued anew.\n"
+    assert cli("tasks", "retry", *chosen).out == "0 tasks would be queued again.\n"
     counted = cli("dlq", "discard", *chosen, "--reason", "old", "--json")
     assert json.loads(counted.out) == {"total": 0, "is_total_bounded": False}
-    assert cli("dlq", "replay", *chosen).out.startswith("0 dead letters would be queued anew, ")
+    assert cli("dlq", "replay", *chosen).out.startswith("0 dead letters would be queued again, ")
     for condition, number in {"created_after=1h": "2 tasks", "created_before=1h": "0 tasks"}.items():
         assert cli("tasks", "cancel", *chosen, "--where", condition).out.startswith(number)
     wrong = cli("tasks", "cancel", "--where", "created_after=noon", "--dry-run")
@@ -41,12 +41,12 @@ def test_options_for_many_are_refused_with_an_id(cli: Cli, folder: Path) -> None
     task_id = json.loads(cli("submit", "greets", '"ann"', "--json").out)["task_id"]
     for command in ("cancel", "retry"):
         answer = cli("tasks", command, task_id, "--dry-run")
-        assert (answer.code, "--dry-run goes with --where" in answer.err) == (2, True)
+        assert (answer.code, "--dry-run works only with --where" in answer.err) == (2, True)
         for option in (["--rate", "5"], ["--background"]):
             answer = cli("tasks", command, task_id, *option)
-            assert (answer.code, f"{option[0]} goes with --where" in answer.err) == (2, True), "and not passed over"
+            assert (answer.code, f"{option[0]} works only with --where" in answer.err) == (2, True), "and not passed over"
             answer = cli("dlq", "replay", task_id, *option)
-            assert (answer.code, f"{option[0]} goes with --where" in answer.err) == (2, True)
+            assert (answer.code, f"{option[0]} works only with --where" in answer.err) == (2, True)
     assert json.loads(cli("tasks", "show", task_id, "--json").out)["status"] == "QUEUED"
 
 

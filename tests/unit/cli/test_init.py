@@ -40,7 +40,7 @@ def test_nothing_is_overwritten_and_nothing_is_half_made(cli: Cli, folder: Path,
     file.write_text("mine")
     done = cli("init", "orders")
     assert (done.code, file.read_text()) == (1, "mine")
-    assert f"has {there} already, so nothing was made" in done.err
+    assert f"already has {there}, so nothing was created" in done.err
     assert _made(folder / "orders") == {there}
 
 

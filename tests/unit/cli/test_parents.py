@@ -77,15 +77,15 @@ def test_a_parent_that_failed_names_where_the_reasons_are(cli: Cli, submitted: s
     sub_task = json.loads(cli("tasks", "subtasks", submitted, "--json").out)["items"][0]["task_id"]
     assert cli("tasks", "cancel", sub_task).code == 0
     run_until(submitted, TaskStatus.FAILED)
-    assert f"Which failed, and why: taskframework tasks subtasks {submitted}" in cli("tasks", "show", submitted).err
+    assert f"See which failed, and why: taskframework tasks subtasks {submitted}" in cli("tasks", "show", submitted).err
 
 
 def test_a_signal_tells_what_it_did(cli: Cli, submitted: str) -> None:
     asks = json.loads(cli("tasks", "subtasks", submitted, "--json").out)["items"][0]["task_id"]
     run_until(asks, TaskStatus.WAITING)
-    assert "it waits for approved, and keeps this one" in cli("tasks", "signal", asks, "aproved").out
-    assert "it goes on" in cli("tasks", "signal", asks, "approved", "--key", "k").out
+    assert "it waits for approved and keeps this one" in cli("tasks", "signal", asks, "aproved").out
+    assert "it continues" in cli("tasks", "signal", asks, "approved", "--key", "k").out
     run_until(asks, TaskStatus.COMPLETED)
-    assert "it is COMPLETED and had heard it before" in cli("tasks", "signal", asks, "approved", "--key", "k").out
+    assert "it is COMPLETED and got it before" in cli("tasks", "signal", asks, "approved", "--key", "k").out
     refused = cli("tasks", "signal", asks, "approved")
     assert (refused.code, "cannot be signalled" in refused.err) == (1, True)

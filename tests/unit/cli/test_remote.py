@@ -249,8 +249,8 @@ def installation(folder: Path) -> Iterator[Installation]:
     [
         ("tasks show x", b'{"status": "ok"}', "it has no 'parent_task_id'"),
         ("tasks list", b'{"items": [{"id": 1}], "next_cursor": null}', "it has no 'parent_task_id'"),
-        ("top --once", b"[1, 2]", "it is no JSON object"),
-        ("batch show x", b'"hello"', "it is no JSON object"),
+        ("top --once", b"[1, 2]", "it is not a JSON object"),
+        ("batch show x", b'"hello"', "it is not a JSON object"),
     ],
 )
 def test_answers_of_another_program_are_told_from_those_of_an_api(
@@ -272,7 +272,7 @@ def test_answers_of_another_program_are_told_from_those_of_an_api(
         server.shutdown()
         thread.join()
     assert done.code == 1
-    assert "does not look like one of a taskframework API" in done.err
+    assert "is not from a taskframework API" in done.err
     assert said in done.err
 
 
@@ -363,7 +363,7 @@ _ID = re.compile(
 )
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|Z)?")
 _LENGTH = re.compile(r"(in |\+ *)?\d[\d.,]* (ms|s|min|h|d)\b( ago)?|(just )?now")
-_SPEED = re.compile(r'("(rate|\w+_per_second)": )[\d.]+|[\d.,]+( a second|/s\b)')
+_SPEED = re.compile(r'("(rate|\w+_per_second)": )[\d.]+|[\d.,]+( per second|/s\b)')
 #: Who acted: here the user of the machine, there the key's.
 _WHO = re.compile(r"cli:\w+|cli\b|\broot\b|anonymous")
 

@@ -39,7 +39,7 @@ def shown(done: Done) -> Any:
 
 def test_one_is_made_shown_and_listed(cli: Cli) -> None:
     made = cli("schedules", "create", *NIGHTLY, "--missed", "skip", "--overlap", "cancel_previous", "--jitter", "30s")
-    assert made.out.startswith("Schedule nightly is made.\n"), made.err
+    assert made.out.startswith("Schedule nightly is created.\n"), made.err
     schedule = shown(cli("schedules", "show", "nightly", "--json"))
     assert (schedule["missed"], schedule["overlap"], schedule["jitter"]) == ("skip", "cancel_previous", "30s")
     assert "30 2 * * *  Europe/Berlin" in (said := cli("schedules", "show", "nightly").out)

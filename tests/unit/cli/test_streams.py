@@ -27,8 +27,8 @@ def test_a_stream_is_shown_let_go_on_and_read(cli: Cli, folder: Path) -> None:
     first, second = submitted(cli, '"ann"'), submitted(cli, '"bob"')
     assert (first["stream"]["position"], second["status"]) == (0, "BLOCKED")
     shown = cli("streams", "show", "a/b")
-    assert "Stream a/b (serial): 2 positions given." in shown.out
-    assert f"The turn has task {first['task_id']} at position 0; 1 wait." in shown.out
+    assert "Stream a/b (serial): 2 positions used." in shown.out
+    assert f"Task {first['task_id']} at position 0 has the turn; 1 waiting." in shown.out
     assert second["task_id"] in cli("tasks", "list", "--stream", "a/b", "--json").out
     assert json.loads(cli("tasks", "list", "--stream", "none", "--json").out)["items"] == []
     assert cli("streams", "go-on", "a/b").code == 1

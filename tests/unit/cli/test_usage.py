@@ -28,13 +28,13 @@ from tests.unit.cli.conftest import Cli
         (["submit", "greets", "null", "--deadline", "2027-01-31T12:00:00"], "has no time zone"),
         (["submit", "greets", "null", "--timeout", "soon"], "must be a duration"),
         (["submit", "greets", "null", "--max-attempts", "few"], "'few' is not a whole number"),
-        (["dlq", "replay"], "Name ids, or choose by --where"),
+        (["dlq", "replay"], "Give either ids or --where"),
         (["dlq", "replay", "x", "--where", "type=y"], "not both"),
-        (["dlq", "replay", "--where", "typ=y"], "'typ=y' is no condition"),
+        (["dlq", "replay", "--where", "typ=y"], "'typ=y' is not a condition"),
         (["dlq", "replay", "--where", "kind=other"], "task or message"),
         (["dlq", "replay", "--where", "type=y", "--rate", "fast"], "'fast' is not a rate"),
-        (["dlq", "discard", "x"], "Say why, with --reason TEXT"),
-        (["tasks", "cancel"], "Name ids, or choose by --where"),
+        (["dlq", "discard", "x"], "Give a reason with --reason TEXT"),
+        (["tasks", "cancel"], "Give either ids or --where"),
         (["tasks", "retry", "--where", "status=gone"], "'gone' is not a status"),
         (["schedules", "create", "nightly"], "Missing argument"),
         (["schedules", "create", "nightly", "greets", "--missed", "never"], "'never' is not one of 'skip', 'once'"),
@@ -54,7 +54,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         (["submit", "greets", '"you"'], "There is no task type 'greets'", "/taskframework.db."),
         (["submit", "greet", '"you"', "--app", "greeting"], "no task type 'greet'", "Did you mean 'greets'?"),
         (["submit", "greets", "1", "--app", "greeting"], "Input should be a valid string", "JSON of this kind: text"),
-        (["submit", "greets", "--app", "greeting"], "Input should be a valid string", "as JSON behind the type"),
+        (["submit", "greets", "--app", "greeting"], "Input should be a valid string", "as JSON after the type"),
         (["submit", "greets", '"x"', "--app", "greeting", "--priority", "urgent"], "'urgent'", "high, normal or low"),
         (
             ["submit", "greets", '"x"', "--app", "greeting", "--max-attempts", "0"],
@@ -66,7 +66,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
             "deadline",
             "Give",
         ),
-        (["worker"], "nothing to execute", "--app package.module"),
+        (["worker"], "no tasks to execute", "--app package.module"),
         (["dev", "--port", "70000"], "api.port (command line) is 70000", "lists every setting"),
         (["--config", "none.yml", "config", "show"], "none.yml cannot be read", "Check the path"),
         (["tasks", "show", "nope"], "There is no task 'nope'", "Check the id"),
@@ -129,7 +129,7 @@ def test_an_empty_store_is_said_to_be_empty(cli: Cli, empty_store: None) -> None
     done = cli("tasks", "list")
     assert (done.code, done.out) == (0, "")
     assert "No tasks" in done.err
-    assert "No schedules. Make one" in cli("schedules", "list").err
+    assert "No schedules. To create one" in cli("schedules", "list").err
     assert "No dead letters" in cli("dlq", "list").err
     assert '"next_cursor": null' in cli("tasks", "list", "--json").out
 

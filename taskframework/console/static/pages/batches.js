@@ -87,11 +87,11 @@ function Actions({ batch, done }) {
 
 const askRetryFailed = (batch) => ask({
   title: `Retry ${plural(batch.failed, "failed item")}?`,
-  text: html`<p>Each is queued anew with all its attempts; the others stay as they are. The batch runs until they are done.</p>`,
+  text: html`<p>Each is queued again with all its attempts; the others stay as they are. The batch runs until they are done.</p>`,
   confirm: `Retry ${count(batch.failed)}`,
   run: async () => {
     await post(`batches/${part(batch.batch_id)}/retry-failed`);
-    say("Queued anew.");
+    say("Queued again.");
   },
 });
 

@@ -99,7 +99,7 @@ async function dryRun(filter) {
 
 function saidOf({ total, items, replayed, refused, invalid }) {
   const looked = items.length < total ? ` Of the newest ${count(items.length)}, ` : " ";
-  return `${plural(total, "dead letter")} found.${looked}${count(replayed)} would be queued anew, ${count(refused.length)} refused; `
+  return `${plural(total, "dead letter")} found.${looked}${count(replayed)} would be queued again, ${count(refused.length)} refused; `
     + `${count(invalid.length)} would fail at once, since their parameters do not fit any more.`;
 }
 
@@ -109,7 +109,7 @@ async function askReplay(filter) {
   return askBulk({
     path: "admin/dead-letters/replay", filter, name: "Replay", mayReopen: true,
     title: `Replay ${items.length < total ? "up to " : ""}${plural(most, "dead letter")}?`,
-    text: html`Each is queued anew with all its attempts and its own parameters, and runs again from the beginning.
+    text: html`Each is queued again with all its attempts and its own parameters, and runs again from the beginning.
       ${refused.length > 0 && html` <b>${count(refused.length)} more ${refused.length === 1 ? "is" : "are"} refused</b>, such as: ${refused[0].error.detail}`}`,
   });
 }

@@ -24,7 +24,7 @@ export function Events({ query }) {
   };
   const number = useRef(0);
   useStream("events", query.task_type ? { task_type: query.task_type } : {}, (heard) => {
-    // Whatever was missed, the page connected anew; one row says so.
+    // Whatever was missed, the page reconnected; one row says so.
     const told = heard.filter(({ event }) => event !== "resync");
     const came = told.map((event) => ({ ...event, number: ++number.current })).reverse();
     waiting.current = [...came, ...waiting.current].slice(0, MOST);
@@ -58,7 +58,7 @@ function fits({ event, data }, { kind, text, task_type: type }) {
 const COLUMNS = [
   { name: "What", cell: ({ event, data }) => (data?.data
     ? html`<b>${event.replace("task.", "").replaceAll("_", " ")}</b><small>${data.data.task_type}</small>`
-    : html`<b>some were missed</b><small>the page connected anew</small>`) },
+    : html`<b>some were missed</b><small>the page reconnected</small>`) },
   { name: "Task", size: "m", wide: true, cell: ({ data }) => html`<code class="id">${shortId(data?.subject ?? "")}</code>` },
   { name: "Status", size: "m", cell: ({ data }) => data?.data && html`<${Status} status=${data.data.status} />` },
   { name: "What it says", wide: true, cell: ({ data }) => html`<span class="clip">${said(data?.data)}</span>` },

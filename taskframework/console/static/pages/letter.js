@@ -65,8 +65,8 @@ function Workbench({ letter, isGone }) {
 function Outcome({ outcome, isEdited }) {
   if (!outcome) return null;
   if (outcome.refused) return html`<p class="note bad" role="alert"><b>It would be refused.</b> ${outcome.refused}</p>`;
-  if (outcome.warning) return html`<p class="note bad" role="alert"><b>It would be queued anew and fail at once.</b> ${outcome.warning}</p>`;
-  return html`<p class="note good" role="status"><b>It would be queued anew${isEdited ? " with the changed parameters" : ""}.</b> Nothing was changed yet.</p>`;
+  if (outcome.warning) return html`<p class="note bad" role="alert"><b>It would be queued again and fail at once.</b> ${outcome.warning}</p>`;
+  return html`<p class="note good" role="status"><b>It would be queued again${isEdited ? " with the changed parameters" : ""}.</b> Nothing was changed yet.</p>`;
 }
 
 // What the API says of one id: refused, or in a dry run that its parameters do not fit any more, or nothing of the kind.
@@ -82,13 +82,13 @@ async function outcomeOf(body) {
 
 const askReplay = (letter, body) => ask({
   title: "Replay this dead letter?",
-  text: html`<p>It is queued anew with all its attempts${"parameters" in body ? html` and <b>the changed parameters</b>` : " and the same parameters"}. What it did before stays done.</p>`,
+  text: html`<p>It is queued again with all its attempts${"parameters" in body ? html` and <b>the changed parameters</b>` : " and the same parameters"}. What it did before stays done.</p>`,
   confirm: "Replay",
   fields: [REASON, REOPEN],
   run: async ({ reason, reopen }) => {
     const outcome = await outcomeOf({ ...body, ...(reason ? { reason } : {}), ...(reopen ? { reopen: true } : {}) });
     if (outcome.refused) throw Object.assign(new Error(outcome.refused), { errors: outcome.errors });
-    say("Queued anew.");
+    say("Queued again.");
     go(["tasks", letter.task_id]);
   },
 });

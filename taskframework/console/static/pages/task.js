@@ -70,12 +70,12 @@ const askRetry = (task) => (task.status === "RETRYING" ? ask({
   },
 }) : ask({
   title: "Retry this task?",
-  text: html`<p>It is queued anew with all its ${count(task.max_attempts)} attempts and the same parameters. What it did before stays done.</p>`,
+  text: html`<p>It is queued again with all its ${count(task.max_attempts)} attempts and the same parameters. What it did before stays done.</p>`,
   confirm: "Retry",
   fields: task.parent_task_id ? [REOPEN] : [],
   run: async ({ reopen }) => {
     await post(`tasks/${part(task.task_id)}/retry`, reopen ? { reopen: true } : undefined);
-    say("Queued anew.");
+    say("Queued again.");
   },
 }));
 
@@ -108,7 +108,7 @@ function TaskFacts({ task }) {
   const took = task.finished_at && secondsSince(task.created_at, Date.parse(task.finished_at));
   return html`<${Facts} rows=${[
     ["Attempt", `${task.attempt} of ${task.max_attempts}`],
-    ["Generation", task.generation > 0 && `${task.generation}, as often it was queued anew`],
+    ["Generation", task.generation > 0 && `${task.generation} (times it was queued again)`],
     ["Lane", task.priority],
     ["User", html`<a href=${to(["tasks"], { user_id: task.user_id })}>${task.user_id}</a>`],
     ["Correlation id", task.correlation_id && html`<a class="id" href=${to(["tasks"], { correlation_id: task.correlation_id })}>${task.correlation_id}</a>`],

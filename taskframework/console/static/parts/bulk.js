@@ -30,7 +30,7 @@ export function BulkActions({ filter }) {
 }
 
 const SAID = {
-  retry: ["Retry", "Those of them that failed are queued anew with all their attempts, and run again from the beginning. Those that are to be tried again later are tried now."],
+  retry: ["Retry", "Those of them that failed are queued again with all their attempts, and run again from the beginning. Those that are to be tried again later are tried now."],
   cancel: ["Cancel", "Those of them that wait end as cancelled at once. Those that run are asked to stop."],
 };
 
