@@ -96,7 +96,7 @@ class NonRetryableError(TaskframeworkError):
 
 
 class ConfigurationError(TaskframeworkError):
-    """The configuration cannot be used."""
+    """The configuration is not valid."""
 
     def __init__(self, message: str | None = None, *, key: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -104,7 +104,7 @@ class ConfigurationError(TaskframeworkError):
 
 
 class ExtraMissingError(ConfigurationError, ImportError):
-    """What was asked for needs a package that is not installed."""
+    """The requested feature needs a package that is not installed."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs {package}: not installed.", hint=f"pip install 'taskframework[{extra}]'")
@@ -122,10 +122,10 @@ class NotRunningError(TaskframeworkError):
 
 
 class StoreOnlyError(NotRunningError):
-    """This process opened the store alone, to submit tasks and to look at them."""
+    """This process opened only the store, to submit and read tasks."""
 
     code = "not_running"
-    hint = "Ask the process that executes."
+    hint = "Ask the process that executes tasks."
 
 
 class SubmissionError(TaskframeworkError):
@@ -135,7 +135,7 @@ class SubmissionError(TaskframeworkError):
 
 
 class UnknownTaskTypeError(SubmissionError):
-    """Nobody knows this task type."""
+    """The task type is unknown."""
 
     code = "unknown_task_type"
 
@@ -163,7 +163,7 @@ _HOW_TYPES_BECOME_KNOWN = (
 
 
 class InvalidParametersError(SubmissionError):
-    """The parameters do not fit the task type."""
+    """The parameters are not valid for the task type."""
 
     code = "invalid_parameters"
 
@@ -171,11 +171,11 @@ class InvalidParametersError(SubmissionError):
         wrong = problems or [{"field": WHOLE, "message": "invalid"}]
         hint = "Correct the named fields and submit again."
         if wrong[0]["field"] == WHOLE:
-            hint = f"{takes or 'Give what the type takes.'} GET /api/v1/task-types has its schema."
+            hint = f"{takes or 'Give the parameters that the type accepts.'} GET /api/v1/task-types has its schema."
         told = [one["message"] if one["field"] == WHOLE else f"{one['field']}: {one['message']}" for one in wrong]
         if len(told) > _MOST_NAMED:
             told = [*told[:_MOST_NAMED], f"and {len(told) - _MOST_NAMED} more"]
-        super().__init__(f"The parameters do not fit task type {task_type!r}: {'; '.join(told)}.", hint=hint)
+        super().__init__(f"The parameters are not valid for task type {task_type!r}: {'; '.join(told)}.", hint=hint)
         self.task_type, self.problems = task_type, problems
 
 
@@ -208,7 +208,7 @@ class IdempotencyConflictError(SubmissionError):
     hint = "Send the same task type and parameters (of a batch: policy and chunk size), or use a new key."
 
     def __init__(self, key: str, task_id: str) -> None:
-        super().__init__(f"The idempotency key {key!r} belongs to task {task_id} with other contents.")
+        super().__init__(f"The idempotency key {key!r} belongs to task {task_id}, which has different contents.")
         self.key, self.task_id = key, task_id
 
 
@@ -216,7 +216,7 @@ class NewerVersionError(SubmissionError):
     """A newer version of the key was submitted before."""
 
     code = "newer_version"
-    hint = "Submit a higher version, or leave it to the newer one."
+    hint = "Submit a higher version, or let the newer one run."
 
     def __init__(self, key: str, version: int, newest: int, task_id: str) -> None:
         super().__init__(f"Version {version} of {key!r} is too late: version {newest} is task {task_id}.")
@@ -248,18 +248,18 @@ class TransitionRefusedError(TaskframeworkError):
 
 
 class SignalsFullError(TaskframeworkError):
-    """The task has as many signals that it has not heard as it may have."""
+    """The task has too many signals that it has not received yet."""
 
     code = "too_many_signals"
-    hint = "Send fewer signals to one task; put what changes often into a store and signal that it changed."
+    hint = "Send fewer signals to one task. Keep data that changes often in a store, and signal only the change."
 
     def __init__(self, task_id: str, most: int) -> None:
-        super().__init__(f"Task {task_id} has {most} signals already that it has not heard.")
+        super().__init__(f"Task {task_id} already has {most} signals that it has not received yet.")
         self.task_id = task_id
 
 
 class ParentFinishedError(TransitionRefusedError):
-    """The parent of the sub-task is over."""
+    """The parent of the sub-task has ended."""
 
     code = "parent_finished"
 
@@ -267,7 +267,7 @@ class ParentFinishedError(TransitionRefusedError):
         TaskframeworkError.__init__(
             self,
             f"Task {task_id} is a sub-task of {parent_id}, which is {parent_status}; it cannot be retried alone.",
-            hint="Retry the parent; or retry this one with `reopen` (--reopen), and the parent waits for it again.",
+            hint="Retry the parent; or retry this one with `reopen` (--reopen), so that the parent waits for it again.",
         )
         self.task_id, self.action, self.status, self.parent_id = task_id, "retried", parent_status, parent_id
 
@@ -284,9 +284,9 @@ class TaskFailedError(TaskframeworkError):
 
 
 class ResultTimeoutError(TaskframeworkError, TimeoutError):
-    """The task did not finish in the given time; it goes on."""
+    """The task did not finish in the given time; it keeps running."""
 
-    hint = "Wait again with a longer timeout, or look at the task's status."
+    hint = "Wait again with a longer timeout, or check the task's status."
 
     def __init__(self, task_id: str, status: str) -> None:
         super().__init__(f"Task {task_id} is still {status}.")
@@ -295,7 +295,7 @@ class ResultTimeoutError(TaskframeworkError, TimeoutError):
 
 
 class MessageUnreadableError(TaskframeworkError):
-    """The message is not one of ours."""
+    """The message is not a taskframework message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The message cannot be read: {reason}.")
@@ -310,7 +310,7 @@ class TaskUnreadableError(StoreError):
     """The stored task has a shape this release does not know."""
 
     code = "task_unreadable"
-    hint = "A newer release wrote it; ask a process of that release, or upgrade this one."
+    hint = "A newer release wrote it. Use a process of that release, or upgrade this one."
 
     def __init__(self, task_id: str, reason: str) -> None:
         super().__init__(f"The stored task {task_id} cannot be read: {reason}.")
@@ -325,13 +325,13 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreClosedError(StoreUnavailableError, NotRunningError):
-    """The store is not open: the framework does not run yet, or does not run any more."""
+    """The store is not open: the framework is not running yet, or has stopped."""
 
     hint = "Use it inside `async with framework.running():`; a store by itself is opened with open()."
 
 
 class StoreMisconfiguredError(StoreError):
-    """The store is set up in a way that cannot keep the promises."""
+    """The store is set up in a way that cannot keep the framework's guarantees."""
 
 
 class ApiError(TaskframeworkError):
@@ -360,7 +360,7 @@ class ApiError(TaskframeworkError):
 
 
 class ApiUnavailableError(ApiError):
-    """The HTTP interface cannot be reached, or cannot serve now."""
+    """The HTTP interface cannot be reached, or cannot answer now."""
 
     hint = "Check that `taskframework api` or `dev` runs there and that the address is right."
 
@@ -385,6 +385,6 @@ class TopologyMismatchError(BrokerError):
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(
             f"{name} exists with other arguments: {detail}.",
-            hint="`taskframework topology migrate` moves a queue; or choose another broker.prefix.",
+            hint="To move a queue: `taskframework topology migrate`. Or choose another broker.prefix.",
         )
         self.name, self.detail = name, detail

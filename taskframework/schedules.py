@@ -54,7 +54,9 @@ async def change_schedule(
             done = written is not None
         if done:
             return wanted
-    raise StoreUnavailableError(f"The schedule {name} is changed again and again.", hint="Repeat it in a moment.")
+    raise StoreUnavailableError(
+        f"The schedule {name} was changed by others at the same time.", hint="Try again in a moment."
+    )
 
 
 async def know_zone(name: str) -> None:

@@ -25,7 +25,7 @@ def init(
         Path, typer.Argument(metavar="[FOLDER]", help="The folder; created if it does not exist.")
     ] = Path(),
 ) -> None:
-    """Make a project that runs: a task, its tests, settings, and a compose file. Nothing is overwritten."""
+    """Create a project that runs: a task, its tests, settings, and a compose file. Nothing is overwritten."""
     files = _files()
     _refuse_to_overwrite(folder, files)
     name = _name_of(folder)

@@ -50,7 +50,7 @@ class DeadLetterCollector:
             letter_id = new_task_id()  # one for all tries: the reply to the first may be what was lost
             await until_available(lambda: self._keep_if_unknown(delivery, letter_id))
         except Exception:
-            logger.exception("a dead letter could not be kept; the broker holds it")
+            logger.exception("a dead letter could not be stored; it stays in the broker")
             return
         await failpoint.reached("collect.after_keep")
         await delivery.ack()
@@ -74,9 +74,9 @@ class DeadLetterCollector:
         else:
             if await self._is_known(message):
                 return
-            reason = "There is no task of this id; it was never stored, or removed after its retention time."
+            reason = "There is no task with this id: it was never stored, or was removed after its retention time."
         if len(delivery.body) > MAX_KEPT_BYTES:
-            reason += f" Of its {len(delivery.body):,} bytes the first {MAX_KEPT_BYTES:,} are kept."
+            reason += f" It has {len(delivery.body):,} bytes; the first {MAX_KEPT_BYTES:,} are kept."
         queue = delivery.headers.get("x-first-death-queue", delivery.queue)
         await self._store.keep_dead_message(
             DeadMessage(

@@ -31,8 +31,8 @@ class AlreadyReplayedError(TransitionRefusedError):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task.task_id, "replayed", task.status, tuple(sorted(DEAD)))
-        self.message = f"Dead letter {task.task_id} was queued again before; the task is {task.status} now."
-        self.hint = "Look at the task; it can be replayed again when it is a dead letter again."
+        self.message = f"Dead letter {task.task_id} was already queued again; the task is {task.status} now."
+        self.hint = "It can be replayed again once it is a dead letter again."
 
 
 class NothingToReplayError(TransitionRefusedError):
@@ -40,10 +40,8 @@ class NothingToReplayError(TransitionRefusedError):
 
     def __init__(self, letter_id: str) -> None:
         super().__init__(letter_id, "replayed", "a message without a task", ())
-        self.message = f"Dead letter {letter_id} is a message without a task; there is nothing to queue."
-        self.hint = (
-            "Show it to see what somebody sent, and repair it: give it a task type and parameters, or discard it."
-        )
+        self.message = f"Dead letter {letter_id} is a message without a task, so it cannot be queued again."
+        self.hint = "Show it to see its content. Then repair it with a task type and parameters, or discard it."
 
 
 @dataclass(frozen=True, slots=True)

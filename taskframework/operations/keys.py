@@ -28,7 +28,7 @@ _MOST_REMEMBERED = 10_000
 _OPEN_SECONDS = 1.0
 
 _LONGEST = timedelta(days=3660)
-_EXAMPLE = "Name the user or program that the key is for, such as billing-service."
+_EXAMPLE = "Give the name of the user or program that the key is for, such as billing-service."
 
 #: The caller of every request while there are no keys.
 ANYBODY = Caller(ANONYMOUS, (Role.ADMIN,), may_act_for_users=True)
@@ -38,7 +38,7 @@ class KeyNotFoundError(TaskframeworkError):
     """There is no such API key."""
 
     code = "key_not_found"
-    hint = "List them to see their prefixes."
+    hint = "List the keys to see their prefixes."
 
     def __init__(self, prefix: str) -> None:
         super().__init__(f"There is no API key {prefix[:100]!r}.")
@@ -47,7 +47,7 @@ class KeyNotFoundError(TaskframeworkError):
 class TokenKeysUnavailableError(TaskframeworkError):
     """The keys by which tokens are checked cannot be read."""
 
-    hint = "Check security.jwt_keys, and whether the server that it names answers."
+    hint = "Check security.jwt_keys, and that the server in it answers."
 
 
 def key_view(key: ApiKey) -> dict[str, Any]:
@@ -107,12 +107,12 @@ class KeyOperations:
             StoreUnavailableError: if it could not be stored.
         """
         if is_reserved(principal):
-            reason = f"{principal!r} is the name of callers without a key"
+            reason = f"{principal!r} is reserved for callers without a key"
             raise InvalidRequestError("principal", reason, _EXAMPLE)
         if not is_name(principal):
             raise InvalidRequestError("principal", f"must be 1 to {MAX_NAME} printable ASCII characters", _EXAMPLE)
         if not roles:
-            raise InvalidRequestError("roles", "must be one at least", f"There are {', '.join(Role)}.")
+            raise InvalidRequestError("roles", "must be at least one role", f"The roles are {', '.join(Role)}.")
         if expires_after is not None and not timedelta(0) < expires_after <= _LONGEST:
             raise InvalidRequestError("expires_after", "must be above zero and at most ten years", "Try 90d.")
         now = self._now()

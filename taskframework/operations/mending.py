@@ -29,11 +29,13 @@ _MENDED_KEPT = timedelta(days=365)
 class AlreadyRepairedError(IdempotencyConflictError):
     """The message became another task before."""
 
-    hint = "Look at that task. If it failed, replay it with other parameters."
+    hint = "See that task. If it failed, replay it with other parameters."
 
     def __init__(self, message_id: str, task_id: str) -> None:
         super().__init__(mending_key(message_id), task_id)
-        self.message = f"Dead letter {message_id} was repaired before, and became task {task_id} with other contents."
+        self.message = (
+            f"Dead letter {message_id} was repaired before, and became task {task_id} with different contents."
+        )
 
 
 def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:
@@ -49,11 +51,11 @@ def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:
     try:
         content = from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise InvalidRequestError("body_text", f"is not JSON ({error})", "Correct it further.") from error
+        raise InvalidRequestError("body_text", f"is not JSON ({error})", "Correct the JSON.") from error
     if task_type is not None:
         return task_type, content
     if not isinstance(content, dict) or not isinstance(content.get("task_type"), str):
-        hint = 'Write {"task_type": "...", "parameters": ...}, or give task_type beside it.'
+        hint = 'Write {"task_type": "...", "parameters": ...}, or give task_type separately.'
         raise InvalidRequestError("body_text", "names no task_type", hint)
     return content["task_type"], content.get("parameters")
 

@@ -68,7 +68,7 @@ class ReplayCarrier:
                 raise
             except Exception as error:  # the others are to go on all the same
                 is_unknown = not isinstance(error, TaskframeworkError)
-                logger.warning("%s cannot be carried on now: %s", mark.id, error, exc_info=is_unknown)
+                logger.warning("%s cannot continue now: %s", mark.id, error, exc_info=is_unknown)
         return more
 
     async def _carry(self, mark: Record) -> bool:
@@ -151,9 +151,9 @@ class ReplayCarrier:
         if is_done_before(replay, task):
             return None
         if replay.status is not ReplayStatus.RUNNING:
-            return Refused(name, "It was stopped before this one.")
+            return Refused(name, "The action was stopped before this one.")
         if not may_be_done(replay, task):
-            return Refused(name, "Somebody replayed it meanwhile, and it ended again.")
+            return Refused(name, "Somebody else replayed it in the meantime, and it ended again.")
         match replay.action:
             case Action.CANCEL:
                 await self._tasks.cancel(name, EVERYONE, by=replay.by, reason=replay.reason)

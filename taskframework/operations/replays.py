@@ -39,7 +39,7 @@ class ReplayNotFoundError(TaskframeworkError):
     """There is no such action on many tasks."""
 
     code = "replay_not_found"
-    hint = "List them to see their ids."
+    hint = "List the replays to see their ids."
 
     def __init__(self, replay_id: str) -> None:
         super().__init__(f"There is no replay {replay_id[:100]!r}.")
@@ -49,10 +49,10 @@ class ReplayConflictError(TaskframeworkError):
     """The idempotency key was used before for another action on many tasks."""
 
     code = "idempotency_conflict"
-    hint = "Ask for the same action, filter and rate, or use a new key."
+    hint = "Use the same action, filter and rate, or a new key."
 
     def __init__(self, key: str, known: ManyReplay) -> None:
-        super().__init__(f"The idempotency key {key!r} belongs to {known.action} {known.replay_id}, which is another.")
+        super().__init__(f"The idempotency key {key!r} belongs to another request: {known.action} {known.replay_id}.")
         self.key, self.replay_id = key, known.replay_id
 
 
@@ -136,7 +136,7 @@ class ReplayOperations:
         """
         possible = possible_statuses(action)
         if where.status is not None and where.status not in possible:
-            reason = f"no task that is {where.status} can be chosen to {action}"
+            reason = f"tasks that are {where.status} cannot be selected for {action}"
             raise InvalidRequestError("filter.status", reason, f"Choose one of {', '.join(possible)}.")
         scope, now = scope_of(where), self._store.now()
         number, is_bounded = 0, False
@@ -210,8 +210,8 @@ class ReplayOperations:
             wanted = rule(present)
             if wanted == present or await self.write(record, wanted):
                 return wanted
-        message = f"The replay {replay_id} is changed again and again."
-        raise StoreUnavailableError(message, hint="Repeat it in a moment.")
+        message = f"The replay {replay_id} was changed by others at the same time."
+        raise StoreUnavailableError(message, hint="Try again in a moment.")
 
     async def write(self, record: Record, wanted: ManyReplay) -> bool:
         """Write an action where nobody has since it was read; one that is over is kept for a time and then deleted."""

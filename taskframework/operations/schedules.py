@@ -39,7 +39,7 @@ class ScheduleNotFoundError(TaskframeworkError):
     """There is no such schedule."""
 
     code = "schedule_not_found"
-    hint = "List them to see their names."
+    hint = "List the schedules to see their names."
 
     def __init__(self, name: str) -> None:
         super().__init__(f"There is no schedule {name[:100]!r}.")
@@ -49,30 +49,30 @@ class ScheduleExistsError(SubmissionError):
     """There is a schedule of this name."""
 
     code = "schedule_exists"
-    hint = "Choose another name, or change that one."
+    hint = "Choose another name, or change the existing schedule."
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"There is a schedule {name!r} already.")
+        super().__init__(f"There is already a schedule {name!r}.")
 
 
 class ScheduleFromSettingsError(SubmissionError):
-    """The schedule is made by the settings."""
+    """The schedule comes from the settings."""
 
     code = "schedule_from_settings"
     hint = "Change it in the section schedules of the settings and restart a worker; here it can be paused and run."
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The schedule {name!r} is made by the settings.")
+        super().__init__(f"The schedule {name!r} comes from the settings.")
 
 
 class TooManySchedulesError(SubmissionError):
     """There are as many schedules as there may be."""
 
     code = "too_many_schedules"
-    hint = "Delete those that are not needed, or let one task submit what belongs together."
+    hint = "Delete unneeded schedules, or let one task submit several others."
 
     def __init__(self) -> None:
-        super().__init__(f"There are {MAX_SCHEDULES:,} schedules already.")
+        super().__init__(f"There are already {MAX_SCHEDULES:,} schedules, the limit.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class ScheduleOperations:
 
         Raises:
             ScheduleNotFoundError: if there is none of this name.
-            ScheduleFromSettingsError: if it is made by the settings.
+            ScheduleFromSettingsError: if it comes from the settings.
             SubmissionError: if something about it is wrong.
         """
         await self.get(name)
@@ -181,7 +181,7 @@ class ScheduleOperations:
 
         Raises:
             ScheduleNotFoundError: if there is none of this name.
-            ScheduleFromSettingsError: if it is made by the settings.
+            ScheduleFromSettingsError: if it comes from the settings.
         """
 
         def gone(present: Schedule | None) -> None:

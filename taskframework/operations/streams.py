@@ -139,9 +139,9 @@ class StreamOperations:
             TransitionRefusedError: if it is not halted.
         """
         if not await self._turns.go_on(stream, await self._results.state(stream)):
-            refusal = TransitionRefusedError(stream.key, "let go on", "not halted", ())
+            refusal = TransitionRefusedError(stream.key, "continued", "not halted", ())
             refusal.message = f"Stream {stream.key!r} is not halted."
-            refusal.hint = "Look what it waits for: the task that has the turn is live, or none waits."
+            refusal.hint = "The task that has the turn has not failed, or no task is waiting."
             raise refusal
         return await self.status(stream)
 

@@ -28,7 +28,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.options import accepted_name
 
-STILL_CANCELLED = "Its sub-tasks are still being cancelled; ask again in a moment."
+STILL_CANCELLED = "Its sub-tasks are still being cancelled; try again in a moment."
 
 
 class TaskOperations:
@@ -150,8 +150,8 @@ class TaskOperations:
         task = await self.get(task_id, scope)
         refusal = TransitionRefusedError(task_id, "discarded", task.status, _names(DEAD))
         if (before := task.discarded) is not None:
-            refusal.message = f"Dead letter {task_id} was given up already, by {before.by} at {rfc3339(before.at)}."
-            refusal.hint = "Nothing is to be done. The task can still be retried by its id."
+            refusal.message = f"Dead letter {task_id} was already discarded by {before.by} at {rfc3339(before.at)}."
+            refusal.hint = "No action is needed. The task can still be retried by its id."
         raise refusal
 
     async def check_retry(self, task_id: str, scope: Scope, *, reopen: bool = False) -> Task:
@@ -169,7 +169,9 @@ class TaskOperations:
         if finished := await self._finished_parents(task, scope):
             refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
             if any(is_serial(parent) for parent in finished):
-                refusal.hint = "A parent in a serial stream is not reopened. Retry it, and it waits for its turn."
+                refusal.hint = (
+                    "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
+                )
                 raise refusal
             if not reopen:
                 raise refusal
@@ -239,9 +241,9 @@ class TaskOperations:
         if newest is not None and is_below(unique, newest):
             refusal = _not_retried(task)
             refusal.message = (
-                f"Task {task.task_id} is version {unique.version} of {unique.key!r}, and a newer one is there."
+                f"Task {task.task_id} is version {unique.version} of {unique.key!r}, and there is a newer version."
             )
-            refusal.hint = f"Nothing is to be done: task {newest.task_id}, version {newest.version}, has replaced it."
+            refusal.hint = f"No action is needed: task {newest.task_id}, version {newest.version}, has replaced it."
             raise refusal
 
     async def _parents(self, task: Task, scope: Scope) -> list[Task]:
@@ -269,7 +271,7 @@ class TaskOperations:
                 present = await self.get(parent.task_id, scope)
                 if present.status.is_final:
                     refusal = ParentFinishedError(task.task_id, present.task_id, present.status)
-                    refusal.hint = "It ended before all of its sub-tasks were there. Retry the parent."
+                    refusal.hint = "The parent ended before all of its sub-tasks were stored. Retry the parent."
                     raise refusal
 
 
@@ -278,9 +280,9 @@ def _not_retried(task: Task) -> TransitionRefusedError:
     name = task.task_id
     refusal = TransitionRefusedError(name, "retried", task.status, _names(REPLAYABLE | {TaskStatus.RETRYING}))
     if task.batch is not None:
-        refusal.message = f"Task {name} is a batch, which has nothing to execute itself."
+        refusal.message = f"Task {name} is a batch, which executes no code itself."
         refusal.hint = (
-            f"Retry what failed in it: `taskframework batch retry-failed {name}`, "
+            f"Retry its failed tasks: `taskframework batch retry-failed {name}`, "
             f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
         )
     elif task.cascade_at is not None:

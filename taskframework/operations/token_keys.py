@@ -134,11 +134,11 @@ def require_readable(place: str) -> None:
         raise ConfigurationError(
             f"security.jwt_keys: {place} cannot be read ({type(error).__name__}).",
             key="security.jwt_keys",
-            hint="Name a PEM file with one public key or certificate, or a JWKS file.",
+            hint="Give a PEM file with one public key or certificate, or a JWKS file.",
         ) from None
     if not has_keys:
         raise ConfigurationError(
-            f"security.jwt_keys: {place} has no public key that can be used.", key="security.jwt_keys", hint="Add one."
+            f"security.jwt_keys: {place} has no usable public key.", key="security.jwt_keys", hint="Add a public key."
         )
 
 
@@ -172,7 +172,7 @@ def _keys_of(content: bytes) -> Iterable[PublicKey]:
     whole = orjson.loads(content)
     given = whole.get("keys") if isinstance(whole, dict) else None
     if not isinstance(given, list):
-        raise ValueError("no JWKS")
+        raise ValueError("not a JWKS")
     usable = [key for key in given[:_MOST_KEYS] if isinstance(key, dict) and key.get("use", "sig") == "sig"]
     return [made for key in usable if key.get("kty") != _SHARED_SECRET and (made := _made(key)) is not None]
 

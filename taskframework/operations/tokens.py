@@ -85,12 +85,12 @@ class Tokens:
         try:
             caller = self._caller(self._claims(text, await self._key(text, asks=asks)))
         except _RefusedError as refused:
-            self._tell(refused.kind, "a token is refused: %s", refused)
+            self._tell(refused.kind, "a token was refused: %s", refused)
             return None
         if not caller.roles:
             claim = self._rules.roles_claim
             self._tell(
-                claim, "a token of %s may do nothing: its claim %s names no role known here", caller.principal, claim
+                claim, "a token of %s has no rights: its claim %s contains no known role", caller.principal, claim
             )
         return caller
 
@@ -113,13 +113,13 @@ class Tokens:
         try:
             header = jwt.get_unverified_header(text)
         except jwt.InvalidTokenError:
-            raise _RefusedError("it is no JWT") from None
+            raise _RefusedError("it is not a JWT") from None
         algorithm = header.get("alg")
         if algorithm not in self._rules.algorithms:
-            raise _RefusedError("its algorithm is none of security.jwt_algorithms")
+            raise _RefusedError("its algorithm is not in security.jwt_algorithms")
         key = await self._keys.find(header.get("kid"), asks=asks)
         if key is None:
-            raise _RefusedError("none of the keys at security.jwt_keys has the id (kid) that it names")
+            raise _RefusedError("no key at security.jwt_keys has its key id (kid)")
         if key.algorithm not in (None, algorithm):
             raise _RefusedError("its key is for another algorithm")
         return key
@@ -139,22 +139,22 @@ class Tokens:
         except jwt.InvalidTokenError as error:
             raise _RefusedError(type(error).__name__, _reason(error, rules)) from None
         except (ValueError, TypeError):
-            raise _RefusedError("its key is of another kind than its algorithm") from None
+            raise _RefusedError("the type of its key does not match its algorithm") from None
         return claims
 
     def _caller(self, claims: dict[str, Any]) -> Caller:
         rules = self._rules
         principal = _claim(claims, rules.principal_claim)
         if not (isinstance(principal, str) and is_name(principal)):
-            raise _RefusedError(f"its claim {rules.principal_claim} is no name of a user")
+            raise _RefusedError(f"its claim {rules.principal_claim} is not a user name")
         if is_reserved(principal):
-            raise _RefusedError(f"its claim {rules.principal_claim} is the name of callers without a key")
+            raise _RefusedError(f"its claim {rules.principal_claim} is reserved for callers without a key")
         roles = tuple(role for role in Role if role in _words(_claim(claims, rules.roles_claim)))
         acts = _claim(claims, rules.users_claim) is True
         try:
             ends = datetime.fromtimestamp(int(claims["exp"]), UTC) + rules.leeway
         except (ValueError, OverflowError, OSError):  # as of an issuer that counts milliseconds
-            raise _RefusedError("its exp is no time in seconds") from None
+            raise _RefusedError("its exp is not a time in seconds") from None
         return Caller(principal, roles, acts, expires_at=ends)
 
 

@@ -25,7 +25,7 @@ class WorkerNotFoundError(TaskframeworkError):
     """There is no such worker."""
 
     code = "worker_not_found"
-    hint = "List them to see their ids; one that stopped is gone at once, one that was killed after ten minutes."
+    hint = "List the workers to see their ids. A stopped worker disappears at once, a killed one after ten minutes."
 
     def __init__(self, worker_id: str) -> None:
         super().__init__(f"There is no worker {worker_id[:100]!r}.")

@@ -38,7 +38,7 @@ TOGETHER = 500
 _HELD_BACK = 0.5
 #: The policy of a batch that names none: most batches can live with a few failed items.
 _POLICY = "allow_failures"
-_NO_KEY = "the upload broke off, and without an idempotency key nobody can continue it"
+_NO_KEY = "the upload was interrupted, and it cannot be continued without an idempotency key"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -175,7 +175,7 @@ class BatchSubmissionService:
         if chunk_size > kind.max_chunk_size:
             raise InvalidRequestError(
                 "chunk_size",
-                f"the task type {kind.task_type!r} takes {kind.max_chunk_size} items at most",
+                f"the task type {kind.task_type!r} accepts at most {kind.max_chunk_size} items per chunk",
                 "Use smaller chunks, or raise max_chunk_size in its TaskOptions.",
             )
         begun = self._new.fields(kind, request.user_id, options)
@@ -213,7 +213,7 @@ class BatchSubmissionService:
 
 
 def _no_items() -> InvalidRequestError:
-    return InvalidRequestError("items", "there are none", "Send at least one.")
+    return InvalidRequestError("items", "there are no items", "Send at least one item.")
 
 
 async def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Sequence[Any]]:

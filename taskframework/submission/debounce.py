@@ -49,7 +49,7 @@ class DebouncedInserts:
             accepted = accepted or await self._opened(record, task, debounce)
             if accepted is not None:
                 return accepted
-        raise StoreUnavailableError(f"The key {debounce.key!r} is written by too many at once.")
+        raise StoreUnavailableError(f"The key {debounce.key!r} is being changed by too many submissions at once.")
 
     async def _into(self, record: Record, task: Task, debounce: Debounce) -> Inserted | None:
         """Give the parameters to the task of a window; None if the task has begun or was deleted."""

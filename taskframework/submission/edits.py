@@ -42,7 +42,7 @@ class Edits:
 
 def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> Edited:
     if not isinstance(parameters, list) or len(parameters) != len(task.parameters):
-        wrong = problem((), f"must be a list of {len(task.parameters)} items, as this part of a batch has")
+        wrong = problem((), f"must be a list of {len(task.parameters)} items, like this part of the batch")
         raise InvalidParametersError(task.task_type, [wrong])
     items = [kind.accept(item)[0] for item in parameters]
     canonical = check_storable(items, "parameters", MAX_PARAMETERS_BYTES)

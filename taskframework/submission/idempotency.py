@@ -100,7 +100,7 @@ class IdempotentInserts:
                 keys |= {record.id: _Key(record, is_ours=False) for record in there.values()}
             if len(keys) == len(new):
                 return keys
-        raise StoreUnavailableError("An idempotency key is deleted again and again.")
+        raise StoreUnavailableError("The idempotency key was deleted by others at the same time.")
 
     async def _correct(self, keys: Iterable[_Key], stored: Mapping[str, Inserted | Exception]) -> None:
         """Mend records that name a task which will never be stored.

@@ -14,10 +14,10 @@ from taskframework.model.task import Task
 
 #: Options that identify the task, so that a submission may have only one; with the hint that says why.
 _WHY = {
-    "idempotency_key": "A key names one task.",
-    "unique": "The same version is the same task already.",
-    "debounce": "Submissions of its key share a task already.",
-    "throttle": "Submissions of its key share a task already.",
+    "idempotency_key": "A key stands for one task only.",
+    "unique": "The same version already is the same task.",
+    "debounce": "Submissions with this key already share one task.",
+    "throttle": "Submissions with this key already share one task.",
 }
 NAMES = frozenset(_WHY)
 #: Without `max_wait`, a debounced task waits at most this many times its `wait`.
@@ -32,11 +32,11 @@ def check_names(options: Mapping[str, Any]) -> None:
     """
     given = [name for name in _WHY if name in options]
     if len(given) > 1:
-        raise InvalidRequestError(given[-1], f"it cannot be given together with {given[0]}", _WHY[given[-1]])
+        raise InvalidRequestError(given[-1], f"it cannot be combined with {given[0]}", _WHY[given[-1]])
     for time in ("not_before", "deadline"):
         if "debounce" in options and time in options:
             raise InvalidRequestError(
-                time, "it cannot be given together with debounce", "The task begins when its wait is over."
+                time, "it cannot be combined with debounce", "A debounced task starts when its wait is over."
             )
 
 
@@ -50,7 +50,9 @@ def debounced(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     wait: timedelta = given["wait"]
     longest: timedelta = given.get("max_wait", _WAITS * wait)
     if longest < wait:
-        raise InvalidRequestError("debounce.max_wait", "it is shorter than wait", "Give a max_wait of wait or more.")
+        raise InvalidRequestError(
+            "debounce.max_wait", "it is shorter than wait", "Give a max_wait that is not shorter than wait."
+        )
     millisecond = timedelta(milliseconds=1)
     return {"debounce": Debounce(given["key"], wait // millisecond, longest // millisecond), "not_before": now + wait}
 

@@ -64,7 +64,7 @@ def _near_and_in_utc(value: datetime) -> datetime:
 
 def _in_an_address(key: str) -> str:
     if key in (".", ".."):
-        raise ValueError("must not be . or .., which clients leave out of the address of the stream")
+        raise ValueError("must not be . or .., because clients drop these from URLs")
     return key
 
 
@@ -170,12 +170,14 @@ _Stream = Annotated[StreamOption, WithJsonSchema(_STREAM_SCHEMA)]
 class SharedOptions(TypedDict, total=False):
     """Options of a task, and of each task of a batch; stored in the task's field of the same name."""
 
-    priority: Annotated[_Lane | None, Field(description="The lane it travels in: high, normal or low")]
+    priority: Annotated[_Lane | None, Field(description="Its lane: high, normal or low")]
     not_before: Annotated[Moment | None, Field(description="Earliest time of the first attempt")]
-    deadline: Annotated[Moment | None, Field(description="It ends FAILED if it is not done by then")]
-    max_attempts: Annotated[_Attempts | None, Field(description="Attempts in all")]
-    idempotency_key: Annotated[Name | None, Field(description="A second submission with it returns the first task")]
-    correlation_id: Annotated[Name | None, Field(description="Carried through messages, logs and events")]
+    deadline: Annotated[Moment | None, Field(description="If it has not ended by then, it ends FAILED")]
+    max_attempts: Annotated[_Attempts | None, Field(description="Maximum number of attempts")]
+    idempotency_key: Annotated[
+        Name | None, Field(description="A second submission with the same key returns the first task")
+    ]
+    correlation_id: Annotated[Name | None, Field(description="Passed on in messages, logs and events")]
 
 
 class SubmissionOptions(SharedOptions, total=False):
@@ -186,18 +188,18 @@ class SubmissionOptions(SharedOptions, total=False):
 
     unique: Annotated[
         _Unique | None,
-        Field(description="Of one key only the newest version begins; on_running cancel stops an older one"),
+        Field(description="Only the newest version of a key starts; on_running cancel also stops a running older one"),
     ]
     debounce: Annotated[
         _Debounce | None,
-        Field(description="Begins wait after the last submission of its key, with the parameters of that"),
+        Field(description="Starts when the key had no submission for the time wait, with the last parameters"),
     ]
     throttle: Annotated[
-        _Throttle | None, Field(description="Of the submissions of its key in each period the first is the task")
+        _Throttle | None, Field(description="All submissions with the key in one period share the first one's task")
     ]
     stream: Annotated[
         _Stream | None,
-        Field(description="Tasks of one key run one after the other, or (ordered_results) give results in order"),
+        Field(description="Tasks of one key run one after another, or (ordered_results) give their results in order"),
     ]
 
 
@@ -212,8 +214,8 @@ _Policy = Annotated[str, AfterValidator(_policy), Field(json_schema_extra={"patt
 class BatchOptions(SharedOptions, total=False):
     """How a batch is to be done: what each of its tasks gets, and what holds for the whole."""
 
-    policy: Annotated[_Policy | None, Field(description="When it has succeeded; allow_failures if it is left out")]
-    chunk_size: Annotated[_ChunkSize | None, Field(description="Items of one task; 1 if it is left out")]
+    policy: Annotated[_Policy | None, Field(description="When it counts as succeeded (default allow_failures)")]
+    chunk_size: Annotated[_ChunkSize | None, Field(description="Items per task (default 1)")]
 
 
 OPTIONS = frozenset(SubmissionOptions.__annotations__)
@@ -270,7 +272,7 @@ def accepted_times(options: Mapping[str, Any], now: datetime) -> datetime:
     deadline = options.get("deadline")
     if deadline is not None and deadline <= not_before:
         raise InvalidRequestError(
-            "deadline", "it has passed or lies before not_before", "Give a time after not_before and in the future."
+            "deadline", "it is in the past or before not_before", "Give a time after not_before and in the future."
         )
     return not_before
 
@@ -294,7 +296,7 @@ def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> N
     """
     if unknown := sorted(set(given) - set(known)):
         near = [name for each in unknown for name in difflib.get_close_matches(each, known, 1)]
-        there = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(known))}"
+        there = f"did you mean {', '.join(near)}?" if near else f"the options are {', '.join(sorted(known))}"
         raise TypeError(f"{what} has no option {', '.join(unknown)}; {there}")
 
 

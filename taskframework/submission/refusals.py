@@ -50,7 +50,7 @@ class BatchClosedError(SubmissionError):
     hint = "Submit a new batch, with a new key."
 
     def __init__(self, batch_id: str, status: str) -> None:
-        super().__init__(f"Batch {batch_id} is {status} before its upload was complete.")
+        super().__init__(f"Batch {batch_id} is {status} and its upload was not complete.")
         self.batch_id = batch_id
 
 
@@ -58,7 +58,7 @@ class StreamModeError(SubmissionError):
     """The stream has another mode."""
 
     code = "stream_mode"
-    hint = "Give the mode that the stream has, or use another key."
+    hint = "Use the mode of the stream, or another key."
 
     def __init__(self, key: str, mode: str) -> None:
         super().__init__(f"The stream {key!r} has the mode {mode}.")

@@ -49,7 +49,7 @@ def _between(shortest: timedelta, longest: timedelta, words: str) -> AfterValida
 
 _Cron = Annotated[str, AfterValidator(check_cron), Field(strict=True, json_schema_extra={"maxLength": MAX_CRON})]
 _Every = Annotated[Duration, _between(_SHORTEST, _LONGEST, "from one second to ten years")]
-_Jitter = Annotated[Duration, _between(timedelta(0), _LONGEST_JITTER, "a day at most")]
+_Jitter = Annotated[Duration, _between(timedelta(0), _LONGEST_JITTER, "at most a day")]
 
 
 class ScheduleDefinition(BaseModel):
@@ -67,45 +67,43 @@ class ScheduleDefinition(BaseModel):
     )
 
     task_type: str = Field(max_length=MAX_NAME, strict=True, description="A registered task type")
-    parameters: Any = Field(
-        default=None, description="What the task type's parameter model accepts; 16 KiB at most, the same for each run"
-    )
-    user_id: Name = Field(default=DEFAULT_USER, description="Who owns the tasks")
+    parameters: Any = Field(default=None, description="Parameters of each run, at most 16 KiB")
+    user_id: Name = Field(default=DEFAULT_USER, description="Owner of the tasks")
     cron: _Cron | None = Field(
         default=None,
         description="Minute, hour, day of month, month, day of week, such as `30 2 * * MON-FRI`",
         examples=["30 2 * * MON-FRI"],
     )
     every: _Every | None = Field(
-        default=None, description="Interval such as `15m`, counted from the moment it is made", examples=["15m"]
+        default=None, description="Interval such as `15m`, counted from its creation", examples=["15m"]
     )
     timezone: str = Field(
         default="UTC",
         max_length=100,
         strict=True,
-        description="Where the clocks are that `cron` means, such as Europe/Berlin",
+        description="Time zone of `cron`, such as Europe/Berlin",
     )
     missed: Missed = Field(
         default=Missed.ONCE,
-        description="What is run of the times that passed while nothing ran: nothing, the last one, or all",
+        description="Which runs to make up for after a downtime: none, the last one, or all",
     )
     overlap: Overlap = Field(
         default=Overlap.ALLOW,
-        description="While the task of the last run is not over: another one, no other, or cancel that one",
+        description="If the task of the previous run has not ended: run too, skip the run, or cancel that task",
     )
     jitter: _Jitter = Field(
         default=timedelta(0),
-        description="Each run comes up to so much later, by a time of its own, but not after the next one",
+        description="Each run is delayed by a random time up to this, but never past the next run",
         examples=["30s"],
     )
     is_paused: bool | None = Field(
-        default=None, strict=True, description="Whether it stands still; left out, that stays as it is"
+        default=None, strict=True, description="Whether it is paused; if omitted, this does not change"
     )
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         if (self.cron is None) == (self.every is None):
-            raise ValueError("needs cron or every, and not both")
+            raise ValueError("needs either cron or every, not both")
         return self
 
 
@@ -121,7 +119,11 @@ def definition_of(values: Mapping[str, Any]) -> ScheduleDefinition:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         told = problem(wrong["loc"][:1], wrong["msg"])
         field = ScheduleDefinition.model_fields.get(told["field"])
-        hint = f"{field.description}." if field else f"A schedule has {', '.join(ScheduleDefinition.model_fields)}."
+        hint = (
+            f"{field.description}."
+            if field
+            else f"The fields of a schedule are {', '.join(ScheduleDefinition.model_fields)}."
+        )
         raise InvalidRequestError(told["field"], told["message"], hint) from None
 
 
@@ -133,7 +135,9 @@ def accepted_schedule_name(name: str) -> str:
     """
     if not TASK_TYPE.fullmatch(name):
         raise InvalidRequestError(
-            "name", f"{name[:100]!r} is no name for a schedule", "Use a-z, 0-9, dot, dash and underscore, at most 100."
+            "name",
+            f"{name[:100]!r} is not a valid name for a schedule",
+            "Use a-z, 0-9, dot, dash and underscore, at most 100.",
         )
     return name
 
@@ -160,13 +164,15 @@ def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinitio
         try:
             accepted_schedule_name(name)
             if not isinstance(values, Mapping):
-                raise InvalidRequestError(WHOLE, f"{values!r:.50} is no schedule", "Give task_type and cron or every.")
+                raise InvalidRequestError(
+                    WHOLE, f"{values!r:.50} is not a schedule", "Give task_type, and cron or every."
+                )
             definitions[name] = definition_of(values)
         except InvalidRequestError as error:
             raise wrong_in_settings(name, error) from error
     if len(definitions) > MAX_SCHEDULES:
         raise ConfigurationError(
-            f"There are more than {MAX_SCHEDULES:,} schedules.", key="schedules", hint="Name fewer."
+            f"There are more than {MAX_SCHEDULES:,} schedules.", key="schedules", hint="Remove some."
         )
     return definitions
 

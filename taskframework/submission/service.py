@@ -232,17 +232,17 @@ def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "debounce" in options:
         raise InvalidRequestError(
-            "stream", "it cannot be given together with debounce", "Give the tasks of a stream a version instead."
+            "stream", "it cannot be combined with debounce", "Give the tasks of a stream a version instead."
         )
     stream = options["stream"]
     mode, halts = stream.get("mode", "serial"), stream.get("on_failure") == "halt"
     if halts and mode != "serial":
         raise InvalidRequestError(
-            "stream", "on_failure halt belongs to the mode serial", "Leave on_failure out, or give the mode serial."
+            "stream", "on_failure halt works only with the mode serial", "Remove on_failure, or use the mode serial."
         )
     deadline = stream.get("deadline", options.get("deadline"))
     if deadline != options.get("deadline", deadline):
-        raise InvalidRequestError("stream", "its deadline is another than that of the task", "Give one of them.")
+        raise InvalidRequestError("stream", "its deadline differs from that of the task", "Give only one of them.")
     placed = {"stream": StreamPlace(stream["key"], mode, halts=halts), "schema_version": FAMILY_VERSION}
     return placed if deadline is None else {**placed, "deadline": deadline}
 

@@ -25,7 +25,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 
-_OTHER = "it is another one than the batch has there"
+_OTHER = "it differs from the item that the batch has at this position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def contents_of(batch: Task, items: Sequence[Item]) -> list[SubtaskContent]:
 
 def _chunk(batch: Task, items: Sequence[Item]) -> SubtaskContent:
     if sum(len(item.canonical) + 1 for item in items) >= MAX_PARAMETERS_BYTES:
-        reason = f"{len(items)} items have more than {MAX_PARAMETERS_BYTES:,} bytes together"
+        reason = f"{len(items)} items together have more than {MAX_PARAMETERS_BYTES:,} bytes"
         raise InvalidRequestError("chunk_size", reason, "Use smaller chunks.")
     canonical = (item.canonical for item in items)
     return SubtaskContent([item.parameters for item in items], fingerprint(batch.task_type, *canonical))
@@ -75,7 +75,7 @@ def check_policy(batch: Task, planned: int) -> None:
     if policy.needed(planned) > planned:
         raise InvalidRequestError(
             "policy",
-            f"{policy.text} can never be met by {planned:,} {tasks}",
+            f"{policy.text} cannot be met with {planned:,} {tasks}",
             "Submit more items, or use another policy.",
         )
 
@@ -152,7 +152,9 @@ class Upload:
             return True
         await self._look_again()
         if parts_of(self.batch)[0].items != self.items:
-            raise BatchConflictError(self.batch.task_id, self.items, "the batch has it, and this upload ends before it")
+            raise BatchConflictError(
+                self.batch.task_id, self.items, "the batch has this item, but this upload ends before it"
+            )
         await self._check_is_sealed()
         return False
 
@@ -196,7 +198,7 @@ class Upload:
         await self._check_is_sealed()
         batch, subtasks = parts_of(self.batch)
         if until > batch.items:
-            raise BatchConflictError(self.batch.task_id, batch.items, "the batch is complete without it")
+            raise BatchConflictError(self.batch.task_id, batch.items, "the batch is already complete without this item")
         round = RoundOfSubtasks(self.batch.task_id, self.batch.generation, subtasks.round)
         found = await self._store.list_subtasks(round, limit=len(contents), after_slot=first_slot - 1)
         there = {task.parent.slot: task for task in found if task.parent is not None}

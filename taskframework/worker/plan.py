@@ -95,7 +95,7 @@ class AttemptPlan:
         if Policy(policy).needed(self._planned) > self._planned:
             raise InvalidRequestError(
                 "policy",
-                f"{policy} can never be met by {self._planned:,} sub-tasks",
+                f"{policy} cannot be met with {self._planned:,} sub-tasks",
                 "Submit more of them, or use another policy.",
             )
         empty = empty_rounds(self._task, self._planned)

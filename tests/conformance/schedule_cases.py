@@ -219,7 +219,7 @@ class ScheduleCases(StoreSuite):
         await repair_of(store).look()
         after = await present(store)
         assert after.problem is not None
-        assert "do not fit task type 'counts'" in after.problem.message
+        assert "are not valid for task type 'counts'" in after.problem.message
         assert (after.next_at, after.last_run, after.problem.at) == (due_at + HOUR, None, due_at)
         assert len(await runs(store)) == 1, "the other one runs"
 

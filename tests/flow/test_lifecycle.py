@@ -169,7 +169,7 @@ async def test_a_dead_letter_replayed_twice_is_queued_once_and_says_so(run: Run)
     refused = [outcome.problem for [outcome] in [*rivals, *late] if outcome.problem is not None]
     assert len(refused) == 6, "one of them queued it"
     assert {type(problem) for problem in refused} == {AlreadyReplayedError}
-    assert "was queued again before; the task is QUEUED now" in str(refused[0])
+    assert "was already queued again; the task is QUEUED now" in str(refused[0])
     assert (task.generation, task.status) == (1, TaskStatus.QUEUED)
     assert isinstance(unknown.problem, TaskNotFoundError), "it never was a dead letter"
 

@@ -28,7 +28,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where the report is written.")] = _REPORT,
     keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT}, to see them later.")] = False,
 ) -> None:
-    """Digest text files, a sub-task each, on the embedded broker and store: nothing to install, nothing left behind."""
+    """Digest text files, one sub-task per file, on the embedded broker and store. It leaves nothing behind."""
     from taskframework.cli.demo.job import digest_and_report  # with the framework, which the help need not load
 
     # An interrupted opening may still create the file of the store while its folder is being removed.

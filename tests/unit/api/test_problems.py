@@ -173,7 +173,7 @@ async def test_a_process_that_opened_only_the_store_sends_to_the_one_that_execut
         assert (await api.get(TASKS)).status_code == 200
         for path in ("/readyz", "/metrics", "/api/v1/events"):
             answer = await api.get(path)
-            assert problem_of(answer, 503, "not_running")["hint"] == "Ask the process that executes."
+            assert problem_of(answer, 503, "not_running")["hint"] == "Ask the process that executes tasks."
             assert "retry-after" not in answer.headers, "here it will never be answered"
     starting = await Api(framework).get("/readyz")
     assert "in a moment" in problem_of(starting, 503, "not_running")["hint"]

@@ -61,11 +61,11 @@ async def test_one_is_paused_resumed_and_run(api: Api) -> None:
     [
         ({"cron": "61 * * * *"}, 422, "invalid_request", "cron", "has a wrong minute '61': it is 0-59"),
         ({"timezone": "Europe/Berln"}, 422, "invalid_request", "timezone", "'Europe/Berln' is no time zone"),
-        ({"every": "5m"}, 422, "invalid_request", "(whole)", "needs cron or every, and not both"),
+        ({"every": "5m"}, 422, "invalid_request", "(whole)", "needs either cron or every, not both"),
         ({"cron": None, "every": 5}, 422, "invalid_request", "every", "needs a unit: 5s for seconds"),
         ({"parameters": {"text": 5}}, 422, "invalid_parameters", "parameters.text", "valid string"),
         ({"task_type": "count-word"}, 422, "unknown_task_type", "task_type", "There is no task type"),
-        ({"name": "Nightly!"}, 422, "invalid_request", "name", "is no name for a schedule"),
+        ({"name": "Nightly!"}, 422, "invalid_request", "name", "is not a valid name for a schedule"),
         ({"next_run_at": None}, 422, "invalid_request", "next_run_at", "no such field"),
         ({"missed": "never"}, 422, "invalid_request", "missed", "'skip', 'once' or 'all'"),
     ],

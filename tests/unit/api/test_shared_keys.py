@@ -39,10 +39,10 @@ async def test_in_bulk_they_share_as_well(api: Api, option: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("option", "field", "said"),
     [
-        ({**DEBOUNCE, "idempotency_key": "k"}, "debounce", "Submissions of its key share a task already."),
-        ({**DEBOUNCE, **THROTTLE}, "throttle", "Submissions of its key share a task already."),
-        ({**DEBOUNCE, "not_before": "2030-01-01T00:00:00Z"}, "not_before", "begins when its wait is over"),
-        ({"debounce": {"key": "k", "wait": "1h", "max_wait": "1m"}}, "debounce.max_wait", "of wait or more"),
+        ({**DEBOUNCE, "idempotency_key": "k"}, "debounce", "Submissions with this key already share one task."),
+        ({**DEBOUNCE, **THROTTLE}, "throttle", "Submissions with this key already share one task."),
+        ({**DEBOUNCE, "not_before": "2030-01-01T00:00:00Z"}, "not_before", "starts when its wait is over"),
+        ({"debounce": {"key": "k", "wait": "1h", "max_wait": "1m"}}, "debounce.max_wait", "not shorter than wait"),
         ({"debounce": {"key": "k", "wait": 5}}, "debounce.wait", "needs a unit: 5s for seconds"),
         ({"debounce": {"key": "k", "wait": "soon"}}, "debounce.wait", "a duration such as 30s"),
         ({"debounce": {"key": "k", "wait": ["1s"]}}, "debounce.wait", "a duration such as 30s"),

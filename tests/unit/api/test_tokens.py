@@ -106,7 +106,7 @@ async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path, caplog:
         problem_of(await api.get("/api/v1/admin/queues", headers=mine), 403, "forbidden")
         unknown_roles = {"Authorization": f"Bearer {_token(roles=['root', 7])}"}
         assert "no role" in problem_of(await api.get(TASKS, headers=unknown_roles), 403, "forbidden")["detail"]
-        assert "a token of ada may do nothing: its claim roles names no role known here" in caplog.text
+        assert "a token of ada has no rights: its claim roles contains no known role" in caplog.text
         _, key = await api.framework.services.keys.create("bob", [Role.READER], by="test")
         assert (await _me(api, key)).json()["principal"] == "bob", "keys count beside tokens"
 
@@ -159,11 +159,11 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(
             assert token not in answer.text + caplog.text
     told = [record.message for record in caplog.records if record.name == "taskframework.operations.tokens"]
     assert {
-        "a token is refused: its aud is not security.jwt_audience, 'tasks'",
-        "a token is refused: its iss is not security.jwt_issuer, 'https://id.example'",
-        "a token is refused: Signature has expired",
-        "a token is refused: its claim sub is no name of a user",
-        "a token is refused: its algorithm is none of security.jwt_algorithms",
+        "a token was refused: its aud is not security.jwt_audience, 'tasks'",
+        "a token was refused: its iss is not security.jwt_issuer, 'https://id.example'",
+        "a token was refused: Signature has expired",
+        "a token was refused: its claim sub is not a user name",
+        "a token was refused: its algorithm is not in security.jwt_algorithms",
     } <= set(told)
     assert len(told) == len(set(told)), "of each kind once, however many come"
 

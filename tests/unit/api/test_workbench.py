@@ -254,7 +254,7 @@ async def test_what_is_discarded_is_in_no_list_and_can_still_be_retried(shop: Ap
     assert whole["history"][-1]["type"] == "discarded"
     [outcome] = (await shop.post(f"{DEAD_LETTERS}/discard", json={"ids": ids[:1], "reason": "again"})).json()["items"]
     assert outcome["error"]["code"] == "transition_refused"
-    assert "was given up already, by anonymous at" in outcome["error"]["detail"]
+    assert "was already discarded by anonymous at" in outcome["error"]["detail"]
     Charges.provider_is_back = True
     assert (await shop.post(f"{TASKS}/{ids[0]}/retry")).status_code == 202
     assert (await shop.finished({"task_id": ids[0]}))["status"] == "COMPLETED"

@@ -85,7 +85,7 @@ def test_a_cancelled_batch_is_retried(cli: Cli, folder: Path) -> None:
     [name] = [one["batch_id"] for one in batch_of(cli("batch", "list", "--json"))["items"]]
     assert "is cancelled" in cli("batch", "cancel", name, "--reason", "not today").out
     assert cli("batch", "watch", name).code == 1
-    assert "still being cancelled; ask again" in cli("batch", "retry-failed", name).err
+    assert "still being cancelled; try again" in cli("batch", "retry-failed", name).err
     work(folder, until_cancelled=name)
     assert "is open again" in cli("batch", "retry-failed", name).out
     work(folder, name)

@@ -44,7 +44,9 @@ def test_options_for_many_are_refused_with_an_id(cli: Cli, folder: Path) -> None
         assert (answer.code, "--dry-run works only with --where" in answer.err) == (2, True)
         for option in (["--rate", "5"], ["--background"]):
             answer = cli("tasks", command, task_id, *option)
-            assert (answer.code, f"{option[0]} works only with --where" in answer.err) == (2, True), "and not passed over"
+            assert (answer.code, f"{option[0]} works only with --where" in answer.err) == (2, True), (
+                "and not passed over"
+            )
             answer = cli("dlq", "replay", task_id, *option)
             assert (answer.code, f"{option[0]} works only with --where" in answer.err) == (2, True)
     assert json.loads(cli("tasks", "show", task_id, "--json").out)["status"] == "QUEUED"
@@ -68,5 +70,5 @@ def test_what_cannot_be_cancelled_is_refused_and_not_counted(cli: Cli, folder: P
     for options in ([], ["--dry-run"]):
         done = cli("tasks", "cancel", "--where", "status=completed", *options)
         assert done.code != 0
-        assert "no task that is COMPLETED can be chosen to cancel" in done.err
+        assert "tasks that are COMPLETED cannot be selected for cancel" in done.err
         assert "Choose one of" in done.err

@@ -56,7 +56,10 @@ def test_what_is_named_is_changed_and_the_rest_stays(cli: Cli) -> None:
     assert (changed["parameters"], changed["jitter"], changed["cron"]) == ("eve", "30s", "30 2 * * *")
     changed = shown(cli("schedules", "update", "nightly", "--every", "90m", "--user", "alice", "--json"))
     assert (changed["cron"], changed["every"], changed["user_id"]) == (None, "1h30m", "alice")
-    assert "needs cron or every" in cli("schedules", "update", "nightly", "--every", "1m", "--cron", "* * * * *").err
+    assert (
+        "needs either cron or every"
+        in cli("schedules", "update", "nightly", "--every", "1m", "--cron", "* * * * *").err
+    )
 
 
 def test_one_is_paused_resumed_run_and_deleted(cli: Cli) -> None:
@@ -75,7 +78,7 @@ def test_one_is_paused_resumed_run_and_deleted(cli: Cli) -> None:
 def test_those_of_the_settings_are_changed_there(cli: Cli) -> None:
     done = cli("schedules", "update", "settled", "--every", "1m")
     assert done.code == 1
-    assert "made by the settings" in done.err
+    assert "comes from the settings" in done.err
     assert "Made by" in cli("schedules", "show", "settled").out
 
 
@@ -96,10 +99,10 @@ def test_doctor_tells_of_schedules_that_cannot_run_and_of_wrong_settings(cli: Cl
     assert "2 problems found" in said
     (folder / "application.yml").write_text("schedules: {nightly: {task_type: greets, parameters: 5, every: 1h}}")
     said = " ".join(cli("doctor", "--app", "greeting").out.split())
-    assert "schedules.nightly: The parameters do not fit task type 'greets'" in said
+    assert "schedules.nightly: The parameters are not valid for task type 'greets'" in said
     wrong = "schedules: {nightly: {task_type: greets, parameters: 5, every: 1h}}"
     (folder / "application.yml").write_text(wrong)
-    assert "schedules.nightly: The parameters do not fit task type 'greets'" in " ".join(
+    assert "schedules.nightly: The parameters are not valid for task type 'greets'" in " ".join(
         cli("doctor", "--app", "greeting").out.split()
     )
 

@@ -59,7 +59,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         (
             ["submit", "greets", '"x"', "--app", "greeting", "--max-attempts", "0"],
             "equal to 1, not 0",
-            "Attempts in all",
+            "Maximum number of attempts",
         ),
         (
             ["submit", "greets", '"x"', "--app", "greeting", "--deadline", "1s", "--not-before", "1m"],
@@ -75,15 +75,15 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         (["tasks", "retry", "nope"], "There is no task 'nope'", "Check the id"),
         (["tasks", "list", "--cursor", "%%"], "cursor", "Leave it out"),
         (["dlq", "show", "nope"], "There is no dead letter 'nope'", "Check the id"),
-        (["schedules", "show", "nope"], "There is no schedule 'nope'", "List them"),
-        (["schedules", "update", "nope", "--every", "1m"], "There is no schedule 'nope'", "List them"),
+        (["schedules", "show", "nope"], "There is no schedule 'nope'", "List the schedules"),
+        (["schedules", "update", "nope", "--every", "1m"], "There is no schedule 'nope'", "List the schedules"),
         (
             ["schedules", "create", "n", "greets", "--cron", "61 * * * *"],
             "cron: has a wrong minute '61'",
             "Minute, hour",
         ),
         (["schedules", "create", "n", "greets", "--every", "5"], "every: needs a unit", "Interval such as"),
-        (["schedules", "create", "n", "greets"], "needs cron or every", "A schedule has"),
+        (["schedules", "create", "n", "greets"], "needs either cron or every", "The fields of a schedule"),
         (
             ["schedules", "create", "n", "greets", "--every", "1m"],
             "There is no task type 'greets'",

@@ -109,8 +109,8 @@ async def test_what_is_left_out_has_its_default(stage: Stage) -> None:
         ("nightly", {"parameters": {"text": 5}}, InvalidParametersError, "text: Input should be a valid string"),
         ("nightly", {"timezone": "Europe/Berln"}, InvalidRequestError, "Did you mean Europe/Berlin?"),
         ("nightly", {"parameters": {"text": "x" * MAX_SCHEDULE_BYTES}}, ValueNotStorableError, "16,384"),
-        ("Nightly!", {}, InvalidRequestError, "name: 'Nightly!' is no name for a schedule"),
-        ("", {}, InvalidRequestError, "name: '' is no name"),
+        ("Nightly!", {}, InvalidRequestError, "name: 'Nightly!' is not a valid name for a schedule"),
+        ("", {}, InvalidRequestError, "name: '' is not a valid name"),
     ],
 )
 async def test_what_is_wrong_is_told_when_it_is_made(
@@ -125,13 +125,13 @@ async def test_what_is_wrong_is_told_when_it_is_made(
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"task_type": "a"}, "needs cron or every, and not both"),
-        ({"task_type": "a", "every": "1m", "cron": "* * * * *"}, "needs cron or every, and not both"),
+        ({"task_type": "a"}, "needs either cron or every, not both"),
+        ({"task_type": "a", "every": "1m", "cron": "* * * * *"}, "needs either cron or every, not both"),
         ({"every": "1m"}, "task_type: Field required"),
         ({"task_type": "a", "cron": "61 * * * *"}, "cron: has a wrong minute '61': it is 0-59"),
         ({"task_type": "a", "every": 5}, "every: needs a unit: 5s for seconds"),
         ({"task_type": "a", "every": "10ms"}, "every: must be from one second to ten years"),
-        ({"task_type": "a", "every": "1m", "jitter": "2d"}, "jitter: must be a day at most"),
+        ({"task_type": "a", "every": "1m", "jitter": "2d"}, "jitter: must be at most a day"),
         ({"task_type": "a", "every": "1m", "missed": "x"}, "missed: Input should be 'skip', 'once' or 'all'"),
         ({"task_type": "a", "every": "1m", "rate": 1}, "rate: there is no such field"),
     ],
@@ -304,9 +304,9 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("named", "told"),
         [
-            ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: needs cron or every"),
-            ({"nightly": 5}, "schedules.nightly: 5 is no schedule"),
-            ({"Nightly!": NIGHTLY}, "schedules.Nightly!: name: 'Nightly!' is no name"),
+            ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: needs either cron or every"),
+            ({"nightly": 5}, "schedules.nightly: 5 is not a schedule"),
+            ({"Nightly!": NIGHTLY}, "schedules.Nightly!: name: 'Nightly!' is not a valid name"),
             ({"nightly": {**NIGHTLY, "cron": "x"}}, "schedules.nightly: cron: needs five fields"),
             ({"nightly": {**NIGHTLY, "parameters": {"text": 5}}}, "text: Input should be a valid string"),
             (

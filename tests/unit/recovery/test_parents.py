@@ -302,7 +302,9 @@ async def test_a_parent_of_a_serial_stream_is_not_reopened(store: SqliteStore) -
     operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
     with pytest.raises(ParentFinishedError) as refused:
         await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
-    assert refused.value.hint == "A parent in a serial stream is not reopened. Retry it, and it waits for its turn."
+    assert (
+        refused.value.hint == "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
+    )
     assert await operations.get("parent", EVERYONE) == parent
 
 

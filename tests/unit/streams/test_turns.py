@@ -358,9 +358,9 @@ async def test_what_makes_no_sense_together_is_refused(here: Installation) -> No
     now = here.store.now()
     with pytest.raises(InvalidRequestError, match="on_failure halt"):
         await here.submit(stream={"mode": "ordered_results", "on_failure": "halt"})
-    with pytest.raises(InvalidRequestError, match="together with debounce"):
+    with pytest.raises(InvalidRequestError, match="combined with debounce"):
         await here.submit(debounce={"key": "k", "wait": "1s"})
-    with pytest.raises(InvalidRequestError, match="its deadline is another"):
+    with pytest.raises(InvalidRequestError, match="its deadline differs"):
         await here.submit(stream={"deadline": now + HOUR}, deadline=now + 2 * HOUR)
 
 

@@ -106,7 +106,7 @@ async def test_one_value_is_not_taken_for_the_items_of_a_batch(framework: TaskFr
 async def test_an_option_that_does_not_exist_is_a_mistake_that_type_checkers_see_too(framework: TaskFramework) -> None:
     with pytest.raises(TypeError, match=r"no option prioriti; did you mean priority\?"):
         await framework.submit("counts", "text", prioriti="high")  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="no option user; there are correlation_id, "):
+    with pytest.raises(TypeError, match="no option user; the options are correlation_id, "):
         SubmitRequest(task_type="counts", user="ada")  # type: ignore[call-overload]
 
 

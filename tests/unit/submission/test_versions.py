@@ -116,9 +116,9 @@ async def test_a_version_that_was_superseded_is_not_queued_anew(here: Installati
     await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME))
     assert (await operations.check_retry(first.task_id, EVERYONE)).task_id == first.task_id, "it is the newest"
     second = await here.submit(2)
-    with pytest.raises(TransitionRefusedError, match="is version 1 of 'page', and a newer one is there") as told:
+    with pytest.raises(TransitionRefusedError, match="is version 1 of 'page', and there is a newer version") as told:
         await operations.retry(first.task_id, EVERYONE, by="ann")
-    assert told.value.hint == f"Nothing is to be done: task {second.task_id}, version 2, has replaced it."
+    assert told.value.hint == f"No action is needed: task {second.task_id}, version 2, has replaced it."
     assert await here.status(first) is TaskStatus.FAILED
 
 
@@ -245,7 +245,7 @@ async def test_a_key_is_for_versions_or_for_idempotency(here: Installation) -> N
     request = SubmitRequest(
         task_type="count-words", parameters={"text": ""}, idempotency_key="k", unique={"key": "page", "version": 1}
     )
-    with pytest.raises(InvalidRequestError, match="together with idempotency_key"):
+    with pytest.raises(InvalidRequestError, match="combined with idempotency_key"):
         await here.service.submit(request)
     for wrong in ({"key": "page"}, {"key": "", "version": 1}, {"key": "page", "version": -1}, {"version": "x"}):
         options: Any = {"unique": wrong}

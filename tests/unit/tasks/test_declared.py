@@ -137,7 +137,7 @@ def test_what_is_no_object_is_refused_with_what_the_type_takes(
             {"type": "object", "properties": {f"f{n}": {} for n in range(12)}},
             "f9 (value, may be left out), and 2 more.",
         ),
-        ({"type": "object", "properties": {"a": True}}, "Give what the type takes."),
+        ({"type": "object", "properties": {"a": True}}, "Give the parameters that the type accepts."),
     ],
 )
 def test_any_schema_is_said_in_words(schema: Any, said: str) -> None:

@@ -193,7 +193,11 @@ WRONG: list[tuple[Execute, type[Exception], str]] = [
     (lambda context: context.submit_subtask("child", 1, idempotency_key="k"), TypeError, "no option idempotency_key"),
     (lambda context: context.submit_subtasks("child", "text"), TypeError, "not one str; for a single task"),
     (lambda context: context.submit_subtask("child", 1, max_attempts=0), InvalidRequestError, "max_attempts: "),
-    (lambda context: context.submit_subtask("child", 1, deadline=CLOCK.now()), InvalidRequestError, "deadline: it has"),
+    (
+        lambda context: context.submit_subtask("child", 1, deadline=CLOCK.now()),
+        InvalidRequestError,
+        "deadline: it is in the past",
+    ),
     (lambda context: context.submit_subtask("child", 1, policy="some"), InvalidRequestError, "policy: 'some' is none"),
     (lambda context: context.submit_subtask(cast(Any, 7), 1), InvalidRequestError, "task_type: 7 names no task"),
 ]
@@ -257,7 +261,7 @@ async def test_a_call_chooses_the_policy_for_its_round(
     if policy is not None:
         assert subtasks_of(outcome).policy == policy
     else:
-        assert "can never be met by 2 sub-tasks. Submit more of them" in failure(outcome)
+        assert "cannot be met with 2 sub-tasks. Submit more of them" in failure(outcome)
 
 
 async def test_a_round_has_one_policy(run: Running) -> None:
@@ -279,7 +283,7 @@ async def test_a_round_of_nothing_is_a_round(run: Running) -> None:
 
     subtasks = subtasks_of(await run(code))
     assert (subtasks.planned, subtasks.plan) == (0, [])
-    assert "can never be met by 0" in failure(await run(task_type(code, TaskOptions(subtasks="first_success"))))
+    assert "cannot be met with 0" in failure(await run(task_type(code, TaskOptions(subtasks="first_success"))))
 
 
 def large(count: int) -> Execute:
