@@ -62,7 +62,7 @@ async def test_a_long_list_follows_what_happens_and_has_no_holes(window: Window,
     await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
     await eventually(lambda: _is(rows, 151), timeout=20)
     submit(40)
-    await window.button("Show what is new").click()
+    await window.button("Show new tasks").click()
     await expect(window.heading).to_be_focused()
     await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
     await eventually(lambda: _is(rows, 191), timeout=20)
@@ -84,7 +84,7 @@ async def test_what_was_discarded_leaves_a_long_list(window: Window, shop: Insta
     await expect(table).not_to_have_attribute("aria-rowcount", "-1")
     await window.button("Discard").click()
     await window.answer("Discard", reason="a test")
-    await window.shows("No dead letters like this.")
+    await window.shows("No dead letters match.")
 
 
 async def test_a_cancelled_batch_is_shown_to_its_end(window: Window, shop: Installation) -> None:
@@ -111,7 +111,7 @@ async def test_a_finished_task_that_somebody_replays_is_seen_in_all_windows(
         edited = {"ids": [failed], "parameters": {"order_id": "A-9", "amount": 5}}
         assert shop.api.post("/admin/dead-letters/replay", json=edited).json()["replayed"] == 1
         await window.status_is("completed")
-        await other.shows("It is no dead letter any more")
+        await other.shows("This is no longer a dead letter")
         await expect(other.button("Replay")).to_have_count(0)
 
 
@@ -259,9 +259,9 @@ async def test_events_that_came_while_paused_are_counted(window: Window, shop: I
     await window.go("events?task_type=charge-card")
     await expect(window.page.locator(".state")).to_have_text("Live")
     await window.button("Pause").click()
-    await window.shows("Paused; 0 came since.")
+    await window.shows("Paused; 0 new since then.")
     shop.ended(shop.submit("charge-card", {"order_id": "E", "amount": 1}), "COMPLETED")
-    await window.shows("Paused; 3 came since.")  # submitted, started, completed
+    await window.shows("Paused; 3 new since then.")  # submitted, started, completed
 
 
 async def test_a_running_task_shows_its_progress_and_not_its_old_error(window: Window, shop: Installation) -> None:

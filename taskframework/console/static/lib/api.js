@@ -35,7 +35,7 @@ export class Problem extends Error {
   }
 }
 
-const AWAY = { detail: "The API does not answer.", hint: "The page goes on by itself as soon as it does." };
+const AWAY = { detail: "The API does not answer.", hint: "The page continues when the API answers again." };
 
 export function url(path, query = {}) {
   const address = new URL(path.replace(/^\/+/, ""), BASE);

@@ -39,5 +39,5 @@ export function pageOf([place = "overview", ...names]) {
   return [kind ?? Missing, names.join("/")];
 }
 
-const Missing = () => html`<${Head} title="Nothing is here" /><p>This address of the console leads nowhere.</p><p><a href="#/overview">To the overview</a></p>`;
-const Forbidden = () => html`<${Head} title="Not with this key" /><p>Your key has not the role that this page needs: operator, of the keys admin.</p>`;
+const Missing = () => html`<${Head} title="Page not found" /><p>The console has no page at this address.</p><p><a href="#/overview">Go to the overview</a></p>`;
+const Forbidden = () => html`<${Head} title="No permission" /><p>Your key does not have the role for this page: operator, or admin for the keys.</p>`;

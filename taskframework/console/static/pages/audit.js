@@ -8,11 +8,11 @@ import { Table } from "../parts/table.js";
 
 export function Audit({ query }) {
   const list = usePages("admin/audit", { by: query.by, action: query.action }, { every: 5000 });
-  return html`<${Head} title="Audit">What operators did, the newest first.<//>
+  return html`<${Head} title="Audit">Actions of operators, newest first.<//>
     <${Filters} label="Audit" query=${query} fields=${[{ name: "by", label: "Who" }, { name: "action", label: "What" }]} />
     <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Audit" rows=${list.items} idOf=${(one) => `${one.at} ${one.action} ${one.target}`} columns=${COLUMNS}
-      more=${list.more} isDone=${list.isDone} empty="Nothing was done by hand." />`}`;
+      more=${list.more} isDone=${list.isDone} empty="No entries." />`}`;
 }
 
 const COLUMNS = [

@@ -25,7 +25,7 @@ export function Batches({ query }) {
     ]} />
     <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Batches" rows=${list.items} idOf=${(one) => one.batch_id} columns=${COLUMNS} more=${list.more}
-      isDone=${list.isDone} href=${(one) => to(["batches", one.batch_id])} empty="There are no batches like this." />`}`;
+      isDone=${list.isDone} href=${(one) => to(["batches", one.batch_id])} empty="No batches match." />`}`;
 }
 
 const COLUMNS = [
@@ -62,7 +62,7 @@ export function Batch({ name }) {
       <${Tile} name=${isLive ? "to go" : "took"} value=${lasting(isLive ? batch.estimated_end && -secondsSince(batch.estimated_end) : secondsSince(batch.created_at, Date.parse(batch.finished_at)))} />
     </div>
     <${Section} title="Facts"><${Facts} rows=${[
-      ["Succeeds when", words(batch.policy)], ["Items of a task", batch.chunk_size > 1 && batch.chunk_size], ["Upload", batch.is_sealed ? null : "not complete yet"],
+      ["Succeeds when", words(batch.policy)], ["Items per task", batch.chunk_size > 1 && batch.chunk_size], ["Upload", batch.is_sealed ? null : "not complete yet"],
       ["User", batch.user_id], ["Created", at(batch.created_at)], ["First result", batch.first_result_at && at(batch.first_result_at)],
       ["Finished", batch.finished_at && at(batch.finished_at)], ["Correlation id", html`<a class="id" href=${to(["tasks"], { correlation_id: batch.correlation_id })}>${batch.correlation_id}</a>`],
     ]} /><//>
@@ -75,7 +75,7 @@ export function Batch({ name }) {
 const ITEMS = [
   { name: "Item", size: "s", cell: (one) => html`<b>${count(one.index)}</b>` },
   { name: "Status", size: "m", cell: (one) => html`<${Status} status=${one.status} />` },
-  { name: "What it says", cell: (one) => html`<span class="clip ${one.error ? "bad-text" : ""}">${one.error ? one.error.message : one.result === null ? "" : JSON.stringify(one.result)}</span>` },
+  { name: "Message", cell: (one) => html`<span class="clip ${one.error ? "bad-text" : ""}">${one.error ? one.error.message : one.result === null ? "" : JSON.stringify(one.result)}</span>` },
 ];
 
 function Actions({ batch, done }) {
@@ -87,7 +87,7 @@ function Actions({ batch, done }) {
 
 const askRetryFailed = (batch) => ask({
   title: `Retry ${plural(batch.failed, "failed item")}?`,
-  text: html`<p>Each is queued again with all its attempts; the others stay as they are. The batch runs until they are done.</p>`,
+  text: html`<p>Each is queued again with all its attempts; the others stay as they are. The batch runs until they have ended.</p>`,
   confirm: `Retry ${count(batch.failed)}`,
   run: async () => {
     await post(`batches/${part(batch.batch_id)}/retry-failed`);
@@ -97,7 +97,7 @@ const askRetryFailed = (batch) => ask({
 
 const askCancel = (batch) => ask({
   title: "Cancel this batch?",
-  text: html`<p>${plural(batch.total - batch.done, "item")} of ${count(batch.total)} ${batch.total - batch.done === 1 ? "is" : "are"} not done and will be cancelled. Those that run are asked to stop.</p>`,
+  text: html`<p>${plural(batch.total - batch.done, "item")} of ${count(batch.total)} ${batch.total - batch.done === 1 ? "is" : "are"} not finished and will be cancelled. Running ones are asked to stop.</p>`,
   confirm: "Cancel the batch",
   danger: true,
   fields: [{ name: "reason", label: "Reason", hint: "Kept in its history", maxlength: 500 }],

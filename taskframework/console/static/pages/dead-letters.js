@@ -41,14 +41,14 @@ function Groups({ query }) {
   const list = usePages("admin/dead-letters/groups", { task_type: query.task_type }, { every: LOOK });
   return html`<${Waiting} of=${list} /><${WithAll} list=${list} filter=${filterOf({ task_type: query.task_type })} />
     ${list.items && html`<${Table} label="Causes" rows=${list.items} idOf=${(group) => group.fingerprint} columns=${GROUPS} more=${list.more}
-      isDone=${list.isDone} href=${(group) => to(["dead-letters"], { fingerprint: group.fingerprint })} empty="No dead letters. Nothing failed for good." />`}`;
+      isDone=${list.isDone} href=${(group) => to(["dead-letters"], { fingerprint: group.fingerprint })} empty="No dead letters. No task has failed for good." />`}`;
 }
 
 const GROUPS = [
   { name: "Cause", cell: ({ error, task_types: types }) => html`<span class="clip"><b>${error.type ? kindOfError(error.type) : "message"}</b> ${error.message}</span><small>${types.join(", ")}</small>` },
   { name: "Count", number: true, size: "s", cell: (group) => html`<b>${count(group.count)}</b>` },
   { name: "Last 24 hours", wide: true, size: "m", cell: ({ trend }) => trend && html`<${Bars} values=${trend}
-    label="By hour: ${trend.reduce((sum, one) => sum + one, 0)} in the last 24 hours, ${trend.at(-1)} in the last" />` },
+    label="By hour: ${trend.reduce((sum, one) => sum + one, 0)} in the last 24 hours, ${trend.at(-1)} in the last hour" />` },
   { name: "First", wide: true, number: true, size: "m", cell: (group) => html`<${Ago} time=${group.first_at} />` },
   { name: "Last", number: true, size: "m", cell: (group) => html`<${Ago} time=${group.last_at} />` },
 ];
@@ -74,7 +74,7 @@ function Each({ query }) {
     ${list.problem && query.fingerprint && !list.problem.isAway && html`<p><button type="button" onClick=${() => refine({ fingerprint: "" })}>Show all</button></p>`}
     <${Problem} problem=${list.problem} />
     ${list.items && html`<${Table} label="Dead letters" rows=${list.items} idOf=${(letter) => letter.id} columns=${LETTERS} more=${list.more}
-      isDone=${list.isDone} href=${(letter) => to(["dead-letters", letter.id])} empty="No dead letters like this." />`}`;
+      isDone=${list.isDone} href=${(letter) => to(["dead-letters", letter.id])} empty="No dead letters match." />`}`;
 }
 
 const LETTERS = [
@@ -100,7 +100,7 @@ async function dryRun(filter) {
 function saidOf({ total, items, replayed, refused, invalid }) {
   const looked = items.length < total ? ` Of the newest ${count(items.length)}, ` : " ";
   return `${plural(total, "dead letter")} found.${looked}${count(replayed)} would be queued again, ${count(refused.length)} refused; `
-    + `${count(invalid.length)} would fail at once, since their parameters do not fit any more.`;
+    + `${count(invalid.length)} would fail at once because their parameters are no longer valid.`;
 }
 
 async function askReplay(filter) {
@@ -109,7 +109,7 @@ async function askReplay(filter) {
   return askBulk({
     path: "admin/dead-letters/replay", filter, name: "Replay", mayReopen: true,
     title: `Replay ${items.length < total ? "up to " : ""}${plural(most, "dead letter")}?`,
-    text: html`Each is queued again with all its attempts and its own parameters, and runs again from the beginning.
+    text: html`Each is queued again with all its attempts and its own parameters, and runs from the beginning.
       ${refused.length > 0 && html` <b>${count(refused.length)} more ${refused.length === 1 ? "is" : "are"} refused</b>, such as: ${refused[0].error.detail}`}`,
   });
 }
@@ -119,7 +119,7 @@ async function askDiscard(filter) {
   return askBulk({
     path: "admin/dead-letters/discard", filter, name: "Discard", danger: true, hasRate: false, needsReason: true,
     title: `Discard ${plural(total, "dead letter")}?`,
-    text: "They leave the list. A task can still be retried by its id; a message is deleted.",
+    text: "They are removed from the list. A task can still be retried by its id; a message is deleted.",
   });
 }
 

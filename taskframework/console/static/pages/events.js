@@ -39,13 +39,13 @@ export function Events({ query }) {
   return html`
     <${Head} title="Events" actions=${html`<${Action} role="reader" hotkey="p" onPress=${pause}>${isPaused ? "Go on" : "Pause"}<//>
       <${Action} role="reader" onPress=${() => setEvents([])}>Clear<//>`}>
-      ${isPaused ? `Paused; ${count(waits, waits === MOST)} came since.` : "What happens to every task, from now on."}
+      ${isPaused ? `Paused; ${count(waits, waits === MOST)} new since then.` : "Events of all tasks, from now on."}
     <//>
     <${Filters} label="Events" query=${query} fields=${[
       { name: "kind", label: "What", options: KINDS.map((kind) => [kind, kind.replaceAll("_", " ")]) },
       { name: "task_type", label: "Type", options: asOptions(types) }, { name: "text", label: "Contains" },
     ]} />
-    <${Table} label="Events" rows=${shown} idOf=${(event) => event.number} columns=${COLUMNS} empty="Nothing happened yet."
+    <${Table} label="Events" rows=${shown} idOf=${(event) => event.number} columns=${COLUMNS} empty="No events yet."
       href=${({ data }) => (data?.subject ? to(["tasks", data.subject]) : to(["events"]))} />`;
 }
 
@@ -58,10 +58,10 @@ function fits({ event, data }, { kind, text, task_type: type }) {
 const COLUMNS = [
   { name: "What", cell: ({ event, data }) => (data?.data
     ? html`<b>${event.replace("task.", "").replaceAll("_", " ")}</b><small>${data.data.task_type}</small>`
-    : html`<b>some were missed</b><small>the page reconnected</small>`) },
+    : html`<b>some events were missed</b><small>the page reconnected</small>`) },
   { name: "Task", size: "m", wide: true, cell: ({ data }) => html`<code class="id">${shortId(data?.subject ?? "")}</code>` },
   { name: "Status", size: "m", cell: ({ data }) => data?.data && html`<${Status} status=${data.data.status} />` },
-  { name: "What it says", wide: true, cell: ({ data }) => html`<span class="clip">${said(data?.data)}</span>` },
+  { name: "Message", wide: true, cell: ({ data }) => html`<span class="clip">${said(data?.data)}</span>` },
   { name: "At", number: true, size: "m", cell: ({ data }) => (data?.time ? at(data.time) : "") },
 ];
 

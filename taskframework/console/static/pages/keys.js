@@ -22,7 +22,7 @@ export function Keys() {
     <${Made} />
     <${Waiting} of=${list} what="The list of keys" />
     ${list.items && html`<${Table} label="Keys" rows=${list.items} idOf=${(key) => key.prefix} columns=${columns(list.reload)} more=${list.more}
-      isDone=${list.isDone} empty="No keys: everybody who reaches this address may do everything. The first key ends that." />`}`;
+      isDone=${list.isDone} empty="No keys: everyone who can reach this address can do everything. Create a key to change that." />`}`;
 }
 
 function Made() {
@@ -38,7 +38,7 @@ function Made() {
     <label class="field"><span>Key</span><input readonly value=${key.key} onFocus=${(event) => event.target.select()} /></label>
     <div class="actions">
       ${navigator.clipboard && html`<button type="button" onClick=${copy}>Copy</button>`}
-      <button type="button" onClick=${() => made.set(null)}>I have kept it</button>
+      <button type="button" onClick=${() => made.set(null)}>I have saved it</button>
     </div>
   </div>`;
 }
@@ -47,8 +47,8 @@ const columns = (reload) => [
   { name: "For", cell: (key) => html`<b class="clip">${key.principal}</b><small><code>${key.prefix}</code></small>` },
   { name: "State", size: "m", cell: (key) => html`<span class="status ${stateOf(key).kind}">${stateOf(key).text}</span>` },
   { name: "May", wide: true, cell: (key) => html`<span class="clip">${mayDo(key)}</span>` },
-  { name: "Until", wide: true, size: "l", cell: (key) => (key.revoked_at ? `revoked by ${key.revoked_by}` : key.expires_at ? at(key.expires_at) : "it is revoked") },
-  { name: "Made", wide: "widest", number: true, size: "m", cell: (key) => html`<${Ago} time=${key.created_at} /><small>by ${key.created_by}</small>` },
+  { name: "Until", wide: true, size: "l", cell: (key) => (key.revoked_at ? `revoked by ${key.revoked_by}` : key.expires_at ? at(key.expires_at) : "revoked") },
+  { name: "Created", wide: "widest", number: true, size: "m", cell: (key) => html`<${Ago} time=${key.created_at} /><small>by ${key.created_by}</small>` },
   { name: "", number: true, size: "act", cell: (key) => stateOf(key).counts && html`<${Action} role="admin" danger aria-label="Revoke the key ${key.prefix} of ${key.principal}"
     onPress=${async () => (await askRevoke(key)) && reload()}>Revoke<//>` },
 ];
@@ -56,7 +56,7 @@ const columns = (reload) => [
 function stateOf({ revoked_at: revoked, expires_at: until }) {
   if (revoked) return { text: "revoked", kind: "calm" };
   if (until && Date.parse(until) <= Date.now()) return { text: "expired", kind: "warn" };
-  return { text: "counts", kind: "good", counts: true };
+  return { text: "valid", kind: "good", counts: true };
 }
 
 const mayDo = ({ roles, may_act_for_users: forUsers, limit }) => [
@@ -72,16 +72,16 @@ const askCreate = async (reload) => {
   // Whether there are keys at all, revoked ones included: the first one closes the installation.
   const isFirst = (await get("admin/keys", { limit: 1 })).items.length === 0;
   return ask({
-    title: "Make a key?",
+    title: "Create a key?",
     text: isFirst
-      ? html`<p><b>It is the first one.</b> From then on every caller needs a key. This window signs in with it, so let it be one for you, as admin.</p>`
-      : html`<p>It is shown once, when it is made.</p>`,
-    confirm: "Make the key",
+      ? html`<p><b>This is the first key.</b> After that, every caller needs a key. This window signs in with it, so create it for yourself, as admin.</p>`
+      : html`<p>It is shown only once, when it is created.</p>`,
+    confirm: "Create the key",
     fields: [
-      { name: "principal", label: "For", hint: "The user or program whose tasks are submitted with it", isRequired: true, maxlength: 200 },
+      { name: "principal", label: "For", hint: "The user or program that owns the tasks submitted with it", isRequired: true, maxlength: 200 },
       { name: "role", label: "Role", options: ROLES, value: isFirst ? "admin" : "submitter" },
-      { name: "expires", label: "Counts for", hint: "Such as 90d or 12h. Empty: until it is revoked" },
-      { name: "forUsers", label: "It acts for users: submits for any of them, and sees the tasks of all", type: "checkbox" },
+      { name: "expires", label: "Valid for", hint: "Such as 90d or 12h. Empty: until it is revoked" },
+      { name: "forUsers", label: "It acts for users: it can submit for any user and see all tasks", type: "checkbox" },
     ],
     run: async ({ principal, role, expires, forUsers }) => {
       const { data } = await post("admin/keys", {
@@ -96,8 +96,8 @@ const askCreate = async (reload) => {
 
 const askRevoke = (key) => ask({
   title: "Revoke this key?",
-  text: html`<p>The key <code>${key.prefix}</code> of <b>${key.principal}</b> counts no more within five seconds, and streams that were opened with it end.
-    ${key.prefix === session.get().me?.prefix && html` <b>It is yours:</b> this window is signed out.`} It cannot be taken back.</p>`,
+  text: html`<p>The key <code>${key.prefix}</code> of <b>${key.principal}</b> stops working within five seconds, and event streams opened with it end.
+    ${key.prefix === session.get().me?.prefix && html` <b>It is yours:</b> this window is signed out.`} This cannot be undone.</p>`,
   confirm: "Revoke the key",
   danger: true,
   fields: [REASON],

@@ -41,11 +41,11 @@ function Workbench({ letter, isGone }) {
       <${Action} role="operator" danger onPress=${() => askDiscard(letter)}>Discard<//>`}>
       ${letter.status && html`<${Status} status=${letter.status} /> `}<code class="id">${letter.id}</code>
     <//>
-    ${isGone && html`<p class="note" role="status"><b>It is no dead letter any more:</b> somebody replayed, repaired or discarded it.
+    ${isGone && html`<p class="note" role="status"><b>This is no longer a dead letter:</b> somebody replayed, repaired or discarded it.
       ${letter.task_id && html`<${TaskLink} id=${letter.task_id} />`}</p>`}
     <${Outcome} outcome=${outcome} isEdited=${"parameters" in body} />
     <section class="failure"><div class="section-head"><h2>Why</h2>
-        ${letter.error?.fingerprint && html`<div class="actions"><a class="button" href=${to(["dead-letters"], { fingerprint: letter.error.fingerprint })}>Others of this cause</a></div>`}
+        ${letter.error?.fingerprint && html`<div class="actions"><a class="button" href=${to(["dead-letters"], { fingerprint: letter.error.fingerprint })}>Others with this cause</a></div>`}
       </div>
       <p>${letter.error ? html`<b title=${letter.error.type}>${kindOfError(letter.error.type)}</b> ${letter.error.message}` : letter.reason}</p>
       <${Errors} errors=${letter.errors} />
@@ -66,7 +66,7 @@ function Outcome({ outcome, isEdited }) {
   if (!outcome) return null;
   if (outcome.refused) return html`<p class="note bad" role="alert"><b>It would be refused.</b> ${outcome.refused}</p>`;
   if (outcome.warning) return html`<p class="note bad" role="alert"><b>It would be queued again and fail at once.</b> ${outcome.warning}</p>`;
-  return html`<p class="note good" role="status"><b>It would be queued again${isEdited ? " with the changed parameters" : ""}.</b> Nothing was changed yet.</p>`;
+  return html`<p class="note good" role="status"><b>It would be queued again${isEdited ? " with the changed parameters" : ""}.</b> Nothing has been changed yet.</p>`;
 }
 
 // What the API says of one id: refused, or in a dry run that its parameters do not fit any more, or nothing of the kind.
@@ -95,7 +95,7 @@ const askReplay = (letter, body) => ask({
 
 const askDiscard = (letter) => ask({
   title: "Discard this dead letter?",
-  text: html`<p>It leaves the list. ${letter.kind === "task" ? "The task can still be retried by its id." : "The message is deleted."}</p>`,
+  text: html`<p>It is removed from the list. ${letter.kind === "task" ? "The task can still be retried by its id." : "The message is deleted."}</p>`,
   confirm: "Discard",
   danger: true,
   fields: [{ ...REASON, isRequired: true }],

@@ -15,9 +15,9 @@ export function Limits() {
   return html`<${Head} title="Limits" />
     <${Waiting} of=${loaded} />
     ${loaded.data && html`
-      <${Section} title="How many a second"><${Table} label="Rate limits" rows=${items.filter(({ kind }) => kind === "rate")} idOf=${idOf}
+      <${Section} title="Attempts per second"><${Table} label="Rate limits" rows=${items.filter(({ kind }) => kind === "rate")} idOf=${idOf}
         columns=${RATES} empty="No rate limit has been used." /><//>
-      <${Section} title="How many at once"><${Table} label="Concurrency limits" rows=${items.filter(({ kind }) => kind === "concurrency")} idOf=${idOf}
+      <${Section} title="Attempts at once"><${Table} label="Concurrency limits" rows=${items.filter(({ kind }) => kind === "concurrency")} idOf=${idOf}
         columns=${SLOTS} empty="No concurrency limit has been used." /><//>`}`;
 }
 
@@ -29,7 +29,7 @@ const RATES = [
   { name: "At once", wide: true, number: true, size: "s", cell: (one) => count(one.burst_capacity) },
   { name: "Now", number: true, size: "s", cell: (one) => count(one.available) },
   { name: "Next", wide: true, size: "m", cell: (one) => (one.next_at ? html`<${Ago} time=${one.next_at} />` : "now") },
-  { name: "Last that waits", wide: true, size: "m", cell: (one) => html`<${Ago} time=${one.last_turn_at} />` },
+  { name: "Last turn", wide: true, size: "m", cell: (one) => html`<${Ago} time=${one.last_turn_at} />` },
 ];
 
 const SLOTS = [

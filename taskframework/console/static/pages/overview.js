@@ -46,19 +46,19 @@ function Installation() {
     <${Charts} isBounded=${data.is_bounded} />
     <${Section} title="Task types">
       <${Table} label="Task types" rows=${data.types} idOf=${(type) => type.task_type} columns=${TYPES}
-        href=${(type) => to(["tasks"], { task_type: type.task_type })} empty="No worker has told of a task type yet." />
+        href=${(type) => to(["tasks"], { task_type: type.task_type })} empty="No worker has declared a task type yet." />
     <//>`;
 }
 
 function Problems({ problems, letters, isOld }) {
   if (problems.length === 0 && isOld) return null; // what is wrong now cannot be told, and the page says why
   if (problems.length === 0 && letters) {
-    return html`<p class="note"><b>Nothing goes wrong at present.</b> ${plural(letters, "dead letter")} left from before: <a href=${to(["dead-letters"])}>look at them</a></p>`;
+    return html`<p class="note"><b>No problems now.</b> ${plural(letters, "dead letter")} from earlier: <a href=${to(["dead-letters"])}>show them</a></p>`;
   }
-  if (problems.length === 0) return html`<p class="note good"><b>Nothing is wrong now.</b></p>`;
+  if (problems.length === 0) return html`<p class="note good"><b>No problems now.</b></p>`;
   return html`<section aria-label="Problems"><ul class="problems">
     ${problems.map((one) => html`<li key=${one.text}><b>${one.text}</b> <code>${one.code}</code>
-      ${placeOf(one) && html`<a class="button" data-row href=${placeOf(one)}>Look at it</a>`}</li>`)}
+      ${placeOf(one) && html`<a class="button" data-row href=${placeOf(one)}>Show</a>`}</li>`)}
   </ul></section>`;
 }
 
@@ -87,7 +87,7 @@ function Charts({ isBounded }) {
   const of = (name) => total.map((one) => one[name]);
   return html`<div class="charts">
     <figure><figcaption>Finished <b>${perSecond(last.finished)}</b> <span class="bad-text">${last.failed > 0 && `failed ${perSecond(last.failed)}`}</span></figcaption>
-      <${Lines} label="Finished and failed a second" format=${perSecond}
+      <${Lines} label="Finished and failed per second" format=${perSecond}
         series=${[{ name: "finished", values: of("finished"), kind: "good" }, { name: "failed", values: of("failed"), kind: "bad" }]} /></figure>
     <figure><figcaption>Waiting <b>${count(last.waiting, isBounded)}</b></figcaption>
       <${Lines} label="Waiting" format=${count} series=${[{ name: "waiting", values: of("waiting"), kind: "busy" }]} /></figure>
@@ -96,7 +96,7 @@ function Charts({ isBounded }) {
 
 function TypeChart({ name }) {
   const values = seen.types.get(name) ?? [];
-  return html`<${Lines} label="${name}, a second" format=${perSecond} series=${[
+  return html`<${Lines} label="${name}, per second" format=${perSecond} series=${[
     { name: "finished", values: values.map((one) => one.finished), kind: "good" }, { name: "failed", values: values.map((one) => one.failed), kind: "bad" },
   ]} />`;
 }

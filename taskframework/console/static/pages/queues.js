@@ -13,10 +13,10 @@ const LANES = ["high", "normal", "low"];
 
 export function Queues() {
   const list = usePages("admin/queues", {}, { every: LOOK });
-  return html`<${Head} title="Queues">What waits for a worker, by task type and lane.<//>
+  return html`<${Head} title="Queues">Tasks that wait for a worker, by task type and lane.<//>
     <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Queues" rows=${list.items} idOf=${(one) => one.task_type} columns=${columns(list.reload)}
-      href=${(one) => to(["tasks"], { task_type: one.task_type, status: "QUEUED" })} empty="No worker has told of a task type yet." />`}`;
+      href=${(one) => to(["tasks"], { task_type: one.task_type, status: "QUEUED" })} empty="No worker has declared a task type yet." />`}`;
 }
 
 const columns = (reload) => [
@@ -42,8 +42,8 @@ const rateOf = ({ lanes }, way) => LANES.reduce((sum, lane) => sum + lanes[lane]
 const askPause = (one) => ask({
   title: `${one.is_paused ? "Resume" : "Pause"} ${one.task_type}?`,
   text: html`<p>${one.is_paused
-    ? html`${one.task_type} was ${pausedBy(one.paused)}. Its tasks begin again in all workers.`
-    : "No task of this type begins any more, in any worker, until somebody resumes it. What runs goes on to its end; submissions are accepted and wait."}</p>`,
+    ? html`${one.task_type} was ${pausedBy(one.paused)}. Its tasks start again in all workers.`
+    : "No worker starts tasks of this type until somebody resumes it. Running tasks continue to their end. New submissions are accepted and wait."}</p>`,
   confirm: one.is_paused ? "Resume" : "Pause the type",
   danger: !one.is_paused,
   fields: one.is_paused ? [] : [{ name: "reason", label: "Reason", hint: "Shown with the queue", maxlength: 500 }],

@@ -20,10 +20,10 @@ const percentOf = (one) => (one.total > 0 ? (100 * doneOf(one)) / one.total : nu
 
 export function Replays() {
   const list = usePages("admin/replays", {}, { every: LOOK });
-  return html`<${Head} title="Replays">What is done with many at once: replays, discards, retries and cancels that go on by themselves.<//>
+  return html`<${Head} title="Replays">Actions on many tasks at once: replays, discards, retries and cancels. They run in the background.<//>
     <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Replays" rows=${list.items} idOf=${(one) => one.replay_id} columns=${COLUMNS} more=${list.more} isDone=${list.isDone}
-      href=${(one) => to(["replays", one.replay_id])} empty="Nothing was replayed in bulk yet." />`}`;
+      href=${(one) => to(["replays", one.replay_id])} empty="No actions on many tasks yet." />`}`;
 }
 
 const COLUMNS = [
@@ -56,19 +56,19 @@ export function Replay({ name }) {
       ["By", one.by], ["Begun", html`${at(one.at)}, <${Ago} time=${one.at} />`], ["Reason", one.reason], ["Filter", one.filter && html`<code>${inline(one.filter)}</code>`],
       ["Finished", one.finished_at && at(one.finished_at)],
     ]} /><//>
-    ${one.refusals.length > 0 && html`<${Section} title="Not done, the last of them"><ul class="plain-list">
+    ${one.refusals.length > 0 && html`<${Section} title="Not done (the last ones)"><ul class="plain-list">
       ${one.refusals.map(({ id, problem }) => html`<li key=${id}><${TaskLink} id=${id} /> ${problem}</li>`)}
     </ul><//>`}`;
 }
 
 const askStop = (one, path) => ask({
-  title: "Stop it?",
-  text: html`<p>${count(one.done)} of ${count(one.total)} are done and stay so${one.refused + one.failed > 0 && `, ${count(one.refused + one.failed)} could not be done`}.
-    The other ${count(Math.max(0, one.total - doneOf(one)))} stay as they are.</p>`,
+  title: "Stop this action?",
+  text: html`<p>${count(one.done)} of ${count(one.total)} are done and stay as they are${one.refused + one.failed > 0 && `, ${count(one.refused + one.failed)} could not be done`}.
+    The other ${count(Math.max(0, one.total - doneOf(one)))} will not be changed.</p>`,
   confirm: "Stop it",
   danger: true,
   run: async () => {
     await post(`${path}/stop`);
-    say("It stops.");
+    say("The action is stopping.");
   },
 });

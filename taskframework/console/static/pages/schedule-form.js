@@ -9,8 +9,8 @@ import { Editor, sample } from "../parts/editor.js";
 import { Field, REASON } from "../parts/field.js";
 import { useTypes } from "../parts/filters.js";
 
-const MISSED = [["once", "run once"], ["skip", "run nothing"], ["all", "run each of them"]];
-const OVERLAP = [["allow", "run too"], ["skip", "leave this run out"], ["cancel_previous", "cancel the last one"]];
+const MISSED = [["once", "run the last one"], ["skip", "run none"], ["all", "run all of them"]];
+const OVERLAP = [["allow", "run too"], ["skip", "skip this run"], ["cancel_previous", "cancel the last one"]];
 
 export function ScheduleForm({ schedule }) {
   const types = useTypes();
@@ -18,7 +18,7 @@ export function ScheduleForm({ schedule }) {
   const type = types.find((one) => one.task_type === (name ?? types[0].task_type)) ?? (schedule && { task_type: schedule.task_type });
   return html`<${Head} title=${schedule ? `Edit ${schedule.name}` : "New schedule"} />
     ${type ? html`<${Form} type=${type} names=${namesOf(types, schedule)} choose=${setName} schedule=${schedule} />`
-      : html`<p class="quiet">No worker has told of a task type yet.</p>`}`;
+      : html`<p class="quiet">No worker has declared a task type yet.</p>`}`;
 }
 
 // A type that no worker runs any more stays what it is until somebody chooses another.
@@ -42,17 +42,17 @@ function Form({ type, names, choose, schedule }) {
   return html`<form ref=${form} class="stack" onSubmit=${(event) => (event.preventDefault(), save())}>
     <div class="columns">
       <div>
-        ${!schedule && html`<${Field} name="name" label="Name" hint="Of a-z, 0-9, dot, dash and underscore" />`}
+        ${!schedule && html`<${Field} name="name" label="Name" hint="a-z, 0-9, dot, dash and underscore" />`}
         <${Field} name="task_type" label="Task type" options=${names.map((one) => [one, one])} value=${type.task_type} onChange=${(event) => choose(event.target.value)} />
         <${Field} name="cron" label="Cron" value=${schedule?.cron ?? ""} hint="Minute, hour, day of month, month, day of week: 30 2 * * MON-FRI" />
-        <${Field} name="timezone" label="On the clocks of" value=${schedule?.timezone ?? "UTC"} hint="Such as Europe/Berlin" />
-        <${Field} name="every" label="Or every" value=${schedule?.every ?? ""} hint="An interval in place of cron: 15m, 8h" />
+        <${Field} name="timezone" label="Time zone" value=${schedule?.timezone ?? "UTC"} hint="Such as Europe/Berlin" />
+        <${Field} name="every" label="Or every" value=${schedule?.every ?? ""} hint="An interval instead of cron: 15m, 8h" />
       </div>
       <div>
-        <${Field} name="missed" label="Of runs that were missed" options=${MISSED} value=${schedule?.missed} />
-        <${Field} name="overlap" label="While the last run goes on" options=${OVERLAP} value=${schedule?.overlap} />
-        <${Field} name="jitter" label="Later by up to" value=${schedule?.jitter ?? "0s"} hint="So that not all run in the same moment: 30s" />
-        <${Field} name="user_id" label="Its tasks belong to" value=${schedule?.user_id ?? "scheduler"} />
+        <${Field} name="missed" label="Missed runs" options=${MISSED} value=${schedule?.missed} />
+        <${Field} name="overlap" label="If the last run has not ended" options=${OVERLAP} value=${schedule?.overlap} />
+        <${Field} name="jitter" label="Random delay up to" value=${schedule?.jitter ?? "0s"} hint="So that not all schedules run at the same moment: 30s" />
+        <${Field} name="user_id" label="Owner of its tasks" value=${schedule?.user_id ?? "scheduler"} />
         <${Field} ...${REASON} />
       </div>
     </div>

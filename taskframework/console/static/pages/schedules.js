@@ -18,7 +18,7 @@ export function Schedules({ query }) {
   return html`<${Head} title="Schedules" actions=${html`<a class="button main" data-hotkey="n" href=${to(["schedules"], { form: "new" })}>New schedule</a>`} />
     <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Schedules" rows=${list.items} idOf=${(one) => one.name} columns=${COLUMNS} more=${list.more} isDone=${list.isDone}
-      href=${(one) => to(["schedules", one.name])} empty="There are no schedules. The settings may have some, too." />`}`;
+      href=${(one) => to(["schedules", one.name])} empty="No schedules. They can be created here or in the settings." />`}`;
 }
 
 const when = (one) => one.cron ?? `every ${one.every}`;
@@ -46,7 +46,7 @@ export function Schedule({ name, query }) {
       <${Section} title="Facts"><${Facts} rows=${[
         ["Task type", html`<a href=${to(["tasks"], { task_type: one.task_type })}>${one.task_type}</a>`], ["User", one.user_id],
         ["Last run", one.last_run && html`${one.last_run.status && html`<${Status} status=${one.last_run.status} /> `}<${TaskLink} id=${one.last_run.task_id} /> <${Ago} time=${one.last_run.at} />`],
-        ["Missed runs", one.missed], ["While one runs", one.overlap.replaceAll("_", " ")], ["Jitter", one.jitter],
+        ["Missed runs", one.missed], ["If one is running", one.overlap.replaceAll("_", " ")], ["Jitter", one.jitter],
         ["Defined", one.is_from_settings ? "in the settings, and changed there alone" : "here, over HTTP or on the command line"],
       ]} /><//>
       <${Section} title="Next runs"><ol class="plain-list">${(one.next_runs ?? []).map((time) => html`<li key=${time}>${at(time)} <span class="quiet"><${Ago} time=${time} /></span></li>`)}</ol><//>
@@ -64,7 +64,7 @@ function Actions({ one, path, done }) {
 
 const askRun = (one, path) => ask({
   title: `Run ${one.name} now?`,
-  text: html`<p>One task of the type <b>${one.task_type}</b> is submitted at once, besides the runs that are due.</p>`,
+  text: html`<p>One task of the type <b>${one.task_type}</b> is submitted at once, in addition to the scheduled runs.</p>`,
   confirm: "Run now",
   fields: [REASON],
   run: async ({ reason }) => {
@@ -75,18 +75,18 @@ const askRun = (one, path) => ask({
 
 const askPause = (one, path) => ask({
   title: `${one.is_paused ? "Resume" : "Pause"} ${one.name}?`,
-  text: html`<p>${one.is_paused ? "It runs again at its next time." : "It does not run until somebody resumes it. What runs already goes on."}</p>`,
+  text: html`<p>${one.is_paused ? "It runs again at its next time." : "It does not run until somebody resumes it. A task that is already running continues."}</p>`,
   confirm: one.is_paused ? "Resume" : "Pause",
   fields: [REASON],
   run: async ({ reason }) => {
     await post(`${path}/${one.is_paused ? "resume" : "pause"}`, undefined, { headers: because(reason) });
-    say(one.is_paused ? "It runs again." : "Paused.");
+    say(one.is_paused ? "Resumed." : "Paused.");
   },
 });
 
 const askDelete = (one, path) => ask({
   title: `Delete ${one.name}?`,
-  text: html`<p>It runs no more and is gone with its rule and its parameters. The tasks that it has submitted stay.</p>`,
+  text: html`<p>The schedule, with its rule and parameters, is deleted and does not run again. Tasks that it has submitted are kept.</p>`,
   confirm: "Delete the schedule",
   danger: true,
   fields: [REASON],

@@ -13,14 +13,14 @@ import { TaskTable } from "../parts/task-table.js";
 const LOOK = 2000;
 
 export function Streams({ query }) {
-  return html`<${Head} title="Streams">Tasks of one key, one after the other or with their results in order.<//>
+  return html`<${Head} title="Streams">Tasks of one key that run one after another, or give their results in order.<//>
     <${Filters} label="Streams" query=${query} fields=${[
       { name: "key", label: "Key of a stream" }, ...(mayActForUsers() ? [{ name: "user_id", label: "User, if not you" }] : []),
       ...(isOperator() && !query.key ? [{ name: "is_halted", label: "State", options: [["true", "halted"], ["false", "not halted"]] }] : []),
     ]} />
     ${query.key ? html`<${Stream} key=${`${query.key} ${query.user_id}`} name=${query.key} user=${query.user_id} />`
       : isOperator() ? html`<${All} query=${query} />`
-      : html`<p class="empty">Give the key of a stream to see it. A task of a stream links to it, too.</p>`}`;
+      : html`<p class="empty">Give the key of a stream to see it. A task of a stream also has a link to it.</p>`}`;
 }
 
 function All({ query }) {
@@ -48,11 +48,11 @@ function Stream({ name, user }) {
   if (!stream) return html`<${Waiting} of=${loaded} />`;
   return html`
     ${stream.is_halted && html`<div class="note bad">
-      <b>The stream is halted.</b> The task whose turn it is failed, and ${plural(stream.waiting, "task waits", "tasks wait")} behind it.
-      Replay that task, or let the stream go on without it.
+      <b>The stream is halted.</b> The task whose turn it is failed, and ${plural(stream.waiting, "task waits", "tasks wait")} after it.
+      Replay that task, or continue the stream without it.
       <div class="actions">
-        <a class="button" href=${to(["dead-letters", stream.turn.task_id])}>To the failed task</a>
-        <${Action} danger hotkey="o" onPress=${async () => (await askGoOn(stream, path, owner)) && loaded.reload()}>Go on without it<//>
+        <a class="button" href=${to(["dead-letters", stream.turn.task_id])}>Show the failed task</a>
+        <${Action} danger hotkey="o" onPress=${async () => (await askGoOn(stream, path, owner)) && loaded.reload()}>Continue without it<//>
       </div></div>`}
     <${Section} title=${stream.key}><${Facts} rows=${[
       ["Mode", stream.mode.replaceAll("_", " ")],
@@ -72,12 +72,12 @@ const RESULTS = [
 ];
 
 const askGoOn = (stream, path, owner) => ask({
-  title: "Let the stream go on?",
-  text: html`<p>The task at position ${count(stream.turn.position)} stays failed and loses its turn. The ${plural(stream.waiting, "task")} behind it run without what it would have done.</p>`,
-  confirm: "Go on without it",
+  title: "Continue the stream?",
+  text: html`<p>The task at position ${count(stream.turn.position)} stays failed and loses its turn. The ${plural(stream.waiting, "task")} after it run without its work.</p>`,
+  confirm: "Continue without it",
   danger: true,
   run: async () => {
     await post(`${path}/go-on`, undefined, { query: owner });
-    say("The stream goes on.");
+    say("The stream continues.");
   },
 });

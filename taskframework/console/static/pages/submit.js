@@ -11,8 +11,8 @@ export function Submit({ query }) {
   const types = useTypes();
   const type = types.find(({ task_type: name }) => name === query.task_type) ?? types[0];
   return html`<${Head} title="Submit a task" />
-    ${!may("submitter") && html`<p class="note">Your key may look, and not submit. An administrator makes one that may.</p>`}
-    ${types.length === 0 && html`<p class="quiet">No worker has told of a task type yet.</p>`}
+    ${!may("submitter") && html`<p class="note">Your key can read, but not submit. Ask an administrator for one that can.</p>`}
+    ${types.length === 0 && html`<p class="quiet">No worker has declared a task type yet.</p>`}
     ${type && html`<label class="field"><span>Task type</span>
       <select data-search value=${type.task_type} onChange=${(event) => refine({ task_type: event.target.value })}>
         ${types.map(({ task_type: name }) => html`<option key=${name} value=${name} selected=${name === type.task_type}>${name}</option>`)}

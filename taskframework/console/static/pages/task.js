@@ -62,7 +62,7 @@ function Actions({ task, done }) {
 
 const askRetry = (task) => (task.status === "RETRYING" ? ask({
   title: "Try again now?",
-  text: html`<p>Its next attempt is due at once, and it has the attempts that are left: ${count(task.max_attempts - task.attempt)}.</p>`,
+  text: html`<p>Its next attempt is due at once. Attempts left: ${count(task.max_attempts - task.attempt)}.</p>`,
   confirm: "Try again now",
   run: async () => {
     await post(`tasks/${part(task.task_id)}/retry`);
@@ -82,8 +82,8 @@ const askRetry = (task) => (task.status === "RETRYING" ? ask({
 const askCancel = (task) => ask({
   title: "Cancel this task?",
   text: html`<p>${task.status === "RUNNING"
-    ? "It runs: it is asked to stop, and may still complete."
-    : `${task.attempt > 0 ? "No attempt of it runs now: it" : "It has not begun and"} ends as cancelled at once.`}
+    ? "It is running: it is asked to stop, and may still complete."
+    : `${task.attempt > 0 ? "No attempt is running, so it" : "It has not started, so it"} ends as cancelled at once.`}
     ${task.subtasks ? " All its sub-tasks are cancelled with it." : ""}</p>`,
   confirm: "Cancel the task",
   danger: true,
@@ -120,6 +120,6 @@ function TaskFacts({ task }) {
     ["Not before", Date.parse(task.not_before) > Date.now() && at(task.not_before)],
     ["Deadline", task.deadline && at(task.deadline)],
     ["Finished", task.finished_at && html`${at(task.finished_at)}, ${words(task.status)}`],
-    ["Took in all", took && lasting(took)],
+    ["Total time", took && lasting(took)],
   ]} />`;
 }

@@ -26,7 +26,7 @@ export function Tasks({ query }) {
   return html`
     <${Head} title="Tasks" actions=${html`<${BulkActions} filter=${filter} />`} />
     <${Filters} label="Tasks" query=${query} fields=${fieldsOf(types)} />
-    ${fresh.isNew && html`<p class="fresh"><button type="button" data-hotkey="." onClick=${fresh.show}>Show what is new</button></p>`}
+    ${fresh.isNew && html`<p class="fresh"><button type="button" data-hotkey="." onClick=${fresh.show}>Show new tasks</button></p>`}
     <${Waiting} of=${list} />
     ${list.items && html`<${TaskTable} items=${list.items.map(fresh.newest)} list=${list} />`}`;
 }

@@ -15,7 +15,7 @@ export function Workers() {
   return html`<${Head} title="Workers" />
     <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Workers" rows=${list.items} idOf=${(one) => one.worker_id} columns=${COLUMNS} more=${list.more} isDone=${list.isDone}
-      href=${(one) => to(["workers", one.worker_id])} empty="No worker is there: nothing is executed. Start one: taskframework worker." />`}`;
+      href=${(one) => to(["workers", one.worker_id])} empty="No workers, so no tasks are executed. To start one: taskframework worker." />`}`;
 }
 
 const Health = ({ one }) => html`<span class="status ${one.is_lost ? "bad" : "good"}">${one.is_lost ? "lost" : "there"}</span>`;
@@ -43,8 +43,8 @@ export function Worker({ name }) {
       ["State", html`<${Health} one=${one} />`], ["Process", one.pid], ["Version", one.release], ["Load", html`<${Load} one=${one} />`],
       ["Since", at(one.started_at)], ["Seen", html`<${Ago} time=${one.seen_at} />`], ["Executes", one.task_types.join(", ")],
     ]} /><//>`}
-    <${Section} title="What it runs now">
+    <${Section} title="Running tasks">
       <${Waiting} of=${runs} />
-      ${runs.items && html`<${TaskTable} items=${runs.items} list=${runs} label="What it runs now" empty="It runs nothing." />`}
+      ${runs.items && html`<${TaskTable} items=${runs.items} list=${runs} label="Running tasks" empty="No running tasks." />`}
     <//>`;
 }

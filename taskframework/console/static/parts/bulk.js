@@ -10,7 +10,7 @@ import { REASON, REOPEN } from "./field.js";
 
 const LOOK = 300;
 const LOOKS = 8;
-const RATE = { name: "rate", label: "At the most so many a second", type: "number", min: "0.001", max: "1000", step: "any", hint: "Empty: as fast as it goes" };
+const RATE = { name: "rate", label: "At most per second", type: "number", min: "0.001", max: "1000", step: "any", hint: "Empty: as fast as possible" };
 
 // What the API can choose tasks by in bulk, by the name that the list has for it.
 const NAMES = {
@@ -30,8 +30,8 @@ export function BulkActions({ filter }) {
 }
 
 const SAID = {
-  retry: ["Retry", "Those of them that failed are queued again with all their attempts, and run again from the beginning. Those that are to be tried again later are tried now."],
-  cancel: ["Cancel", "Those of them that wait end as cancelled at once. Those that run are asked to stop."],
+  retry: ["Retry", "Failed tasks are queued again with all their attempts, and run from the beginning. Tasks that wait for a retry are tried now."],
+  cancel: ["Cancel", "Waiting tasks end as cancelled at once. Running tasks are asked to stop."],
 };
 
 async function inBulk(verb, filter) {

@@ -20,7 +20,7 @@ export function Editor({ id = "parameters", label = "Parameters", value, tell, e
     <textarea id=${id} rows=${Math.min(16, Math.max(4, text.split("\n").length + 1))} spellcheck=${false}
       aria-invalid=${said.length > 0} aria-describedby="${id}-said" value=${text} onInput=${change}></textarea>
     <div id="${id}-said" class="said" aria-live="polite">${said.map((line) => html`<p key=${line}>${line}</p>`)}</div>
-    ${schema && html`<details><summary>What is accepted</summary><pre class="json">${asJson(schema)}</pre></details>`}
+    ${schema && html`<details><summary>Accepted parameters</summary><pre class="json">${asJson(schema)}</pre></details>`}
   </div>`;
 }
 
@@ -28,7 +28,7 @@ function meant(text) {
   try {
     return [parse(text, { isExact: true }), ""];
   } catch (error) {
-    return [undefined, `This is no JSON: ${error.message}`];
+    return [undefined, `This is not JSON: ${error.message}`];
   }
 }
 

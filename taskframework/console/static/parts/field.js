@@ -12,7 +12,7 @@ export function Field({ name, label, value = "", type = "text", options, isRequi
   </label>`;
 }
 
-export const REASON = { name: "reason", label: "Reason", hint: "Kept with who did it", maxlength: 500 };
+export const REASON = { name: "reason", label: "Reason", hint: "Kept in the audit log", maxlength: 500 };
 
 // A sub-task whose parent is over is refused unless the parent is to wait again.
-export const REOPEN = { name: "reopen", label: "A parent that is over waits for its sub-task again, and ends again", type: "checkbox" };
+export const REOPEN = { name: "reopen", label: "A parent that has ended waits for its sub-task again, and ends again", type: "checkbox" };

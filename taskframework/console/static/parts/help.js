@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { PLACES, hotkeysHere } from "../lib/keyboard.js";
 
 const EVERYWHERE = [
-  ["/", "to the search"], ["j", "next row"], ["k", "row before"], ["Enter", "open the row"], ["Esc", "leave a field or a question"],
+  ["/", "to the search"], ["j", "next row"], ["k", "previous row"], ["Enter", "open the row"], ["Esc", "leave a field or close a dialog"],
   ["?", "this help"],
 ];
 
@@ -16,7 +16,7 @@ export function Help({ onClose }) {
     <div class="columns">
       <${Keys} title="Everywhere" keys=${EVERYWHERE} />
       ${here.length > 0 && html`<${Keys} title="On this page" keys=${here} />`}
-      <${Keys} title="To a page" keys=${Object.entries(PLACES).map(([key, [place]]) => [`g ${key}`, place.replaceAll("-", " ")])} />
+      <${Keys} title="Go to a page" keys=${Object.entries(PLACES).map(([key, [place]]) => [`g ${key}`, place.replaceAll("-", " ")])} />
     </div>
     <div class="actions"><button type="button" class="main" autofocus onClick=${() => dialog.current.close()}>Close</button></div>
   </dialog>`;

@@ -13,9 +13,9 @@ export function Repair({ letter }) {
   const types = useTypes();
   const [name, setName] = useState("");
   const type = types.find((one) => one.task_type === name);
-  return html`<${Section} title="Make a task of it">
+  return html`<${Section} title="Make a task from it">
     <label class="field"><span>Task type</span><select value=${name} onChange=${(event) => setName(event.target.value)}>
-      <option value="">choose what it was meant to be</option>
+      <option value="">choose a task type</option>
       ${types.map((one) => html`<option key=${one.task_type} value=${one.task_type}>${one.task_type}</option>`)}
     </select></label>
     ${type && html`<${RepairForm} key=${name} letter=${letter} type=${type} />`}
@@ -30,7 +30,7 @@ function RepairForm({ letter, type }) {
     try {
       const { data } = await post(`admin/dead-letters/${part(letter.id)}/repair`, { task_type: type.task_type, parameters, dry_run: isDry });
       if (isDry) return setSaid({ isFine: true });
-      say("It is a task now.");
+      say("It is now a task.");
       return go(["tasks", data.task_id]);
     } catch (problem) {
       return setSaid({ problem });
@@ -39,7 +39,7 @@ function RepairForm({ letter, type }) {
   return html`<div class="stack">
     <${Editor} value=${first} tell=${setParameters} errors=${said.problem?.errors} schema=${type.parameters_schema} />
     <${Problem} problem=${said.problem} isBrief />
-    ${said.isFine && html`<p class="note good" role="status"><b>It would be accepted.</b> Nothing was changed yet.</p>`}
+    ${said.isFine && html`<p class="note good" role="status"><b>It would be accepted.</b> Nothing has been changed yet.</p>`}
     <div class="actions">
       <${Action} role="operator" hotkey="d" disabled=${parameters === undefined} onPress=${() => send(true)}>Dry run<//>
       <${Action} role="operator" class="main" hotkey="r" disabled=${parameters === undefined} onPress=${() => send(false)}>Submit it<//>

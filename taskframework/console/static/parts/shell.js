@@ -73,7 +73,7 @@ function Away() {
   const what = useStore(away);
   useEffect(() => what && untilBack(), [what === null]);
   return what && html`<p class="note bad" role="alert">
-    <b>${what.title}</b> What is shown is as it was; the page goes on by itself as soon as that is over.
+    <b>${what.title}</b> The page shows the last known state and updates itself when this problem is over.
   </p>`;
 }
 

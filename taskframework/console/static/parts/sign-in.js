@@ -3,7 +3,7 @@ import { session, signIn } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 
 export function SignIn() {
-  const [said, setSaid] = useState(session.get().key ? "The key does not count any more." : "");
+  const [said, setSaid] = useState(session.get().key ? "The key is no longer valid." : "");
   useEffect(() => {
     document.title = "Sign in · taskframework";
   }, []);
@@ -11,7 +11,7 @@ export function SignIn() {
     event.preventDefault();
     const key = new FormData(event.target).get("key").trim();
     try {
-      if ((await signIn(key)) === null) setSaid("This key does not count: it is mistyped, has expired or was revoked.");
+      if ((await signIn(key)) === null) setSaid("This key is not valid: it is mistyped, has expired or was revoked.");
       else location.reload(); // so that nothing is left of whoever was here before
     } catch (problem) {
       setSaid(problem.message);

@@ -6,7 +6,7 @@ import { isFinal } from "../lib/status.js";
 import { Ago, Progress, Status } from "./basics.js";
 import { Table } from "./table.js";
 
-export function TaskTable({ items, list = {}, label = "Tasks", empty = "No task is like this." }) {
+export function TaskTable({ items, list = {}, label = "Tasks", empty = "No tasks match." }) {
   return html`<${Table} label=${label} rows=${items} idOf=${(task) => task.task_id} empty=${empty}
     more=${list.more} isDone=${list.isDone ?? true} href=${(task) => to(["tasks", task.task_id])} columns=${COLUMNS} />`;
 }
@@ -14,7 +14,7 @@ export function TaskTable({ items, list = {}, label = "Tasks", empty = "No task 
 const COLUMNS = [
   { name: "Task", cell: (task) => html`<b>${task.task_type}</b><small title=${task.task_id}>${shortId(task.task_id)}</small>` },
   { name: "Status", size: "m", cell: (task) => html`<${Status} status=${task.status} />` },
-  { name: "What it says", wide: true, cell: (task) => html`<${Said} task=${task} />` },
+  { name: "Message", wide: true, cell: (task) => html`<${Said} task=${task} />` },
   { name: "Attempt", wide: true, number: true, size: "s", cell: (task) => `${task.attempt} of ${task.max_attempts}` },
   { name: "User", wide: true, size: "m", cell: (task) => html`<span class="clip">${task.user_id}</span>` },
   { name: "Created", number: true, size: "m", cell: (task) => html`<${Ago} time=${task.created_at} />` },
