@@ -27,7 +27,7 @@ _IDLE = "\0idle"
 class ActorsStoppedError(TaskframeworkError):
     """The actors were stopped and take no more events."""
 
-    hint = "Stop what sends events before the actors."
+    hint = "Stop the senders of events before the actors."
 
 
 class KeyedActors(Generic[Key, Event]):
@@ -60,7 +60,7 @@ class KeyedActors(Generic[Key, Event]):
             ValueError: for a mailbox without room, or a time that is not above zero.
         """
         if mailbox < 1:
-            raise ValueError(f"mailbox must be 1 or more, not {mailbox}: no event could ever be told")
+            raise ValueError(f"mailbox must be 1 or more, not {mailbox}: no event could ever be delivered")
         if in_seconds(idle_after) <= 0:
             raise ValueError(f"idle_after must be a time above zero, not {idle_after!r}")
         self._make = make
@@ -179,4 +179,4 @@ class _Running(Generic[Key, Event]):
         except BaseException as error:
             if not is_failure(error):
                 raise
-            logger.exception("the actor of %r failed and goes on", self._key)
+            logger.exception("the actor of %r failed and continues", self._key)

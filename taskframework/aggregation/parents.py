@@ -194,7 +194,7 @@ class SubtaskReporter:
                     self._clock.monotonic(), sum(by_status.values()), done, parent.subtasks.report_serial
                 )
                 return
-        raise StoreError(f"The sub-tasks of task {parent_id} are counted by too many processes at once.")
+        raise StoreError(f"The sub-tasks of task {parent_id} are being counted by too many processes at once.")
 
 
 def _seconds_of_pause(reported: _Reported) -> float:

@@ -195,7 +195,7 @@ class EmbeddedBroker:
         if (queue := self._queues.get(name)) is not None and queue.is_declared:
             queue.put(message)
         else:
-            logger.warning("a delayed message is lost: there is no queue %s", name)
+            logger.warning("a delayed message was lost: there is no queue %s", name)
 
 
 class _Consumption:

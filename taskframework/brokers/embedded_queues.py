@@ -115,7 +115,7 @@ class Queue:
     def settle(self, delivery: EmbeddedDelivery) -> bool:
         """End a delivery; False if it was void already, in which case its message is delivered again."""
         if delivery not in self.unacked:
-            logger.info("a delivery of %s is not in hand any more; it comes again", self.name)
+            logger.info("a delivery of %s was lost here; it will be delivered again", self.name)
             return False
         self.unacked.remove(delivery)
         delivery.consumer.in_hand -= 1
@@ -157,4 +157,4 @@ class Queue:
         self.ready.popleft()
         if not self._overflowed:
             self._overflowed = True
-            logger.warning("%s keeps %d messages that nobody takes; from now on the oldest are lost", self.name, limit)
+            logger.warning("%s holds %d messages that nobody consumes; from now on the oldest are dropped", self.name, limit)

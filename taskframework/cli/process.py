@@ -222,7 +222,7 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
             if main.done():
                 raise
             place = traceback.extract_tb(error.__traceback__)[-1]
-            text = "%s in task code stopped the event loop, at %s:%s in %s; it continues"
+            text = "the event loop was stopped by %s in task code, at %s:%s in %s; it continues"
             logger.error(text, type(error).__name__, place.filename, place.lineno, place.name)
 
 

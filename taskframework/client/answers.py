@@ -150,8 +150,8 @@ def read(kind: type[Kind], content: Any) -> Kind:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the answer"
         raise ApiError(
-            f"This is no {kind.__name__}: {place}: {first['msg']}.",
-            hint="Is the address that of an API, and of a release this client knows?",
+            f"This is not a {kind.__name__}: {place}: {first['msg']}.",
+            hint="Check that the address is that of an API, of a release that this client knows.",
         ) from None
 
 

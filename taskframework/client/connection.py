@@ -33,8 +33,8 @@ _UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 #: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
 _TLS = {
-    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed its certificate in the environment, as SSL_CERT_FILE.",
-    "WRONG_VERSION_NUMBER": "It speaks no TLS: write http:// in its address.",
+    "CERTIFICATE_VERIFY_FAILED": "Set SSL_CERT_FILE in the environment to the certificate of the authority that signed its certificate.",
+    "WRONG_VERSION_NUMBER": "The server does not use TLS: write http:// in its address.",
     "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
 }
 #: What of it the next attempt would say, too.
@@ -117,7 +117,7 @@ def address_of(url: str) -> str:
     except httpx.InvalidURL:
         pass
     raise ConfigurationError(
-        f"{redacted(url)!r} is no address of an API.", hint="Give one such as http://localhost:8000."
+        f"{redacted(url)!r} is not the address of an API.", hint="Give an address such as http://localhost:8000."
     )
 
 
@@ -181,7 +181,7 @@ class ApiConnection:
         except ValueError:
             raise ApiError(
                 f"{redacted(str(response.request.url))} answered with something that is not JSON.",
-                hint="Is there another program at this address?",
+                hint="Another program may be running at this address.",
                 status=response.status_code,
             ) from None
 

@@ -99,7 +99,7 @@ async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
         for line in lines:
             yield line
     if rest:
-        raise httpx.RemoteProtocolError("the last line has no end")
+        raise httpx.RemoteProtocolError("the last line is incomplete")
 
 
 def _json(line: bytes) -> Any:
@@ -107,5 +107,5 @@ def _json(line: bytes) -> Any:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
         raise ApiError(
-            "The answer has a line that is not JSON.", hint="Is there another program at this address?"
+            "The answer contains a line that is not JSON.", hint="Another program may be running at this address."
         ) from None

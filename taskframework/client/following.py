@@ -94,8 +94,8 @@ class Following(ABC, Generic[ValueT]):
         except httpx.ReadTimeout:
             if was_silent:  # the interface sends something at once, so a proxy keeps it back
                 raise ApiError(
-                    f"{redacted(self._api.url)} told nothing for {silence:g} seconds.",
-                    hint="A proxy in between seems to hold server-sent events back; wait() does without them.",
+                    f"{redacted(self._api.url)} sent nothing for {silence:g} seconds.",
+                    hint="A proxy in between seems to hold back server-sent events; wait() works without them.",
                 ) from None
         except httpx.TransportError:
             return  # it broke; the next one goes on where this one was

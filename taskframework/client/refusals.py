@@ -79,7 +79,7 @@ def refusal(response: httpx.Response, about: Mapping[str, Any]) -> Taskframework
     return kind(
         f"{redacted(str(response.request.url))} answered {response.status_code} {response.reason_phrase}, "
         "without a reason.",
-        hint="Is there a proxy in between, or another program at this address?",
+        hint="There may be a proxy in between, or another program at this address.",
         status=response.status_code,
     )
 

@@ -150,7 +150,7 @@ def done(work: Coroutine[Any, Any, Value]) -> Value:
     except StopIteration as end:
         value: Value = end.value
         return value
-    raise AssertionError("work that was told so waits again")
+    raise AssertionError("work that was refused this way waits again")
 
 
 def each(values: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:

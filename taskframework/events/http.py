@@ -71,8 +71,8 @@ def authorization(api_key: str | None) -> dict[str, str]:
     """
     key = (api_key or "").strip()
     if not (key.isascii() and key.isprintable()):
-        hint = "Copy it once more, or make another one: taskframework keys create."
-        raise ConfigurationError("The API key has a character that no key has.", hint=hint)
+        hint = "Copy it again, or create a new one: taskframework keys create."
+        raise ConfigurationError("The API key contains a character that is not allowed in keys.", hint=hint)
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
@@ -115,10 +115,10 @@ class HttpEvents:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             await self.close()
             reason = (str(error).splitlines() or [type(error).__name__])[0].replace(self.url, redacted(self.url))
-            hint = "Start `taskframework dev --app …` or `taskframework api --app …` there, or name its address."
+            hint = "Start `taskframework dev --app …` or `taskframework api --app …` there, or give its address."
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
-                reason = "the API key does not count" if self._headers else "it needs an API key"
-                hint = "Give one that is allowed to read: --key KEY or TASKFRAMEWORK_KEY, in a program api_key=…."
+                reason = "the API key is not valid" if self._headers else "it needs an API key"
+                hint = "Give a key that is allowed to read: --key KEY or TASKFRAMEWORK_KEY, in a program api_key=…."
             raise EventsUnavailableError(
                 f"No events at {redacted(self.url)}: {reason}.",
                 hint=hint,
@@ -182,5 +182,5 @@ async def _hand_over(message: ExternalMessage, on_message: OnExternalMessage) ->
         except NobodyListensError:
             await asyncio.sleep(_PAUSE)
         except Exception:
-            logger.warning("an event could not be handled and is tried again", exc_info=True)
+            logger.warning("an event could not be handled and is retried", exc_info=True)
             await asyncio.sleep(_PAUSE)

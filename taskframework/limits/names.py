@@ -90,7 +90,7 @@ def _check_key(registration: Registration, limit: str, key: str | None) -> None:
         raise RegistrationError(
             f"The {limit} of task type {registration.task_type!r} has the key {key!r}, which is no field of its "
             "parameters.",
-            hint=f"{_nearest(key, sorted(fields))} Name a field as it is submitted.",
+            hint=f"{_nearest(key, sorted(fields))} Use the name of a submitted field.",
         )
 
 

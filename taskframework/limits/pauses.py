@@ -37,7 +37,7 @@ class Pauses:
         for task_type in begun:
             logger.info("task type %s is paused by %s", task_type, paused[task_type].by)
         for task_type in over:
-            logger.info("task type %s goes on", task_type)
+            logger.info("task type %s is resumed", task_type)
         if begun or over:
             for tell in self.on_change:
                 tell()

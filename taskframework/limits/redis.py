@@ -27,9 +27,9 @@ T = TypeVar("T")
 _TLS = {
     "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in "
     "rate_limiter.redis_ca_file.",
-    "WRONG_VERSION_NUMBER": "The server speaks no TLS at this port: write redis:// in rate_limiter.redis_url.",
+    "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write redis:// in rate_limiter.redis_url.",
     "reset by peer": "Check that it runs and that rate_limiter.redis_url is right; a port for TLS needs rediss://, and "
-    "rate_limiter.redis_certificate if the server wants a certificate of who comes.",
+    "rate_limiter.redis_certificate if the server requires a client certificate.",
 }
 #: PEM files for TLS: the authority, the own certificate, its key.
 Files = tuple[Path | None, Path | None, Path | None]

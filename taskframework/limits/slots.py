@@ -84,7 +84,7 @@ class SlotKeeper:
         running = await self._store.claims_of({holder.task_id for _, holder in late}) if late else {}
         for limit, holder in late:
             if running.get(holder.task_id) != holder.claim_id:
-                logger.info("a slot of %s is taken from task %s, which does not run with it", limit, holder.task_id)
+                logger.info("a slot of %s is taken back from task %s, which does not run", limit, holder.task_id)
                 await self.give_back(limit, holder.claim_id, holder.until)
         return False
 

@@ -68,7 +68,7 @@ async def _name(records: Records, task: Task, unique: Unique, kept: timedelta) -
         [written] = await records.write_records([record_of(task, unique, record, kept)])
         if written is not None:
             return newest
-    raise StoreUnavailableError(f"The key {unique.key!r} is written by too many at once.")
+    raise StoreUnavailableError(f"The key {unique.key!r} is being changed by too many submissions at once.")
 
 
 async def _read(records: Records, user_id: str, key: str) -> Record | None:

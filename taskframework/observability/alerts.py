@@ -50,7 +50,7 @@ ALERTS = (
         "max(tasks_undriven) > 0",
         "5m",
         "critical",
-        'Live tasks that nothing would move on: {{ $value | printf "%.0f" }}',
+        'Unfinished tasks that nothing will ever continue: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkNoWorker",
@@ -58,7 +58,7 @@ ALERTS = (
         " and on (task_type) max by (task_type) (tasks_workers) == 0",
         "2m",
         "critical",
-        'No worker runs {{ $labels.task_type }}; messages that wait: {{ $value | printf "%.0f" }}',
+        'No running worker handles {{ $labels.task_type }}; waiting messages: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkWorkerLost",
@@ -72,7 +72,7 @@ ALERTS = (
         "max(tasks_halted_streams) > 0",
         "5m",
         "warning",
-        'Streams that wait for somebody, since a task of theirs failed: {{ $value | printf "%.0f" }}',
+        'Streams that have halted because one of their tasks failed: {{ $value | printf "%.0f" }}',
     ),
     Alert(
         "TaskframeworkWorkerRestarts",
@@ -93,7 +93,7 @@ ALERTS = (
         "tasks_store_available == 0",
         "30s",
         "critical",
-        "{{ $labels.instance }} does not reach its store",
+        "{{ $labels.instance }} cannot reach its store",
     ),
     Alert(
         "TaskframeworkDeadLetters",
@@ -122,7 +122,7 @@ ALERTS = (
         "max(tasks_events_lag_seconds) > 60",
         "5m",
         "warning",
-        "External events wait for {{ $value | humanizeDuration }} to be published",
+        "External events have been waiting {{ $value | humanizeDuration }} to be published",
     ),
     Alert(
         "TaskframeworkRepairFails",
@@ -152,7 +152,7 @@ ALERTS = (
         "absent(tasks_store_available)",
         "5m",
         "critical",
-        "Prometheus gets no metrics of any process",
+        "Prometheus gets no metrics from any process",
     ),
 )
 

@@ -80,7 +80,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Submitted, by type", (_rate("tasks_submitted_total", "task_type"),), "ops"),
             Panel(
-                "Attempts, by what they ended as",
+                "Attempts, by outcome",
                 (_rate("tasks_execution_seconds_count", "task_type", "status"),),
                 "ops",
             ),
@@ -105,10 +105,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Time of an attempt", _quantiles("tasks_execution_seconds"), "s"),
             Panel("First result of a batch", _quantiles("batch_first_response_seconds"), "s"),
             Panel(
-                "Running, and taking work in",
+                "Running, and consuming",
                 (
                     ("sum by (instance) (tasks_in_flight)", "{{instance}}"),
-                    ("sum(tasks_consuming)", "processes that take in"),
+                    ("sum(tasks_consuming)", "consuming processes"),
                 ),
             ),
         ),

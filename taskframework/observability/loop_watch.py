@@ -182,7 +182,7 @@ def _tell(blockage: Blockage) -> None:
 
 
 def _tell_end(blockage: Blockage) -> None:
-    logger.info("the event loop goes on after %.1f s", blockage.seconds, extra=_fields(blockage))
+    logger.info("the event loop continues after %.1f s", blockage.seconds, extra=_fields(blockage))
 
 
 def _fields(blockage: Blockage) -> dict[str, Any]:

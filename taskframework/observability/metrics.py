@@ -116,7 +116,7 @@ class Metrics:
         self.submitted = counter("tasks_submitted", "Tasks accepted", ["task_type"])
         self.execution = histogram(
             "tasks_execution_seconds",
-            "Time from claim to settlement of an attempt, by what it ended as",
+            "Time from claim to settlement of an attempt, by outcome",
             ["task_type", "status"],
         )
         self.queue_wait = histogram(
@@ -124,21 +124,21 @@ class Metrics:
         )
         self.first_responses = histogram(
             "batch_first_response_seconds",
-            "Time from the moment a batch could begin to the first task of it that succeeded",
+            "Time from the moment a batch could start to its first task that succeeded",
             ["task_type"],
         )
-        self.retries = counter("tasks_retries", "Attempts that will be repeated", ["task_type"])
+        self.retries = counter("tasks_retries", "Failed attempts that will be retried", ["task_type"])
         self.dead = counter("tasks_dlq_entered", "Tasks that became dead letters", ["task_type"])
         self.published = counter("tasks_events_published", "External events confirmed by the broker", ["event_type"])
         self.processed = counter(
             "tasks_events_processed", "Internal events handled, by listener", ["listener", "event_type"]
         )
         self.failed_listeners = counter(
-            "tasks_events_failed", "Internal events a listener failed on", ["listener", "event_type"]
+            "tasks_events_failed", "Internal events that a listener failed to handle", ["listener", "event_type"]
         )
         self.state_updates = counter("tasks_state_db_updates", "Status changes written, by kind", ["operation"])
         self.stale_writes = counter("tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"])
-        self.repairs_failed = counter("tasks_repairs_failed", "Looks of a repair that failed; it goes on", ["repair"])
+        self.repairs_failed = counter("tasks_repairs_failed", "Failed runs of a repair; the repair continues", ["repair"])
         self.loop_blocked = counter(
             "tasks_loop_blocked",
             "Times something kept the event loop from running; task_type is empty if it was not a task's code",
@@ -152,20 +152,20 @@ class Metrics:
         self.slots_held = gauge(
             "tasks_concurrency_slots_held", "Slots of a concurrency limit that this process holds", ["task_type"]
         )
-        self.undriven = gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0")
-        self.halted_streams = gauge("tasks_halted_streams", "Streams that wait for somebody, since a task failed")
+        self.undriven = gauge("tasks_undriven", "Unfinished tasks that nothing will ever continue; must be 0")
+        self.halted_streams = gauge("tasks_halted_streams", "Streams that have halted because a task failed")
         self.by_status = gauge("tasks_by_status", "Tasks in the store", ["status"])
         self.paused = gauge("tasks_paused", "1 for a task type that is paused", ["task_type"])
         self.queue_depth = gauge("tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"])
-        self.workers = gauge("tasks_workers", "Workers that told of themselves lately", ["task_type"])
-        self.workers_lost = gauge("tasks_workers_lost", "Workers that should have told of themselves long ago")
-        self.broker_connected = gauge("tasks_broker_connected", "Whether this process has its broker (0 or 1)")
-        self.store_available = gauge("tasks_store_available", "Whether this process has its store (0 or 1)")
-        self.events_lag = gauge("tasks_events_lag_seconds", "How late the relay is with the events that nobody heard")
+        self.workers = gauge("tasks_workers", "Workers that sent a sign of life recently", ["task_type"])
+        self.workers_lost = gauge("tasks_workers_lost", "Workers whose sign of life is overdue")
+        self.broker_connected = gauge("tasks_broker_connected", "Whether this process is connected to its broker (0 or 1)")
+        self.store_available = gauge("tasks_store_available", "Whether this process can reach its store (0 or 1)")
+        self.events_lag = gauge("tasks_events_lag_seconds", "How late the relay is with unpublished events")
         self.responses = counter("tasks_http_responses", "Answers of the HTTP interface", ["status"])
         self.in_flight = gauge("tasks_in_flight", "Attempts running in this process")
-        self.consuming = gauge("tasks_consuming", "Whether this process takes in messages (0 or 1)")
-        self.loop_lag = gauge("tasks_loop_lag_seconds", "How late the event loop was at its last look")
+        self.consuming = gauge("tasks_consuming", "Whether this process consumes messages (0 or 1)")
+        self.loop_lag = gauge("tasks_loop_lag_seconds", "How late the event loop was at the last check")
 
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""

@@ -59,9 +59,9 @@ def _text(task: Task, end: HistoryEntry, error: TaskError | None) -> str:
     if (seconds := _seconds(task, end)) is not None:
         text += f" in attempt {end.attempt} of {task.max_attempts} after {seconds:.3f} s"
     if end.type == "retrying":
-        text += f" and is tried again in {max(0.0, (task.not_before - end.at).total_seconds()):.3f} s"
+        text += f" and is retried in {max(0.0, (task.not_before - end.at).total_seconds()):.3f} s"
     elif end.type == "failed":
-        text += " and is not tried again"
+        text += " and is not retried"
     return text if error is None else f"{text}: {_said(error)}"
 
 

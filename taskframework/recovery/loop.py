@@ -112,9 +112,9 @@ class RepairLoop:
         except asyncio.CancelledError as error:
             if not is_failure(error):
                 raise
-            logger.exception("%s heard a cancellation that was not meant for it, and goes on", self.name)
+            logger.exception("%s got a cancellation that was not meant for it, and continues", self.name)
         except Exception:
-            logger.exception("%s failed and goes on", self.name)
+            logger.exception("%s failed and continues", self.name)
         self._on_failure(self.name)
         return False
 

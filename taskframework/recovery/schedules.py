@@ -67,7 +67,7 @@ class ScheduleRepair:
             raise
         except Exception as error:  # the others are to run all the same
             is_unknown = not isinstance(error, TaskframeworkError)
-            logger.warning("%s cannot be run now: %s", record.id, error, exc_info=is_unknown)
+            logger.warning("%s cannot run now: %s", record.id, error, exc_info=is_unknown)
             return False
 
     async def _run_due(self, record: Record) -> bool:
@@ -95,7 +95,7 @@ class ScheduleRepair:
     async def _submitted(self, schedule: Schedule, times: Sequence[datetime]) -> Schedule:
         """The schedule after its runs for these times, or after they were left out."""
         if not await self._may_run(schedule):
-            logger.info("schedule %s leaves a run out: the task of the last one is not over", schedule.name)
+            logger.info("schedule %s skips a run: the task of the previous run has not ended", schedule.name)
             return schedule
         requests = [run_request(schedule, run_key(schedule.name, at)) for at in times]
         for at, outcome in zip(times, await self._submission.submit_many(requests), strict=True):

@@ -50,7 +50,7 @@ class StreamGaps:
             if written is not None:
                 await failpoint.reached("stream.after_gap")
                 return state
-        raise StoreUnavailableError(f"The stream {stream.key!r} is written by too many at once.")
+        raise StoreUnavailableError(f"The stream {stream.key!r} is being changed by too many processes at once.")
 
     async def moved(self, stream: StreamKey, stored: Sequence[Inserted | Exception]) -> Sequence[Inserted | Exception]:
         """The tasks that were just stored; those that came too late for their positions are moved to later ones."""

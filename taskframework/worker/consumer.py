@@ -114,7 +114,7 @@ class TaskConsumer:
                 self._hand_over_all(self.deliveries.long_waiting())
                 await self.acknowledge_early()
             except Exception:
-                logger.exception("deliveries in hand could not be looked after; trying again")
+                logger.exception("deliveries in hand could not be handled; retrying")
             await self.deliveries.rest()
 
     async def acknowledge_early(self) -> None:

@@ -144,7 +144,7 @@ def _refused(what: str, frame: FrameType) -> None:
     attempt.was_refused = True
     code = frame.f_code
     logger.warning(
-        "task %s %s tried to %s, at %s:%d in %s; nothing happened. Task code may end only what it has started",
+        "task %s %s tried to %s, at %s:%d in %s; nothing happened. Task code may stop only what it has started",
         attempt.task_type,
         attempt.task_id,
         what,

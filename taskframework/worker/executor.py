@@ -129,7 +129,7 @@ class TaskExecutorService:
                 await asyncio.wait([run], timeout=STOP_PATIENCE)
                 return _timed_out(limit.seconds)
             if not run.done():
-                logger.warning("task %s does not react to being stopped", attempt.task.task_id)
+                logger.warning("task %s ignores the request to stop", attempt.task.task_id)
                 return _stopped(attempt)
         finally:
             cancel_own(run)
@@ -210,7 +210,7 @@ def _call_of(registration: Registration, task: Task) -> Call:
     call = Call.of(task)
     if call.stage not in registration.stages:
         raise MissingMethodError(
-            f"Task type {task.task_type!r} has no {call.method} any more, in which this task would go on."
+            f"Task type {task.task_type!r} no longer has the method {call.method}, with which this task would continue."
         )
     return call
 

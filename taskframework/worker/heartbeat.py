@@ -151,9 +151,9 @@ class Heartbeat:
             except asyncio.CancelledError as error:
                 if not is_failure(error):
                     raise
-                logger.error("the heartbeat heard a cancellation that was not meant for it, and goes on")
+                logger.error("the heartbeat got a cancellation that was not meant for it, and continues")
             except Exception:
-                logger.exception("the heartbeat failed and goes on")
+                logger.exception("the heartbeat failed and continues")
 
     async def _beat_and_pause(self) -> float:
         renewed = await self.beat()

@@ -154,7 +154,7 @@ class Intake:
         if self._breaker.is_open:
             return "paused: the store is away"
         if not self._free:
-            return "paused: every slot is held by a task that runs for long"
+            return "paused: long tasks hold all slots"
         return "not consuming"
 
     @property
@@ -186,7 +186,7 @@ class Intake:
             try:
                 await self._adjust()
             except Exception:
-                logger.exception("what this worker consumes could not be changed; trying again")
+                logger.exception("the consumers of this worker could not be changed; retrying")
             await self._pause()
         await self._stop_consuming(self._types)
 

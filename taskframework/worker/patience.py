@@ -148,7 +148,7 @@ class StoreBreaker:
         await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ask)
         self._closed_at = self._clock.monotonic()
         if self._is_told:
-            consequence = self._consequence("consuming goes on", "were")
+            consequence = self._consequence("consuming continues", "were")
             logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
         self.is_open = self.is_silent = False
         self._waiting_is_over.set()

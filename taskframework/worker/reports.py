@@ -137,7 +137,7 @@ class AttemptReports:
         if task is not None:
             return task.outcome_of(record.step)
         logger.warning(
-            "task %s: step %r is done and not recorded, the lease was lost; another attempt does it again",
+            "task %s: step %r is done but not recorded, because the lease was lost; another attempt repeats it",
             record.task_id,
             record.step,
         )

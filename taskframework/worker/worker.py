@@ -87,9 +87,9 @@ class Worker:
         await self._consumer.close()
         grace = self._grace.total_seconds()
         if grace and self.heartbeat.attempts:  # else a stop that takes so long looks as if it hung
-            logger.info("waiting up to %g s for what runs: %d", grace, len(self.heartbeat.attempts))
+            logger.info("waiting up to %g s for running tasks: %d", grace, len(self.heartbeat.attempts))
         if not await self._finished_within(grace):
-            logger.info("handing back what is unfinished: %d", len(self.heartbeat.attempts))
+            logger.info("handing back unfinished tasks: %d", len(self.heartbeat.attempts))
             self.heartbeat.release_all()
             if not await self._finished_within(_RELEASE_SECONDS):
                 self._consumer.abandon()

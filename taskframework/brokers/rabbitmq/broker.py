@@ -97,7 +97,7 @@ class RabbitBroker:
 
     async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
         if delay is not None and not self._plugin.is_used:
-            raise PublishRefusedError("This RabbitMQ holds no delayed messages.", hint="The store must hold the delay.")
+            raise PublishRefusedError("This RabbitMQ cannot hold delayed messages.", hint="The store must hold the delay.")
         try:
             await self._publisher.publish(task_publication(self._names, message, delay))
         except BrokerError as error:

@@ -129,7 +129,7 @@ class Connector:
         except ValueError:
             # Without the parser's message, which may quote a part of a password that was not encoded.
             raise ConfigurationError(
-                "broker.url cannot be read as an address.",
+                "broker.url is not a valid address.",
                 key="broker.url",
                 hint="Write amqp://user:password@host:5672/vhost; percent-encode special characters in the password.",
             ) from None

@@ -93,7 +93,7 @@ class TopologyKeeper:
                 await self._look_for_plugin()
                 problems = await self._declare(types)
             except BrokerUnavailableError as error:
-                logger.debug("repair put off: %s", error)
+                logger.debug("repair postponed: %s", error)
             else:
                 _log_repair(", ".join(types) or self._names.prefix, problems)
             if not self._broken:

@@ -162,7 +162,7 @@ class ConsumerChannel:
                         requeue = answer.verb == "put back"
                         await self._inner.basic_nack(last, multiple=is_multiple, requeue=requeue, wait=False)
         except BrokerError as error:
-            logger.debug("it comes again: %s", error)
+            logger.debug("it will be delivered again: %s", error)
             return False
         return True
 

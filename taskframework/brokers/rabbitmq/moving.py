@@ -153,7 +153,7 @@ class _QueueMove:
                 return True
             what = await _difference(self._connection, self._queue)
         raise BrokerError(
-            f"RabbitMQ: {self._queue.name} comes back as it was: {what}.",
+            f"RabbitMQ: {self._queue.name} is declared again as before: {what}.",
             hint="A process with other settings declares it. Give all processes the new settings, then do this again; "
             f"messages wait in {self._beside.name} meanwhile.",
         )

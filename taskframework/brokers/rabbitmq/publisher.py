@@ -92,7 +92,7 @@ def _refusal(error: ReturnedError | RefusedError, publication: Publication) -> P
     if isinstance(error, ReturnedError):
         hint = "`taskframework topology apply` declares what is missing."
         return PublishRefusedError(f"No queue takes messages of {where}.", hint=hint)
-    hint = "The queue may be full or without a leader; look at it in RabbitMQ."
+    hint = "The queue may be full or without a leader; check it in RabbitMQ."
     return PublishRefusedError(f"RabbitMQ refused a message of {where}.", hint=hint)
 
 
@@ -174,7 +174,7 @@ class Publisher:
         if channel.is_blocked:
             raise BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} takes no messages: memory or disk alarm.",
-                hint="Give it memory or disk; consuming goes on meanwhile.",
+                hint="Give it more memory or disk. Consuming continues meanwhile.",
             )
         return channel
 

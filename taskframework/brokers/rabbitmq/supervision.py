@@ -130,6 +130,6 @@ class Supervised(Generic[T]):
         self._problem = error.message if isinstance(error, BrokerError) else f"{self._what}: {error!r}"
         self._decided.set()
         if not isinstance(error, BrokerError):
-            logger.error("%s: failed, trying again", self._what, exc_info=error)
+            logger.error("%s: failed, retrying", self._what, exc_info=error)
         elif state.attempt_number % _LOG_EVERY == 1:
             logger.warning("%s: %s Trying again.", self._what, error)

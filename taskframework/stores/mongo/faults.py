@@ -41,9 +41,9 @@ class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
 
 #: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
 _TLS = {
-    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in store.ca_file.",
-    "SSL handshake failed": "If the server speaks no TLS, leave out tls=true in store.url, and store.ca_file.",
-    ": connection closed": "Check that it runs and that store.url is right; a server that wants TLS needs tls=true in "
+    "CERTIFICATE_VERIFY_FAILED": "Set store.ca_file to the certificate of the authority that signed the server's certificate.",
+    "SSL handshake failed": "If the server does not use TLS, remove tls=true in store.url, and store.ca_file.",
+    ": connection closed": "Check that it runs and that store.url is right; a server that requires TLS needs tls=true in "
     "store.url, or store.ca_file.",
 }
 

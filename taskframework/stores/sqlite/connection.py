@@ -142,7 +142,7 @@ def _prepare(path: Path, scripts: Sequence[str], syncs: bool, raw: sqlite3.Conne
     if mode != "wal":
         raise StoreMisconfiguredError(
             f"SQLite cannot keep a write-ahead log for {path} (journal mode {mode}).",
-            hint="Put the file on a local disk; network and shared file systems do not do.",
+            hint="Put the file on a local disk; network and shared file systems do not work.",
         )
     # FULL syncs the log with each commit, so that what was accepted survives a power cut; NORMAL survives only kill -9.
     # It costs 0.5 ms a commit on an SSD: one and a half times as much as the rest of a group of 100, and less than
@@ -189,16 +189,16 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
 _HINTS: dict[str, tuple[type[StoreError], str]] = {
     "SQLITE_BUSY": (
         StoreUnavailableError,
-        "Another process holds its write lock; find out which (for example with `fuser`) and end what hangs.",
+        "Another process holds its write lock; find it (for example with `fuser`) and stop it if it hangs.",
     ),
     "SQLITE_FULL": (StoreUnavailableError, "The disk is full; free some space."),
-    "SQLITE_IOERR": (StoreUnavailableError, "The disk refuses; look at the system's log."),
+    "SQLITE_IOERR": (StoreUnavailableError, "The disk reports an error; check the system's log."),
     "SQLITE_CANTOPEN": (
         StoreUnavailableError,
         "Check that its folder exists and that this user may write there; store.url names the file.",
     ),
     "SQLITE_READONLY": (StoreUnavailableError, "Give this user the right to write the file and its folder."),
-    "SQLITE_NOTADB": (StoreMisconfiguredError, "It is not a SQLite file; name another one in store.url."),
+    "SQLITE_NOTADB": (StoreMisconfiguredError, "It is not a SQLite file; set another file in store.url."),
     "SQLITE_CORRUPT": (
         StoreMisconfiguredError,
         "It is damaged; restore a backup, or save what `sqlite3 FILE .recover` still reads.",
