@@ -69,7 +69,7 @@ class TaskFramework(Extensible):
         self.settings = chosen.settings if isinstance(chosen, LoadedSettings) else chosen
         if not isinstance(self.settings, Settings):
             raise ConfigurationError(
-                f"A TaskFramework was given a {type(settings).__name__} for its settings.",
+                f"A TaskFramework was given a {type(settings).__name__} as its settings.",
                 hint="Give Settings(...), Settings.model_validate({...}), what load_settings() gives, or nothing.",
             )
         require_extras(self.settings)
@@ -333,7 +333,7 @@ class TaskFramework(Extensible):
 
     async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
         if self._services is not None:
-            raise ConfigurationError("This framework is running already.", hint="Make a second TaskFramework.")
+            raise ConfigurationError("This framework is already running.", hint="Create a second TaskFramework.")
         store = self._build_store()
         await store.open()
         stack.push_async_callback(store.close)

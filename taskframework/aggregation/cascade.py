@@ -69,7 +69,7 @@ class Cascade(ParentWork):
 
     async def _cancel(self, subtask: Task, parent: Task) -> None:
         if subtask.cancel is None:
-            reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent went on without it"
+            reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent continued without it"
             await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason))
 
     async def _move_time(self, parent: Task, delay: timedelta | None) -> Task | None:

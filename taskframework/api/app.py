@@ -42,9 +42,9 @@ from taskframework.errors import StoreOnlyError, StoreUnavailableError
 from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
-    "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
+    "Submit background tasks, follow them, and handle failed ones. Accepted means stored: a task that was answered "
     "with 202 is executed at least once. A caller shows an API key or a token, `Authorization: Bearer <key>`, and "
-    "sees what is its own; until the first key is made, all callers see and change every task."
+    "sees what is its own; until the first key is created, all callers can see and change every task."
 )
 
 

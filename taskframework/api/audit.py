@@ -26,10 +26,10 @@ class AuditView(BaseModel):
     at: datetime
     by: str
     action: str = Field(examples=["queue.pause"])
-    target: str | None = Field(description="What it was done to; null for all that a filter found")
+    target: str | None = Field(description="Target of the action; null if a filter selected the targets")
     reason: str | None
     details: Any
-    refusal: str | None = Field(description="Why it was refused; null: it was done")
+    refusal: str | None = Field(description="Why it was refused; null if it was done")
 
 
 class AuditPage(BaseModel):
@@ -42,8 +42,10 @@ class AuditPage(BaseModel):
 class AuditQuery(PageQuery):
     """Which entries to list."""
 
-    by: str | None = Field(default=None, max_length=MAX_NAME, description="Only what this operator did")
-    action: str | None = Field(default=None, max_length=100, description="Only this action, or those on this: `queue`")
+    by: str | None = Field(default=None, max_length=MAX_NAME, description="Only actions of this operator")
+    action: str | None = Field(
+        default=None, max_length=100, description="Only this action, or all actions on one thing, such as `queue`"
+    )
 
 
 @router.get(
@@ -51,7 +53,7 @@ class AuditQuery(PageQuery):
     summary="List what operators did",
     dependencies=[Depends(refuse_repeated)],
     responses={
-        200: {"model": AuditPage, "description": "A page, newest first; it may be short and have others behind it"},
+        200: {"model": AuditPage, "description": "A page, newest first; it may be short although more pages follow"},
         **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )

@@ -36,7 +36,7 @@ class BatchStreamQuery(BaseModel):
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
         200: STREAM,
-        204: {"description": "The batch is final and the client has all there is"},
+        204: {"description": "The batch has ended and the client has received everything"},
         **refuses(*REFUSALS),
     },
 )

@@ -67,12 +67,12 @@ _IN_QUERY = [
     {
         "name": name,
         "in": "query",
-        "description": f"Of an upload as {NDJSON}: as the field of this name in {JSON}",
+        "description": f"For an upload as {NDJSON}: same as the field of this name in {JSON}",
         "schema": schema,
     }
     for name, schema in _OPTIONS.items()
 ]
-_LINES = {"schema": {"type": "string", "description": "One item a line, up to 100,000"}}
+_LINES = {"schema": {"type": "string", "description": "One item per line, up to 100,000"}}
 _TAKES = takes(SubmitBatch)
 _TAKES["requestBody"]["content"][NDJSON] = _LINES
 _RESULTS = {
@@ -86,9 +86,9 @@ class ResultQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most results on the page")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of results per page")
     cursor: PlaceCursor | None = Field(
-        default=None, description="`next_cursor` of the page before; or the item to begin with, from 0"
+        default=None, description="`next_cursor` of the previous page; or the number of the first item, from 0"
     )
 
     @property
@@ -130,7 +130,7 @@ class ResultStream(StreamingResponse):
         },
         200: {
             "model": BatchView,
-            "description": "The batch that an earlier upload with this key has made complete",
+            "description": "The batch that an earlier upload with this key completed",
             "headers": location_of("batch"),
         },
         **refuses(
@@ -163,7 +163,7 @@ async def submit_batch(request: Request) -> Response:
 async def _submitted(request: Request) -> BatchSubmission:
     if request.query_params:
         raise RequestRefusedError(
-            f"Options in the query belong to an upload as {NDJSON}.", hint="Send them as fields of the body."
+            f"Options in the query belong to an upload as {NDJSON}.", hint="Send the options as fields of the body."
         )
     body = with_key_of_header(request, await read(request, SubmitBatch))
     options: dict[str, Any] = {name: value for name, value in body.items() if name != "items"}
@@ -244,7 +244,7 @@ async def get_batch(request: Request, batch_id: IdInPath) -> Response:
     dependencies=[Depends(refuse_repeated)],
     response_class=Response,
     responses={
-        200: {"description": f"A page; or, with Accept: {NDJSON}, a line for each result", "content": _RESULTS},
+        200: {"description": f"A page; or, with Accept: {NDJSON}, one line for each result", "content": _RESULTS},
         **refuses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
@@ -270,7 +270,7 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
     responses={
         202: {
             "model": BatchView,
-            "description": "Cancelled; what is live of its tasks is cancelled one after the other",
+            "description": "Cancelled; its unfinished tasks are now being cancelled one by one",
         },
         **refuses(*BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
     },
@@ -287,9 +287,12 @@ async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
 @router.post(
     "/batches/{batch_id}/retry-failed",
     status_code=202,
-    summary="Retry what failed in a batch",
+    summary="Retry the failed tasks of a batch",
     responses={
-        202: {"model": BatchView, "description": "The batch waits again; its tasks are queued one after the other"},
+        202: {
+            "model": BatchView,
+            "description": "The batch is open again; its failed tasks are now being queued one by one",
+        },
         **refuses("task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
     },
 )

@@ -62,7 +62,7 @@ class SubmitTask(SubmissionOptions, total=False):
     """A task to be done. What is left out or null comes from the task type's options, then from the settings."""
 
     task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
-    parameters: Annotated[Any, Field(description="What the task type's parameter model accepts")]
+    parameters: Annotated[Any, Field(description="Parameters, as the task type accepts them")]
     user_id: UserInBody
 
 
@@ -103,7 +103,9 @@ class SubmitBatch(UploadBatch, total=False):
     items: Required[
         Annotated[
             list[Any],
-            Field(description="What the task type's parameter model accepts, each", min_length=1, max_length=MAX_BULK),
+            Field(
+                description="Parameters of each task, as the task type accepts them", min_length=1, max_length=MAX_BULK
+            ),
         ]
     ]
 
@@ -143,7 +145,7 @@ class CreateSchedule(ScheduleDefinition):
     name: str = Field(
         max_length=100,
         strict=True,
-        description="Of a-z, 0-9, dot, dash and underscore",
+        description="Characters a-z, 0-9, dot, dash and underscore",
         json_schema_extra={"pattern": SCHEDULE_NAME},
     )
 
@@ -151,7 +153,7 @@ class CreateSchedule(ScheduleDefinition):
 class KeyLimit(Body):
     """How many requests may be made with an API key."""
 
-    rate: float = Field(gt=0, le=1_000_000, description="Requests a second")
+    rate: float = Field(gt=0, le=1_000_000, description="Requests per second")
     burst: int = Field(default=1, ge=1, le=1_000_000, strict=True, description="Requests at once after a pause")
 
 
@@ -162,17 +164,15 @@ class CreateKey(Body):
         json_schema_extra={"examples": [{"principal": "billing", "roles": ["submitter"], "expires_after": "90d"}]}
     )
 
-    principal: Name = Field(description="The user whose tasks are submitted with it, and whose name the history tells")
-    roles: list[Role] = Field(min_length=1, max_length=len(Role), description="Each may do what those before it may")
-    may_act_for_users: bool = Field(
-        default=False, strict=True, description="Submit for any user, and look at the tasks of all"
+    principal: Name = Field(
+        description="The user that owns the tasks submitted with it, and that appears in the history"
     )
+    roles: list[Role] = Field(min_length=1, max_length=len(Role), description="Each role includes the ones before it")
+    may_act_for_users: bool = Field(default=False, strict=True, description="May submit for any user and see all tasks")
     expires_after: Annotated[Duration, Field(gt=timedelta(0))] | None = Field(
-        default=None, description="How long it counts, such as 90d; null: until it is revoked"
+        default=None, description="How long it is valid, such as 90d; null: until it is revoked"
     )
-    limit: KeyLimit | None = Field(
-        default=None, description="How many requests may be made with it; null: as many as the settings allow"
-    )
+    limit: KeyLimit | None = Field(default=None, description="Its request rate limit; null: the one in the settings")
 
 
 BodyT = TypeVar("BodyT")
@@ -259,7 +259,7 @@ async def _receive(request: Request, limit: int) -> bytearray:
                 patience.reschedule(_PIECE_SECONDS + min(loop.time(), started + len(content) / _SLOWEST))
     except TimeoutError:
         raise RequestRefusedError(
-            f"The body did not come in time: {len(content):,} bytes so far.",
+            f"The body did not arrive in time: {len(content):,} bytes so far.",
             hint=f"Send it in one go; a pause may last {_PIECE_SECONDS:g} seconds.",
             code="request_timeout",
         ) from None
@@ -277,7 +277,7 @@ def _too_large(limit: int) -> RequestRefusedError:
 def _require_json(request: Request) -> None:
     if not has_type(request, JSON):
         given = request.headers.get("content-type", "")
-        raise _unsupported(f"The content type is {given[:100]!r}." if given else "There is no content type.")
+        raise _unsupported(f"The content type is {given[:100]!r}." if given else "The content type is missing.")
     require_plain(request)
 
 

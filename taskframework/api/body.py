@@ -18,12 +18,12 @@ class Body(BaseModel):
 
 
 UserInBody = Annotated[
-    Name | None, Field(description="Whose it is, if the caller may act for users; else the caller's own")
+    Name | None, Field(description="The owner, if the caller may act for users; default: the caller")
 ]
 Reopen = Annotated[
     bool,
     Field(
         strict=True,
-        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends again",
+        description="For a sub-task whose parent has ended: the parent waits for its sub-tasks again and ends again",
     ),
 ]

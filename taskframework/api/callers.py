@@ -70,7 +70,7 @@ def user_of(request: Request, user_id: str | None) -> str:
         return user_id
     raise RequestRefusedError(
         f"This key is {caller.principal}'s and may not act for {user_id[:100]!r}.",
-        hint="Leave user_id out, or use a key that was made with --act-for-users.",
+        hint="Leave user_id out, or use a key that was created with --act-for-users.",
         code="forbidden",
         fields=[{"field": "user_id", "message": "is another user"}],
     )
@@ -100,14 +100,14 @@ async def still_counts(request: Request) -> bool:
 def no_key(*, is_shown: bool = True) -> RequestRefusedError:
     """The refusal of a request that shows no key or token, or one that does not count or not any more."""
     if is_shown:
-        message = "The API key or token of the request does not count: it was revoked, its time is over, or it is none."
+        message = "The API key or token of the request is not valid: it was revoked, has expired, or does not exist."
         hint = (
-            "`taskframework keys list` tells which keys count; `taskframework keys create` makes one. Why a token is "
-            "refused is in the log of the API."
+            "`taskframework keys list` shows which keys are valid; `taskframework keys create` creates one. The log of "
+            "the API says why a token was refused."
         )
     else:
         message = "The request has no API key or token."
-        hint = "Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one."
+        hint = "Send the header `Authorization: Bearer <key>`; `taskframework keys create` creates a key."
     return RequestRefusedError(message, hint=hint, code="unauthorized")
 
 
@@ -188,13 +188,13 @@ class IdentifyCallers:
             return caller
         # A request without a key guesses none, and is refused without a look at the store.
         if key and limit is not None and (wait := self._failed.take(address, limit)):
-            raise _too_many("Too many requests with keys that do not count came from this address.", wait)
+            raise _too_many("There were too many requests with invalid keys from this address.", wait)
         raise no_key(is_shown=bool(key))
 
     def _require_allowance(self, caller: Caller) -> None:
         limit, name = caller.limit or self._for_each_key, counted_as(caller)
         if limit is not None and name is not None and (wait := self._asked.take(name, limit)):
-            raise _too_many(f"This caller may make {limit.rate:g} requests a second, {limit.burst} at once.", wait)
+            raise _too_many(f"This caller may make {limit.rate:g} requests per second, {limit.burst} at once.", wait)
 
 
 async def _known_to(identify: Identify, request: Request) -> Caller | None:
@@ -210,7 +210,7 @@ async def _known_to(identify: Identify, request: Request) -> Caller | None:
     except HTTPException as error:
         raise RequestRefusedError(
             str(error.detail)[:500],
-            hint="Log in to the application that this is a part of.",
+            hint="Log in to the application that this is part of.",
             code="forbidden" if error.status_code == HTTPStatus.FORBIDDEN else "unauthorized",
             headers=dict(error.headers or {}),
         ) from error
@@ -237,7 +237,7 @@ def _address_of(scope: Scope) -> str:
 def _too_many(message: str, wait: float) -> RequestRefusedError:
     return RequestRefusedError(
         message,
-        hint="Repeat it after as many seconds as the header Retry-After says.",
+        hint="Repeat it after the number of seconds in the header Retry-After.",
         code="too_many_requests",
         headers={"Retry-After": str(math.ceil(wait))},
     )

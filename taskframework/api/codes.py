@@ -27,7 +27,7 @@ class TaskCode(NamedTuple):
 
 
 _REPEAT = "Repeat it as soon as `Retry-After` says; with an idempotency key it happens once."
-_LIST_ALL = "Check what is in the address; the list one level above shows what there is."
+_LIST_ALL = "Check the address; the list one level above shows what exists."
 
 #: Every code a problem can have. `type` points to the code's entry on /docs.
 CODES: Mapping[str, Code] = {
@@ -45,9 +45,9 @@ CODES: Mapping[str, Code] = {
     "forbidden": Code(
         403,
         "The caller may not do this",
-        "`GET /api/v1/me` tells the roles of the key; use one that has the role that `detail` names.",
+        "`GET /api/v1/me` shows the roles of the key; use a key with the role that `detail` names.",
     ),
-    "not_found": Code(404, "There is nothing at this address", "See /docs for the addresses there are."),
+    "not_found": Code(404, "There is nothing at this address", "/docs lists all addresses."),
     "worker_not_found": Code(404, "There is no such worker", "A worker that ended is forgotten after ten minutes."),
     "key_not_found": Code(404, "There is no such API key", _LIST_ALL),
     "replay_not_found": Code(404, "There is no such action on many tasks", _LIST_ALL),
@@ -58,73 +58,79 @@ CODES: Mapping[str, Code] = {
         "Check the id, and that the key may see it: what belongs to another user does not exist for the caller. What is"
         " over is removed after its retention.",
     ),
-    "method_not_allowed": Code(405, "This address does not know the method", "Use one of those in the header `Allow`."),
+    "method_not_allowed": Code(
+        405, "The method is not allowed at this address", "Use a method from the header `Allow`."
+    ),
     "idempotency_conflict": Code(
         409,
-        "The idempotency key belongs to something else",
-        "Send what was sent with the key before, or use a new key; `task_id` is the task that has it, if one has.",
+        "The idempotency key belongs to a different request",
+        "Repeat the first request with this key, or use a new key. `task_id` is the task that has the key, if any.",
     ),
-    "task_unreadable": Code(409, "A newer release wrote this task", "Ask an API of that release, or upgrade this one."),
+    "task_unreadable": Code(
+        409, "A newer release wrote this task", "Use an API process of that release, or upgrade this one."
+    ),
     "transition_refused": Code(
         409,
         "The task is not in a status that allows this",
-        "`task_status` says what it is now, `hint` in which status it can be done.",
+        "`task_status` is its present status, `hint` says which status is needed.",
     ),
     "task_type_not_found": Code(
-        404, "Nobody knows the task type", "Check its name; it is known as soon as a worker with it has started."
+        404, "The task type is unknown", "Check its name. A type is known once a worker with it has started."
     ),
-    "stream_mode": Code(409, "The stream has another mode", "Give the mode that the stream has, or use another key."),
+    "stream_mode": Code(409, "The stream has another mode", "Use the mode of the stream, or another key."),
     "newer_version": Code(
         409,
         "A newer version was submitted before",
-        "Nothing is to be done: `task_id` is the task that has replaced it.",
+        "No action is needed: `task_id` is the task that has replaced it.",
     ),
     "parent_finished": Code(
-        409, "The parent of the sub-task is over", "Retry the parent, or retry this one with `reopen`."
+        409, "The parent of the sub-task has ended", "Retry the parent, or retry this one with `reopen`."
     ),
     "batch_conflict": Code(
         409,
-        "The upload is not the one that the batch was made by",
+        "The upload differs from the one that created the batch",
         "Repeat the upload with the same items in the same order, or use a new key.",
     ),
-    "batch_closed": Code(409, "The batch takes no more items", "Submit a new batch, with a new key."),
+    "batch_closed": Code(409, "The batch accepts no more items", "Submit a new batch, with a new key."),
     "too_many_signals": Code(
         409,
-        "The task has as many signals as it may have",
-        "Put what changes often into a store of yours and signal that it changed.",
+        "The task has too many signals that it has not received yet",
+        "Keep data that changes often in your own store, and signal only the change.",
     ),
-    "schedule_exists": Code(409, "There is a schedule of this name", "Choose another name, or change that one."),
+    "schedule_exists": Code(
+        409, "There is a schedule of this name", "Choose another name, or change the existing schedule."
+    ),
     "schedule_from_settings": Code(
         409,
-        "The schedule is made by the settings",
-        "Change it in the section `schedules` of the settings. Over HTTP it can be paused and run.",
+        "The schedule comes from the settings",
+        "Change it in the section `schedules` of the settings. Over HTTP it can only be paused and run.",
     ),
     "too_many_schedules": Code(
         409,
-        "There are as many schedules as there may be",
-        "Delete those that are not needed, or let one task submit what belongs together.",
+        "The maximum number of schedules exists already",
+        "Delete unneeded schedules, or let one task submit several others.",
     ),
     "request_timeout": Code(
-        408, "The request did not come in time", "Send it faster or in smaller parts; a batch can be continued."
+        408, "The request did not arrive in time", "Send it faster or in smaller parts; a batch can be continued."
     ),
     "body_too_large": Code(
         413, "The body is too large", "Send less in one request, or a batch line by line; `api.max_body` is the limit."
     ),
-    "batch_too_large": Code(413, "The batch has more items than one may have", "Submit several batches."),
+    "batch_too_large": Code(413, "The batch has too many items", "Submit several batches."),
     "unsupported_media_type": Code(
-        415, "The body is not of a type that is read here", "Send `Content-Type: application/json`."
+        415, "The content type of the body is not supported", "Send `Content-Type: application/json`."
     ),
-    "invalid_request": Code(422, "A field or parameter is wrong", "`errors` names the fields; correct those."),
+    "invalid_request": Code(422, "A field or parameter is wrong", "Correct the fields named in `errors`."),
     "invalid_task": Code(422, "The task cannot be accepted", "`detail` and `hint` say why."),
     "unknown_task_type": Code(
         422,
-        "Nobody knows the task type",
-        "Check the name: `GET /api/v1/task-types` lists what there is. A type is known once a worker has it.",
+        "The task type is unknown",
+        "Check the name: `GET /api/v1/task-types` lists the types. A type is known once a worker with it has started.",
     ),
     "invalid_parameters": Code(
         422,
-        "The parameters do not fit the task type",
-        "`errors` names the fields; the schema is in `GET /api/v1/task-types`.",
+        "The parameters are not valid for the task type",
+        "`errors` names the wrong fields; the schema is in `GET /api/v1/task-types`.",
     ),
     "value_not_storable": Code(
         422,
@@ -133,86 +139,90 @@ CODES: Mapping[str, Code] = {
     ),
     "invalid_cursor": Code(
         422,
-        "The cursor is not one of this list",
-        "Give `next_cursor` of the page before unchanged, with the same filters.",
+        "The cursor does not belong to this list",
+        "Send `next_cursor` of the previous page unchanged, with the same filters.",
     ),
     "too_many_requests": Code(
-        429, "The caller asks too often", "Wait as long as `Retry-After` says, or ask for a key with a higher rate."
+        429,
+        "The caller makes too many requests",
+        "Wait for the time in `Retry-After`, or get a key with a higher rate.",
     ),
     "headers_too_large": Code(431, "The headers are too large", "Send less in the headers and in the address."),
     "internal_error": Code(
         500,
-        "Something went wrong here",
+        "Internal error",
         "The log of the API process has the traceback. Repeating is safe with an idempotency key.",
     ),
     "store_unavailable": Code(503, "The store cannot be reached", _REPEAT),
     "limiter_unavailable": Code(
         503,
         "The server of the rate limits cannot be reached",
-        "Repeat it; if it stays, look at the Redis of `rate_limiter.redis_url`.",
+        "Repeat it; if it fails again, check the Redis of `rate_limiter.redis_url`.",
     ),
     "token_keys_unavailable": Code(
         503,
-        "The keys by which tokens are checked cannot be read",
-        "Repeat it; if it stays, look at `security.jwt_keys`. API keys work meanwhile.",
+        "The keys for checking tokens cannot be read",
+        "Repeat it; if it fails again, check `security.jwt_keys`. API keys still work.",
     ),
     "too_many_connections": Code(
-        503, "Too many connections are open", "Keep connections open and use them again; start more API processes."
+        503, "Too many connections are open", "Keep connections open and reuse them, or start more API processes."
     ),
     "too_many_streams": Code(
         503,
         "Too many event streams are open",
-        "Follow with one stream what you follow with many; start more API processes.",
+        "Follow many tasks with one stream, or start more API processes.",
     ),
-    "not_running": Code(503, "The framework is not running", "Repeat it in a moment: the process starts or stops."),
+    "not_running": Code(
+        503, "The framework is not running", "Repeat it in a moment: the process is starting or stopping."
+    ),
     "stopping": Code(503, "The process is stopping", "Repeat it in a moment, at another process."),
 }
 
 #: Every code in the `error` of a task.
 TASK_CODES: Mapping[str, TaskCode] = {
     "execution_error": TaskCode(
-        "The code of the task raised.",
+        "The code of the task raised an exception.",
         "`type` and `message` say what; the traceback is in the log of the worker and in the dead letter."
-        " Mend the code or what it calls, then replay.",
+        " Fix the code or what it calls, then replay.",
     ),
     "invalid_parameters": TaskCode(
-        "The parameters do not fit the model that the worker has.",
-        "They fitted when the task was submitted, so the model has changed. Give new fields a default, then replay; or"
-        " replay with other parameters.",
+        "The parameters are not valid for the worker's version of the model.",
+        "They were valid at the submission, so the model has changed. Give new fields a default, then replay; "
+        "or replay with other parameters.",
     ),
     "bad_result": TaskCode(
-        "The code returned what cannot be stored, or what is not of the declared type.",
-        "Return plain JSON or the declared model, at most 1 MiB of it, then replay.",
+        "The code returned a value that cannot be stored or is not of the declared type.",
+        "Return plain JSON or the declared model, at most 1 MiB, then replay.",
     ),
     "timeout": TaskCode(
         "An attempt ran longer than the `timeout` of its task type. It is retried as long as attempts are left.",
         "Allow more time, or do less in one task.",
     ),
     "deadline": TaskCode(
-        "The task was not done by its `deadline`.", "Submit it again with a later one, if it is still worth it."
+        "The task did not end before its `deadline`.", "Submit it again with a later deadline, if it is still needed."
     ),
     "queue_timeout": TaskCode(
-        "No worker began the task within its `queue_timeout`.", "Start more workers or allow more time, then replay."
+        "No worker started the task within its `queue_timeout`.", "Start more workers or allow more time, then replay."
     ),
     "cancelled": TaskCode(
         "Somebody asked the task to stop, and it did.",
-        "Nothing. The history says who asked and why; it can be retried.",
+        "No action is needed. The history says who asked and why; the task can be retried.",
     ),
     "lease_expired": TaskCode(
-        "The worker stopped renewing its lease: it died, hung or lost the store. The task is retried, until that"
+        "The worker stopped renewing its lease: it died, hung or lost the store. The task is retried until this"
         " has happened `worker.max_crashes` times.",
-        "Look for the end of that worker: out of memory, killed, a blocked event loop. Run what may crash with"
+        "Find out why that worker ended: out of memory, killed, or a blocked event loop. Run what may crash with"
         ' `run_in="process"`.',
     ),
     "no_handler": TaskCode(
         "Workers received the task, and none of them could run its type or version.",
-        "Deploy workers that have it, then replay.",
+        "Deploy workers that have this type, then replay.",
     ),
     "subtasks_failed": TaskCode(
-        "Sub-tasks failed, so that the policy of their parent cannot be met any more.",
-        "Look at the sub-tasks that failed; retry those with `reopen`, or the parent.",
+        "Too many sub-tasks failed, so the policy of their parent can no longer be met.",
+        "Check the failed sub-tasks. Retry them with `reopen`, or retry the parent.",
     ),
     "upload_abandoned": TaskCode(
-        "The upload of the batch broke off and was not continued in time.", "Submit the batch again, with a new key."
+        "The upload of the batch was interrupted and not continued in time.", "Submit the batch again, with a new key."
     ),
 }

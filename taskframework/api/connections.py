@@ -107,8 +107,8 @@ class BoundedProtocol(UvicornProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(
             msg,
-            "Percent-encode the address, send no control characters in headers and one length of the body; "
-            "RFC 9112 describes it.",
+            "Percent-encode the address, send no control characters in headers, and send one body length; "
+            "see RFC 9112.",
             "bad_request",
         )
 

@@ -32,7 +32,7 @@ Entry = TypeVar("Entry")
 PREFIX = "/api/v1"
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
 #: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
-IdInPath = Annotated[str, Path(description="An id, as the API gave it", json_schema_extra={"pattern": f"^{_ID}$"})]
+IdInPath = Annotated[str, Path(description="An id from an earlier answer", json_schema_extra={"pattern": f"^{_ID}$"})]
 
 
 class _KeyConvertor(PathConvertor):

@@ -71,10 +71,10 @@ class DeadLetterQuery(GroupQuery):
     """Which dead letters to list."""
 
     kind: Literal["task", "message"] | None = Field(default=None, description="Only tasks, or only messages")
-    fingerprint: str | None = Field(default=None, max_length=MAX_NAME, description="Only those of this group")
-    text: str | None = Field(default=None, max_length=MAX_NAME, description="Only with this in the error")
-    finished_after: Moment | None = Field(default=None, description="Only those that ended, or came, then or later")
-    finished_before: Moment | None = Field(default=None, description="Only those that ended, or came, earlier")
+    fingerprint: str | None = Field(default=None, max_length=MAX_NAME, description="Only dead letters of this group")
+    text: str | None = Field(default=None, max_length=MAX_NAME, description="Only if the error contains this text")
+    finished_after: Moment | None = Field(default=None, description="Only if ended or received at this time or later")
+    finished_before: Moment | None = Field(default=None, description="Only if ended or received before this time")
 
     @property
     def filter(self) -> LetterFilter:
@@ -141,7 +141,10 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     summary="Queue dead letters again",
     openapi_extra=takes(ReplayDeadLetters) | KEY,
     responses={
-        200: {"model": ReplayResult, "description": "One outcome for each: of the ids, or of what the filter found"},
+        200: {
+            "model": ReplayResult,
+            "description": "One outcome for each dead letter: of the ids, or found by the filter",
+        },
         **STARTED,
         **refuses(
             *BODY_CODES,
@@ -180,10 +183,13 @@ async def replay_dead_letters(request: Request) -> Response:
 
 @router.post(
     "/discard",
-    summary="Give dead letters up",
+    summary="Discard dead letters",
     openapi_extra=takes(DiscardDeadLetters) | KEY,
     responses={
-        200: {"model": DiscardResult, "description": "One outcome for each: of the ids, or of what the filter found"},
+        200: {
+            "model": DiscardResult,
+            "description": "One outcome for each dead letter: of the ids, or found by the filter",
+        },
         **STARTED,
         **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
     },
@@ -205,11 +211,11 @@ async def discard_dead_letters(request: Request) -> Response:
 @router.post(
     "/{letter_id}/repair",
     status_code=202,
-    summary="Make a task of a message that nobody could read",
+    summary="Make a task from an unreadable message",
     openapi_extra=takes(RepairMessage),
     responses={
-        202: {"model": TaskView, "description": "The task that the message has become; in a dry run there is none yet"},
-        200: {"model": TaskView, "description": "The task that it had become before"},
+        202: {"model": TaskView, "description": "The task made from the message; in a dry run there is none yet"},
+        200: {"model": TaskView, "description": "The task that was made from it before"},
         **refuses(*BODY_CODES, *SUBMISSION_CODES, "task_not_found", "idempotency_conflict", "store_unavailable"),
     },
 )

@@ -25,16 +25,16 @@ class ExplanationView(BaseModel):
     status: TaskStatus
     code: Code = Field(description="The cause, for programs", examples=["paused"])
     because: str = Field(description="The cause as a sentence", examples=["ada paused count-words at …"])
-    change: str = Field(description="What would change it, as a sentence")
-    details: dict[str, Any] = Field(description="What belongs to the cause; its fields depend on `code`")
-    at: datetime = Field(description="When it was so")
+    change: str = Field(description="What to do, as a sentence")
+    details: dict[str, Any] = Field(description="Details of the cause; the fields depend on `code`")
+    at: datetime = Field(description="Time of this answer")
 
 
 @router.get(
     "/{task_id}/explain",
     summary="Explain why a task is not running",
     responses={
-        200: {"model": ExplanationView, "description": "One cause, and what would change it"},
+        200: {"model": ExplanationView, "description": "One cause, and what to do"},
         **refuses("task_not_found", "task_unreadable", "store_unavailable", "not_running"),
     },
 )

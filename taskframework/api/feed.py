@@ -213,10 +213,10 @@ class Feed:
         if self.is_over:
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:
-            raise _too_many(f"{MAX_WATCHERS} event streams are open already.")
+            raise _too_many(f"{MAX_WATCHERS} event streams are already open.")
         of_caller = sum(one.caller == caller for group in self._watchers.values() for one in group)
         if caller is not None and of_caller >= MAX_OF_ONE:
-            raise _too_many(f"{MAX_OF_ONE} event streams of this caller are open already; others need some, too.")
+            raise _too_many(f"{MAX_OF_ONE} event streams of this caller are already open, the limit for one caller.")
         if self._subscriber is None:
             subscriber = EventSubscriber(broker)
             subscriber.on()(self._hear)

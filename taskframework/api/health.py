@@ -27,8 +27,8 @@ _PATIENCE_SECONDS = 2.0
 
 @router.get(
     "/healthz",
-    summary="Whether the process lives",
-    responses={200: {"model": HealthView, "description": "It does"}, **refuses()},
+    summary="Whether the process is alive",
+    responses={200: {"model": HealthView, "description": "It is alive"}, **refuses()},
 )
 async def get_health(request: Request) -> Response:
     """Answer as long as the event loop runs; says nothing about store and broker."""

@@ -12,14 +12,14 @@ from taskframework.model.keys import Role
 class CallerView(BaseModel):
     """Who calls."""
 
-    principal: str = Field(description="The user whose tasks are submitted")
+    principal: str = Field(description="The user that owns the submitted tasks")
     roles: list[Role]
     may_act_for_users: bool
     prefix: str | None = Field(
         description="The beginning of the key; null while callers are not identified, with a token, or "
-        "where the application around tells who calls"
+        "where the embedding application identifies the callers"
     )
-    expires_at: datetime | None = Field(description="When the token ends that was shown; null with a key")
+    expires_at: datetime | None = Field(description="When the token expires; null with a key")
 
 
 class KeyLimitView(BaseModel):
@@ -38,16 +38,16 @@ class KeyView(BaseModel):
     may_act_for_users: bool
     created_by: str
     created_at: datetime
-    expires_at: datetime | None = Field(description="Null: it counts until it is revoked")
+    expires_at: datetime | None = Field(description="Null: valid until it is revoked")
     revoked_by: str | None
     revoked_at: datetime | None
-    limit: KeyLimitView | None = Field(description="Null: as many requests as the settings allow")
+    limit: KeyLimitView | None = Field(description="Null: the limit in the settings")
 
 
 class NewKeyView(KeyView):
     """A key that was made."""
 
-    key: str = Field(description="The key itself. It is stored nowhere: keep it now")
+    key: str = Field(description="The key itself. It is not stored anywhere: save it now")
 
 
 class KeyPage(BaseModel):

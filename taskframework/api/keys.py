@@ -24,20 +24,20 @@ from taskframework.operations.keys import key_view
 
 router = new_router(PREFIX, "keys")
 
-KeyInPath = Annotated[str, Path(description="The beginning of a key, as the list shows it")]
+KeyInPath = Annotated[str, Path(description="The beginning of a key, as shown in the list")]
 
 
 class KeyQuery(PageQuery):
     """Which keys to list."""
 
     cursor: str | None = Field(
-        default=None, pattern="^[a-z0-9_]{1,40}$", description="`next_cursor` of the page before, unchanged"
+        default=None, pattern="^[a-z0-9_]{1,40}$", description="`next_cursor` of the previous page, unchanged"
     )
 
 
 @router.get(
     "/me",
-    summary="Show who calls",
+    summary="Show the caller",
     responses={200: {"model": CallerView, "description": "The caller"}, **refuses("store_unavailable")},
 )
 async def get_me(request: Request) -> Response:
@@ -72,13 +72,13 @@ async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Re
 @router.post(
     "/admin/keys",
     status_code=201,
-    summary="Make an API key",
+    summary="Create an API key",
     openapi_extra=takes(CreateKey),
     responses={
         201: {
             "model": NewKeyView,
-            "description": "The key, which is told this once",
-            "headers": {"Location": {"description": "Address of what is stored of it", "schema": {"type": "string"}}},
+            "description": "The key, which is shown only this once",
+            "headers": {"Location": {"description": "Address of its stored data", "schema": {"type": "string"}}},
         },
         **refuses(*BODY_CODES, "store_unavailable"),
     },
@@ -99,7 +99,7 @@ async def create_key(request: Request) -> Response:
     return json_response({**key_view(key), "key": text}, 201, headers)
 
 
-_ANSWERS_KEY: dict[int | str, dict[str, Any]] = {200: {"model": KeyView, "description": "What is stored of it now"}}
+_ANSWERS_KEY: dict[int | str, dict[str, Any]] = {200: {"model": KeyView, "description": "The stored data of the key"}}
 
 
 @router.get(

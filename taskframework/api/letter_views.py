@@ -46,18 +46,20 @@ class DeadLetterView(BaseModel):
     status: TaskStatus | None
     reason: str
     error: TaskErrorView | None
-    fingerprint: str = Field(description="Equal for dead letters of one cause: its group")
+    fingerprint: str = Field(description="Its group: equal for dead letters with the same cause")
     attempt: int | None
     generation: int | None = Field(description="How often the task was queued again")
     at: datetime
     parameters: Any = Field(default=None, description="Single tasks only")
     errors: list[KeptErrorView] | None = Field(default=None, description="Single tasks only: its last five")
     history: list[HistoryEntryView] | None = Field(default=None, description="Single tasks only")
-    discarded: DiscardedView | None = Field(default=None, description="Single tasks only: who gave it up, if somebody")
+    discarded: DiscardedView | None = Field(
+        default=None, description="Single tasks only: who discarded it, if it was discarded"
+    )
     queue: str | None = Field(default=None, description="Messages only: where it came from")
-    body_size: int | None = Field(default=None, description="Messages only: how many bytes it has")
+    body_size: int | None = Field(default=None, description="Messages only: its size in bytes")
     body_base64: str | None = Field(
-        default=None, description="Messages only: its bytes; in a list the first 4096 at the most"
+        default=None, description="Messages only: its bytes; in a list at most the first 4096"
     )
     body_text: str | None = Field(default=None, description="Single messages only: its bytes as text")
     body_hex: str | None = Field(
@@ -80,16 +82,17 @@ class ReplayOutcomeView(BaseModel):
     status: int = Field(examples=[202])
     error: ProblemView | None
     warning: ProblemView | None = Field(
-        default=None, description="In a dry run: why its next attempt would fail at once; its parameters do not fit"
+        default=None,
+        description="In a dry run: why its next attempt would fail at once, if its parameters are not valid",
     )
 
 
 class _Outcomes(BaseModel):
-    items: list[ReplayOutcomeView] = Field(description="One outcome for each, repeated ids once")
-    refused: list[ReplayOutcomeView] = Field(description="Those that were refused")
-    invalid: list[ReplayOutcomeView] = Field(description="Those whose parameters do not fit the type any more")
+    items: list[ReplayOutcomeView] = Field(description="One outcome for each id; repeated ids have one")
+    refused: list[ReplayOutcomeView] = Field(description="Number of refused ones")
+    invalid: list[ReplayOutcomeView] = Field(description="Number of those whose parameters are no longer valid")
     total: int | None = Field(
-        default=None, description="With filter: how many it finds; of more than 500 a dry run looks at the newest"
+        default=None, description="With filter: how many match; a dry run checks at most the newest 500"
     )
 
 
@@ -121,7 +124,7 @@ class LetterGroupView(BaseModel):
     last_at: datetime
     task_types: list[str]
     error: GroupErrorView
-    trend: list[int] = Field(description="How many ended in each of the last 24 hours, the present one last")
+    trend: list[int] = Field(description="How many ended in each of the last 24 hours, the current one last")
 
 
 class LetterGroupPage(BaseModel):
@@ -145,14 +148,14 @@ class ReplayView(BaseModel):
     action: Literal["replay", "discard", "retry", "cancel"]
     filter: dict[str, str]
     status: Literal["RUNNING", "DONE", "STOPPED"]
-    total: int = Field(description="How many the filter found when it began")
-    is_total_bounded: bool = Field(description="There were more; they were not counted further")
+    total: int = Field(description="How many matched the filter at the start")
+    is_total_bounded: bool = Field(description="There were more than were counted")
     done: int
-    refused: int = Field(description="Not done because a rule forbids it, or because somebody else was faster")
-    failed: int = Field(description="Not done because something went wrong")
+    refused: int = Field(description="Not done because a rule forbids it or somebody else was faster")
+    failed: int = Field(description="Not done because of an error")
     in_hand: int = Field(description="Being done now")
     refusals: list[RefusedView] = Field(description="The last twenty that were not done, and why")
-    rate: float | None = Field(description="So many a second at the most")
+    rate: float | None = Field(description="At most this many per second")
     by: str
     at: datetime
     reason: str | None
@@ -170,7 +173,7 @@ class CountView(BaseModel):
     """How many tasks an action would be done with."""
 
     total: int
-    is_total_bounded: bool = Field(description="There are more; they are not counted further")
+    is_total_bounded: bool = Field(description="There are more than were counted")
 
 
 def outcomes_view(asked: Sequence[str], outcomes: Sequence[LetterOutcome], done: int, root: str) -> dict[str, Any]:

@@ -13,12 +13,12 @@ class LimitView(BaseModel):
 
     kind: Literal["rate"]
     name: str = Field(examples=["openai"])
-    key: str | None = Field(description="The value of the limit's key; null: the bucket of all that have none")
-    rate: float = Field(description="Attempts a second")
+    key: str | None = Field(description="The value of the limit's key; null: the bucket for tasks without a key")
+    rate: float = Field(description="Attempts per second")
     burst_capacity: int = Field(description="Attempts at once after a pause")
-    available: int = Field(description="How many may begin at once")
-    next_at: datetime | None = Field(description="When the next one may begin; null: now")
-    last_turn_at: datetime | None = Field(description="The last turn that a task waits for; null: none waits for one")
+    available: int = Field(description="How many may start at once now")
+    next_at: datetime | None = Field(description="When the next one may start; null: now")
+    last_turn_at: datetime | None = Field(description="The last turn that a task waits for; null: no task is waiting")
 
 
 class HolderView(BaseModel):
@@ -35,9 +35,9 @@ class SlotsView(BaseModel):
     kind: Literal["concurrency"]
     name: str = Field(description="The task type", examples=["resize"])
     key: str | None = Field(description="The value of the limit's key; null: the slots of the whole type")
-    number: int = Field(description="How many there are, as the worker knew it that asked last")
+    number: int = Field(description="Number of slots, according to the worker that asked last")
     holders: list[HolderView]
-    waiting: int = Field(description="Tasks that wait for one; of a key 500 at most are counted")
+    waiting: int = Field(description="Tasks that wait for a slot; at most 500 are counted per key")
 
 
 class LimitPage(BaseModel):

@@ -23,7 +23,9 @@ class LimitQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=MAX_LIMIT, ge=1, le=MAX_LIMIT, description="Most buckets, and most concurrency limits")
+    limit: int = Field(
+        default=MAX_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of buckets, and of concurrency limits"
+    )
 
 
 @router.get(

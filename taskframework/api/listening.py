@@ -33,9 +33,9 @@ async def resolve(host: str, *, key: str) -> Sequence[Address]:
         found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ConfigurationError(
-            f"{key} is {host!r}, which is no address ({error.strerror}).",
+            f"{key} is {host!r}, which is not an address ({error.strerror}).",
             key=key,
-            hint="Use 127.0.0.1 to be reached from this machine.",
+            hint="Use 127.0.0.1 for requests from this machine only.",
         ) from error
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
@@ -49,9 +49,9 @@ def require_loopback(host: str, addresses: Sequence[Address]) -> None:
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in addresses):
         return
     raise ConfigurationError(
-        f"api.host is {host!r}, but callers are not identified: whoever reaches the port may do everything.",
+        f"api.host is {host!r}, but callers are not identified: everyone who can reach the port can do everything.",
         key="api.host",
-        hint="Make the first API key with `taskframework keys create`; then callers are identified. Or use 127.0.0.1 "
+        hint="Create the first API key with `taskframework keys create`; then callers are identified. Or use 127.0.0.1 "
         "behind a reverse proxy that identifies them. Where only trusted programs reach the port, as in a container "
         "network, set api.allow_remote to true.",
     )

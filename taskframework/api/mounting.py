@@ -62,7 +62,7 @@ def mount(
         ConfigurationError: if the prefix is none.
     """
     if not _PREFIX.fullmatch(prefix):
-        raise ConfigurationError(f"The prefix {prefix!r} is no path.", hint='Write one such as "/background".')
+        raise ConfigurationError(f"The prefix {prefix!r} is not a path.", hint='Write a path such as "/background".')
     api = create_app(framework, caller=caller)
     app.mount(prefix, api)
     if starts:

@@ -69,8 +69,8 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
                 message = await request.receive()
         except TimeoutError:
             raise RequestRefusedError(
-                f"No line came within {LINE_SECONDS:g} seconds.",
-                hint="Send the upload again from its beginning; with an idempotency key it goes on where it broke off.",
+                f"No line arrived within {LINE_SECONDS:g} seconds.",
+                hint="Send the upload again from its beginning; with an idempotency key it continues where it stopped.",
                 code="request_timeout",
             ) from None
         if message["type"] == "http.disconnect":
@@ -93,7 +93,7 @@ def _too_long(index: int) -> RequestRefusedError:
 def _not_json(index: int, reason: str) -> RequestRefusedError:
     return RequestRefusedError(
         f"Item {index} is not JSON: {reason}.",
-        hint="Send one JSON value a line, in UTF-8.",
+        hint="Send one JSON value per line, in UTF-8.",
         code="invalid_json",
         fields=[{"field": f"items.{index}", "message": "is not JSON"}],
     )

@@ -13,22 +13,24 @@ from taskframework.submission.options import Moment
 
 MAX_REPLAY = 500
 
-_DryRun = Annotated[bool, Field(strict=True, description="Only tell what would happen")]
-_Why = Annotated[str | None, Field(max_length=MAX_REASON, description="Why; kept in the history and in the audit")]
+_DryRun = Annotated[bool, Field(strict=True, description="Only show what would happen")]
+_Why = Annotated[
+    str | None, Field(max_length=MAX_REASON, description="The reason; kept in the history and the audit log")
+]
 _Rate = Annotated[
-    float | None, Field(gt=0, le=1000, description="So many a second at the most; null: as fast as it goes")
+    float | None, Field(gt=0, le=1000, description="At most this many per second; null: as fast as possible")
 ]
 _Exact = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME)]
-_FinishedAfter = Annotated[Moment | None, Field(description="Ended at this time or later; of a message, came then")]
-_FinishedBefore = Annotated[Moment | None, Field(description="Ended earlier; of a message, came earlier")]
-_Search = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME, description="Contained in the error")]
+_FinishedAfter = Annotated[Moment | None, Field(description="Ended at this time or later; a message: received then")]
+_FinishedBefore = Annotated[Moment | None, Field(description="Ended before this time; a message: received before")]
+_Search = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME, description="Text that the error contains")]
 
 
 class _Chosen(Body):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not any(value is not None for value in dict(self).values()):
-            raise ValueError("needs a condition: an empty one would choose everything")
+            raise ValueError("needs a condition: an empty filter would select everything")
         return self
 
 
@@ -73,9 +75,9 @@ class ChosenLetters(Body):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.ids is None) == (self.filter is None):
-            raise ValueError("needs ids or filter, and not both")
+            raise ValueError("needs either ids or filter, not both")
         if self.ids is not None and self.rate is not None:
-            raise ValueError("a rate goes with filter")
+            raise ValueError("rate works only with filter")
         return self
 
 
@@ -89,7 +91,7 @@ class ReplayDeadLetters(ChosenLetters):
     reopen: Reopen = False
     reason: _Why = None
     parameters: Any = Field(
-        default=None, description="With ids: what the tasks get in place of their own; left out, they keep those"
+        default=None, description="With ids: new parameters for the tasks; if omitted, they keep their own"
     )
 
     @property
@@ -100,7 +102,7 @@ class ReplayDeadLetters(ChosenLetters):
     @model_validator(mode="after")
     def _edits_by_ids(self) -> Self:
         if self.is_edited and self.ids is None:
-            raise ValueError("parameters go with ids")
+            raise ValueError("parameters work only with ids")
         return self
 
 
@@ -117,7 +119,7 @@ class DiscardDeadLetters(ChosenLetters):
         default=None,
         min_length=1,
         max_length=MAX_REASON,
-        description="Why; kept in the history and in the audit. Only a dry run needs none",
+        description="The reason; kept in the history and the audit log. Required, except for a dry run",
     )
 
     @model_validator(mode="after")
@@ -135,10 +137,10 @@ class RepairMessage(Body):
     )
 
     task_type: str | None = Field(default=None, max_length=MAX_NAME, description="A registered task type")
-    parameters: Any = Field(default=None, description="What the task type's parameter model accepts")
+    parameters: Any = Field(default=None, description="Parameters, as the task type accepts them")
     body_text: str | None = Field(
         default=None,
-        description="In place of parameters: JSON, of the parameters alone or, without task_type beside it, of "
+        description="Instead of parameters: JSON text of the parameters or, if task_type is not given, of "
         "`{task_type, parameters}`",
     )
     user_id: UserInBody = None
@@ -150,7 +152,7 @@ class RepairMessage(Body):
         if self.body_text is None and self.task_type is None:
             raise ValueError("needs task_type and parameters, or body_text")
         if self.body_text is not None and "parameters" in self.model_fields_set:
-            raise ValueError("needs parameters or body_text, and not both")
+            raise ValueError("needs either parameters or body_text, not both")
         return self
 
 

@@ -53,16 +53,16 @@ class StreamQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     user_id: Name | None = Field(
-        default=None, description="The user it belongs to, if the caller may act for users; else the caller's own"
+        default=None, description="Its owner, if the caller may act for users; default: the caller"
     )
 
 
 class ResultQuery(StreamQuery):
     """Which results to give."""
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most results on the page")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of results per page")
     from_position: int = Field(
-        default=0, ge=0, le=_MOST, description="The position to begin with; `next_cursor` of the page before"
+        default=0, ge=0, le=_MOST, description="The first position; `next_cursor` of the previous page"
     )
 
 
@@ -73,7 +73,7 @@ class ResultQuery(StreamQuery):
     dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
-        200: {"description": f"A page; or, with Accept: {_EVENTS}, an event for each result", "content": _RESULTS},
+        200: {"description": f"A page; or, with Accept: {_EVENTS}, one event for each result", "content": _RESULTS},
         **refuses("invalid_request", "task_not_found", "too_many_streams", "stopping", "store_unavailable"),
     },
 )
@@ -101,10 +101,10 @@ async def refuse_to_show() -> None:
 
 @router.post(
     "/{key:key}/go-on",
-    summary="Let a halted stream go on",
+    summary="Continue a halted stream",
     dependencies=[Depends(refuse_repeated)],
     responses={
-        200: {"model": StreamView, "description": "The stream, which goes on without the task that halted it"},
+        200: {"model": StreamView, "description": "The stream, which continues without the task that halted it"},
         **refuses("invalid_request", "task_not_found", "transition_refused", "store_unavailable"),
     },
 )

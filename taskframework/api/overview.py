@@ -22,13 +22,13 @@ class TypeOverviewView(BaseModel):
 
     task_type: str
     is_paused: bool
-    waiting: int = Field(description="Tasks that could begin now")
+    waiting: int = Field(description="Tasks that could start now")
     running: int
-    retrying: int = Field(description="Tasks that failed and will be tried again")
-    is_bounded: bool = Field(description="More wait or run than were looked at")
-    oldest_waiting_at: datetime | None = Field(description="Since when the first of them could begin")
+    retrying: int = Field(description="Tasks that failed and will be retried")
+    is_bounded: bool = Field(description="There are too many waiting or running tasks to count")
+    oldest_waiting_at: datetime | None = Field(description="Since when the oldest of them could start")
     submitted_per_second: float
-    finished_per_second: float = Field(description="However they ended")
+    finished_per_second: float = Field(description="Whatever their end status")
     failed_per_second: float
 
 
@@ -37,7 +37,7 @@ class ProblemFoundView(BaseModel):
 
     code: ProblemCode
     text: str
-    task_type: str | None = Field(description="The type that has it; null if it is not one type's alone")
+    task_type: str | None = Field(description="The task type; null if the problem is not about one type")
 
 
 class OverviewView(BaseModel):
@@ -48,9 +48,11 @@ class OverviewView(BaseModel):
         description="All tasks, as counted some seconds ago; with millions of them a minute ago"
     )
     types: list[TypeOverviewView]
-    is_bounded: bool = Field(description="More wait or run than were looked at; the longest there are counted")
+    is_bounded: bool = Field(
+        description="There are too many waiting or running tasks to count; only the oldest are counted"
+    )
     problems: list[ProblemFoundView] = Field(description="The worst first")
-    workers: int = Field(description="Worker processes that are there")
+    workers: int = Field(description="Live worker processes")
     dead_letters: int | None = Field(
         description="Tasks that are FAILED or DEAD_LETTER and not discarded, counted as `by_status` is; null until then"
     )
@@ -60,7 +62,7 @@ class OverviewView(BaseModel):
     "",
     summary="Show the installation at a glance",
     responses={
-        200: {"model": OverviewView, "description": "What there is, and what needs somebody"},
+        200: {"model": OverviewView, "description": "Counts, rates and problems"},
         **refuses("store_unavailable", "not_running"),
     },
 )

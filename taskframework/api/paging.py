@@ -18,10 +18,10 @@ class PageQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most entries on the page")
-    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of entries per page")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
 
 
 UserInQuery = Annotated[
-    Name | None, Field(description="Only those of this user; another than the caller needs the right to act for users")
+    Name | None, Field(description="Only of this user; for another user, the caller needs the right to act for users")
 ]

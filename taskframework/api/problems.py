@@ -130,7 +130,9 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
         return Problem(code, error.message, error.hint, task=_in_the_way(error))
     if isinstance(error, NotRunningError):
-        return Problem("not_running", error.message, "Repeat it in a moment; the process starts or stops.", (), _LATER)
+        return Problem(
+            "not_running", error.message, "Repeat it in a moment; the process is starting or stopping.", (), _LATER
+        )
     if isinstance(error, TokenKeysUnavailableError):
         return Problem("token_keys_unavailable", "Tokens cannot be checked now.", error.hint, headers=_LATER)
     if isinstance(error, LimiterUnavailableError):
@@ -175,7 +177,7 @@ _LIMITER_AWAY = Problem(
 _INTERNAL = Problem(
     "internal_error",
     "The request failed because of an error in this program.",
-    "Look into the log of the API process; repeating the request is safe with an idempotency key.",
+    "See the log of the API process; repeating the request is safe with an idempotency key.",
 )
 
 
@@ -321,13 +323,15 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     match status:
         case 404:
             meant = _address_meant(request, await _documented_paths(request))
-            hint = f"Did you mean {root_of(request)}{meant}?" if meant else "See /docs for the addresses there are."
+            hint = f"Did you mean {root_of(request)}{meant}?" if meant else "/docs lists all addresses."
             problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
             methods = _methods_at(_path_of(request), await _documented_paths(request))
             headers["Allow"] = allowed = ", ".join(methods or ["GET"])
             problem = Problem(
-                "method_not_allowed", f"This address does not know {request.method[:20]}.", f"Use {allowed}."
+                "method_not_allowed",
+                f"The method {request.method[:20]} is not allowed at this address.",
+                f"Use {allowed}.",
             )
         case _ if 400 <= status < 500:
             problem = Problem("bad_request", "The request cannot be read.", "See /docs for what is accepted.")

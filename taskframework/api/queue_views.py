@@ -20,12 +20,14 @@ class PauseView(BaseModel):
 class LaneView(BaseModel):
     """One lane of a task type, as the store has it. Rates are of the last minute, in tasks a second."""
 
-    waiting: int = Field(description="Tasks that could begin now")
-    oldest_at: datetime | None = Field(description="Since when the first of them could; null: none waits")
+    waiting: int = Field(description="Tasks that could start now")
+    oldest_at: datetime | None = Field(
+        description="Since when the oldest of them could start; null: no task is waiting"
+    )
     running: int
-    retrying: int = Field(description="Tasks that failed and will be tried again")
-    in_per_second: float = Field(description="What was submitted", examples=[2.5])
-    out_per_second: float = Field(description="What ended, however that was", examples=[2.5])
+    retrying: int = Field(description="Tasks that failed and will be retried")
+    in_per_second: float = Field(description="Submitted tasks", examples=[2.5])
+    out_per_second: float = Field(description="Ended tasks, whatever their end status", examples=[2.5])
 
 
 class QueueView(BaseModel):
@@ -34,13 +36,13 @@ class QueueView(BaseModel):
     task_type: str
     is_paused: bool
     paused: PauseView | None = Field(description="Null while it is not paused")
-    is_running: bool = Field(description="Whether an attempt of it runs in some worker")
+    is_running: bool = Field(description="Whether a worker is running an attempt of this type")
     messages: dict[Priority, int] | None = Field(
         description="Messages ready in the broker, by lane; null while the broker is away"
     )
     lanes: dict[Priority, LaneView]
     is_bounded: bool = Field(
-        description="More of any type wait or run than the 5,000 that were looked at; the longest there are counted"
+        description="There are more than 5,000 waiting or running tasks; only the oldest are counted"
     )
 
 

@@ -61,9 +61,7 @@ async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     return await _queue(request, task_type)
 
 
-@router.post(
-    "/{task_type}/resume", summary="Let a task type go on", responses={**_ANSWERS_QUEUE, **refuses(*_REFUSALS)}
-)
+@router.post("/{task_type}/resume", summary="Resume a task type", responses={**_ANSWERS_QUEUE, **refuses(*_REFUSALS)})
 async def resume_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Let tasks of this type begin again, in all workers within two seconds."""
     async with noted(request, "queue.resume", task_type):

@@ -38,12 +38,12 @@ router = new_router(PREFIX, "replays")
 STARTED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": ReplayView,
-        "description": "It has begun and goes on in the background",
+        "description": "It has started and continues in the background",
         "headers": location_of("action"),
     }
 }
-_COUNTED: dict[int | str, dict[str, Any]] = {200: {"model": CountView, "description": "A dry run: how many"}}
-_ANSWERS: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "It as it is now"}}
+_COUNTED: dict[int | str, dict[str, Any]] = {200: {"model": CountView, "description": "A dry run: the number of tasks"}}
+_ANSWERS: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "Its present state"}}
 #: The header of a route that begins one, for `openapi_extra`.
 KEY = {"parameters": [key_header("A second request with the same key is the same action")]}
 

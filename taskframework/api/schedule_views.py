@@ -19,15 +19,15 @@ _TIME = "2027-01-31T12:00:00.000Z"
 class LastRunView(BaseModel):
     """The newest run of a schedule."""
 
-    at: datetime = Field(description="The time that it was for", examples=[_TIME])
+    at: datetime = Field(description="The scheduled time of the run", examples=[_TIME])
     task_id: str = Field(examples=[_ID])
-    status: TaskStatus | None = Field(description="What has become of that task; null if it is not known any more")
+    status: TaskStatus | None = Field(description="Present status of that task; null if it no longer exists")
 
 
 class RunProblemView(BaseModel):
     """Why the newest run of a schedule could not be submitted."""
 
-    at: datetime = Field(description="The time that it was for", examples=[_TIME])
+    at: datetime = Field(description="The scheduled time of the run", examples=[_TIME])
     message: str
 
 
@@ -37,15 +37,15 @@ class ScheduleView(BaseModel):
     name: str = Field(examples=["nightly-report"])
     cron: str | None = Field(examples=["30 2 * * MON-FRI"])
     every: str | None
-    timezone: str = Field(description="Where the clocks are that `cron` means", examples=["Europe/Berlin"])
+    timezone: str = Field(description="Time zone of `cron`", examples=["Europe/Berlin"])
     task_type: str = Field(examples=["count-words"])
     parameters: Any
-    user_id: str = Field(description="Who owns the tasks")
+    user_id: str = Field(description="Owner of the tasks")
     missed: Missed
     overlap: Overlap
     jitter: str = Field(examples=["30s"])
     is_paused: bool
-    is_from_settings: bool = Field(description="Made by the settings, and changed there alone")
+    is_from_settings: bool = Field(description="Defined in the settings, and changed only there")
     next_run_at: datetime | None = Field(description="With its jitter; null while it is paused", examples=[_TIME])
     next_runs: list[datetime] | None = Field(default=None, description="Single schedules only: the next five")
     last_run: LastRunView | None

@@ -38,14 +38,14 @@ ScheduleName = Annotated[
     str, Path(description="Name of the schedule", json_schema_extra={"pattern": SCHEDULE_NAME, "maxLength": 100})
 ]
 _DEFINITION_CODES = (*BODY_CODES, *SUBMISSION_CODES, "store_unavailable")
-_RUN_KEY = key_header("A second run with the same key is the same run; without one each request is a run of its own")
+_RUN_KEY = key_header("A second run with the same key is the same run; without a key, each request is a new run")
 
 
 class ScheduleQuery(PageQuery):
     """Which page to list."""
 
     cursor: str | None = Field(
-        default=None, max_length=100, description="`next_cursor` of the page before, unchanged", pattern=SCHEDULE_NAME
+        default=None, max_length=100, description="`next_cursor` of the previous page, unchanged", pattern=SCHEDULE_NAME
     )
 
 
@@ -67,7 +67,7 @@ async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query
 @router.post(
     "",
     status_code=201,
-    summary="Make a schedule",
+    summary="Create a schedule",
     openapi_extra=takes(CreateSchedule),
     responses={
         201: {"model": ScheduleView, "description": "The schedule", "headers": location_of("schedule")},
@@ -157,7 +157,7 @@ async def run_schedule(request: Request, name: ScheduleName) -> Response:
     "/{name}/pause",
     summary="Pause a schedule",
     responses={
-        200: {"model": ScheduleView, "description": "The schedule, which stands still"},
+        200: {"model": ScheduleView, "description": "The paused schedule"},
         **refuses("schedule_not_found", "store_unavailable"),
     },
 )
@@ -172,7 +172,7 @@ async def pause_schedule(request: Request, name: ScheduleName) -> Response:
     "/{name}/resume",
     summary="Resume a schedule",
     responses={
-        200: {"model": ScheduleView, "description": "The schedule, which goes on"},
+        200: {"model": ScheduleView, "description": "The resumed schedule"},
         **refuses("schedule_not_found", "store_unavailable"),
     },
 )

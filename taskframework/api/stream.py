@@ -35,7 +35,7 @@ Known = TypeVar("Known")
 LAST_EVENT_ID = {
     "name": "Last-Event-ID",
     "in": "header",
-    "description": "Id of the last event received; sent by browsers that connect again. Empty is as none.",
+    "description": "Id of the last event received; sent by browsers that reconnect. Empty means none.",
     "schema": {"type": "string"},
 }
 REFUSALS = (
@@ -47,7 +47,7 @@ REFUSALS = (
     "stopping",
 )
 STREAM = {
-    "description": "Server-sent events; a comment comes every 10 seconds of silence",
+    "description": "Server-sent events; a comment is sent after every 10 seconds without an event",
     "content": STREAM_CONTENT,
 }
 
@@ -105,7 +105,7 @@ class FeedQuery(BaseModel):
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
         200: STREAM,
-        204: {"description": "The task is final and the client has its last event"},
+        204: {"description": "The task has ended and the client has received its last event"},
         **refuses(*REFUSALS),
     },
 )

@@ -23,7 +23,7 @@ class StreamListQuery(PageQuery):
     """Which streams to list."""
 
     user_id: UserInQuery = None
-    is_halted: bool | None = Field(default=None, description="Only those that halted, or only those that did not")
+    is_halted: bool | None = Field(default=None, description="Only halted streams, or only others")
 
 
 @router.get(
@@ -31,7 +31,10 @@ class StreamListQuery(PageQuery):
     summary="List ordered streams",
     dependencies=[Depends(refuse_repeated)],
     responses={
-        200: {"model": StreamPage, "description": "A page, by user and key; it may be short and have others behind it"},
+        200: {
+            "model": StreamPage,
+            "description": "A page, by user and key; it may be short although more pages follow",
+        },
         **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )

@@ -23,10 +23,12 @@ class StreamView(BaseModel):
 
     key: str
     mode: StreamMode
-    next_position: int = Field(description="Of the task that is submitted next; as many were given so far")
+    next_position: int = Field(
+        description="Position of the next submitted task; equals the number of positions used so far"
+    )
     turn: TurnView | None = Field(description="Serial only: null while nobody has the turn")
     waiting: int = Field(description="Serial only: tasks that wait for their turn")
-    is_halted: bool = Field(description="The task that has the turn failed; replay it, or let the stream go on")
+    is_halted: bool = Field(description="The task that has the turn failed; replay it, or continue the stream")
 
 
 class ListedStreamView(BaseModel):
@@ -35,9 +37,9 @@ class ListedStreamView(BaseModel):
     key: str
     user_id: str
     mode: StreamMode
-    next_position: int = Field(description="As many positions were given so far")
+    next_position: int = Field(description="Number of positions used so far")
     last_turn: TurnView | None = Field(description="Serial only: the task that has the turn, or had it last")
-    is_halted: bool = Field(description="That task failed; replay it, or let the stream go on")
+    is_halted: bool = Field(description="That task failed; replay it, or continue the stream")
 
 
 class StreamPage(BaseModel):
@@ -51,7 +53,7 @@ class StreamResultView(BaseModel):
     """What became of one position."""
 
     position: int
-    task_id: str | None = Field(description="Null for a position that was given and never used")
+    task_id: str | None = Field(description="Null for a position without a task")
     status: TaskStatus | Literal["SKIPPED"] = Field(description="SKIPPED: it had no result in time")
     result: Any
     error: TaskErrorView | None
@@ -61,12 +63,12 @@ class StreamResultPage(BaseModel):
     """The results that are known, in order, up to the first that is waited for."""
 
     items: list[StreamResultView]
-    next_cursor: str = Field(description="The position to go on with; a stream has no end", examples=["17"])
+    next_cursor: str = Field(description="The next position to read; a stream has no end", examples=["17"])
 
 
 class StreamedResult(BaseModel):
     """One server-sent event. Comments in between keep the connection open and mean nothing."""
 
     event: Literal["result"]
-    id: str = Field(description="The position; send it as Last-Event-ID to go on behind it", examples=["16"])
+    id: str = Field(description="The position; send it as Last-Event-ID to continue after it", examples=["16"])
     data: StreamResultView

@@ -31,7 +31,7 @@ def submission_response(request: Request, submission: Submission) -> Response:
 def key_in_header(request: Request) -> str | None:
     keys = request.headers.getlist("idempotency-key")
     if len(keys) > 1:
-        raise RequestRefusedError("The header Idempotency-Key comes twice.", hint="Send it once.")
+        raise RequestRefusedError("The header Idempotency-Key was sent twice.", hint="Send it once.")
     return keys[0] if keys else None
 
 
@@ -46,7 +46,7 @@ def with_key_of_header(request: Request, body: BodyT) -> BodyT:
     if body.get("idempotency_key") not in (None, key):
         raise RequestRefusedError(
             "The header Idempotency-Key and the field idempotency_key differ.",
-            hint="Send one of them, or the same in both.",
+            hint="Send only one of them, or the same value in both.",
             fields=[{"field": "idempotency_key", "message": "differs from the header Idempotency-Key"}],
         )
     return cast(BodyT, {**body, "idempotency_key": key})

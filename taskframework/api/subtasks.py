@@ -36,10 +36,10 @@ router = new_router(PREFIX, "sub-tasks")
 
 SignalName = Annotated[
     str,
-    Path(description="What the task is told", json_schema_extra={"pattern": NAME_PATTERN, "maxLength": MAX_NAME}),
+    Path(description="Name of the signal", json_schema_extra={"pattern": NAME_PATTERN, "maxLength": MAX_NAME}),
 ]
 _KEY_HEADER = key_header(
-    "A second signal with the same key is the same signal; without one each request is a new signal"
+    "A second signal with the same key is the same signal; without a key, each request is a new signal"
 )
 
 
@@ -47,8 +47,8 @@ class SubtaskQuery(PageQuery):
     """Which sub-tasks to list."""
 
     status: TaskStatus | None = Field(default=None, description="Only sub-tasks in this status")
-    round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round; else of the newest")
-    cursor: PlaceCursor | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
+    round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round (default: the newest)")
+    cursor: PlaceCursor | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
 
 
 @router.get(

@@ -61,7 +61,7 @@ class TaskQuery(BatchQuery):
     correlation_id: Name | None = Field(default=None, description="Only those with this correlation id")
     idempotency_key: Name | None = Field(default=None, description="Only those with this idempotency key")
     error: str | None = Field(
-        default=None, min_length=1, max_length=200, description="Only those with this text in the message of the error"
+        default=None, min_length=1, max_length=200, description="Only tasks whose error message contains this text"
     )
     fingerprint: str | None = Field(
         default=None, min_length=1, max_length=100, description="Only those whose error has this fingerprint"
@@ -85,7 +85,7 @@ class TaskQuery(BatchQuery):
         },
         200: {
             "model": TaskView,
-            "description": "The task that an earlier submission with this key made",
+            "description": "The task of an earlier submission with this key",
             "headers": location_of("task"),
         },
         **refuses(*BODY_CODES, *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),

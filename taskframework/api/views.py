@@ -18,7 +18,7 @@ _PLACE = re.compile("[0-9]{1,6}")
 
 def _numeric(text: str) -> str:
     if not _PLACE.fullmatch(text):
-        raise ValueError("is no cursor that this list gave out")
+        raise ValueError("is not a cursor of this list")
     return text
 
 
@@ -44,7 +44,7 @@ _DATA = {
 class FieldProblem(BaseModel):
     """One wrong field."""
 
-    field: str = Field(description="Its name; parts of a nested one are joined by dots")
+    field: str = Field(description="Its name; a nested field has dots")
     message: str
 
 
@@ -59,8 +59,8 @@ class ProblemView(BaseModel):
     hint: str = Field(description="What to do next")
     instance: str | None = Field(default=None, description="Path of the request")
     errors: list[FieldProblem] | None = Field(default=None, description="The wrong fields")
-    task_id: str | None = Field(default=None, description="The task that is in the way, if one is")
-    task_status: TaskStatus | None = Field(default=None, description="The status of that task that refuses it")
+    task_id: str | None = Field(default=None, description="The task that caused the refusal, if any")
+    task_status: TaskStatus | None = Field(default=None, description="The status of that task")
 
 
 class TaskErrorView(BaseModel):
@@ -70,14 +70,14 @@ class TaskErrorView(BaseModel):
     type: str
     message: str
     retryable: bool
-    fingerprint: str = Field(description="Equal for errors of one cause")
+    fingerprint: str = Field(description="Equal for errors with the same cause")
 
 
 class SubtasksView(BaseModel):
     """How far the newest round of sub-tasks is, by the last count."""
 
     round: int = Field(description="Counts from 1 in each generation")
-    planned: int | None = Field(description="How many there are; null while a batch is still uploaded")
+    planned: int | None = Field(description="How many there are; null while a batch is still being uploaded")
     done: int
     succeeded: int
     failed: int
@@ -101,7 +101,7 @@ class PlaceView(BaseModel):
     key: str
     mode: StreamMode
     position: int = Field(description="Counts from 0")
-    is_skipped: bool = Field(description="The stream went on without its result, or without it")
+    is_skipped: bool = Field(description="The stream continued without it or its result")
 
 
 class VersionView(BaseModel):
@@ -172,7 +172,7 @@ class StreamedEvent(BaseModel):
 
     event: str = Field(
         description="Type of the CloudEvent in `data`; or `snapshot`: the whole task, or the batch; or `item`: what "
-        "became of an item of a batch; or `resync`: some were missed",
+        "became of an item of a batch; or `resync`: events were missed",
         examples=["task.completed", "snapshot", "item", "resync"],
     )
     id: str = Field(
@@ -198,19 +198,19 @@ class BatchView(BaseModel):
     status: TaskStatus
     user_id: str
     is_sealed: bool = Field(description="Whether the upload was completed")
-    total: int = Field(description="How many items there are; before the seal, how many came so far")
+    total: int = Field(description="Number of items; before the seal, the number received so far")
     counts: dict[TaskStatus, int] | None = Field(
-        description="Items by status, of those that are stored; null where they are not counted again, as in a list"
+        description="Stored items by status; null where they are not counted, as in a list"
     )
     done: int
     succeeded: int
     failed: int
     cancelled: int
     percent: float | None = Field(description="How much is done; null before the seal")
-    rate: float | None = Field(description="Items done a second since the beginning; null before the first")
-    estimated_end: datetime | None = Field(description="When it will be done at this rate")
+    rate: float | None = Field(description="Items done per second since the start; null before the first")
+    estimated_end: datetime | None = Field(description="Estimated end at this rate")
     policy: str = Field(examples=["allow_failures"])
-    chunk_size: int = Field(description="Items of one task")
+    chunk_size: int = Field(description="Items per task")
     priority: Priority
     max_attempts: int = Field(description="Of each task")
     correlation_id: str
@@ -245,7 +245,7 @@ class BatchResultPage(BaseModel):
 
     items: list[BatchResultView]
     next_cursor: str | None = Field(
-        description="Give it as `cursor` to go on, later if the page is empty; null behind the last item"
+        description="Give it as `cursor` to continue (later, if the page is empty); null after the last item"
     )
 
 
@@ -255,10 +255,10 @@ class TaskTypeView(BaseModel):
     task_type: str = Field(examples=["count-words"])
     parameters_schema: dict[str, Any] = Field(description="JSON Schema (2020-12) of its `parameters`")
     result_schema: dict[str, Any] = Field(description="JSON Schema (2020-12) of its `result`")
-    priority: Priority = Field(description="Lane of a submission that names none")
-    max_attempts: int = Field(description="Attempts of a submission that does not say", examples=[5])
+    priority: Priority = Field(description="Default lane of a submission")
+    max_attempts: int = Field(description="Default number of attempts", examples=[5])
     declared_at: datetime | None = Field(
-        description="When a worker that executes it last started; null: none has, so its tasks wait for the first",
+        description="When a worker that executes it last started; null: none has started yet, so its tasks wait",
         examples=[_TIME],
     )
 
@@ -277,11 +277,11 @@ class WorkerView(BaseModel):
     host: str = Field(examples=["build-7"])
     pid: int = Field(examples=[4711])
     release: str = Field(description="Version of taskframework")
-    task_types: list[str] = Field(description="What it executes", examples=[["count-words"]])
+    task_types: list[str] = Field(description="Task types that it executes", examples=[["count-words"]])
     concurrency: int = Field(description="How many attempts it can run at once")
-    in_flight: int = Field(description="How many it ran")
+    in_flight: int = Field(description="Attempts that it was running")
     started_at: datetime
-    seen_at: datetime = Field(description="When it told this: every ten seconds")
+    seen_at: datetime = Field(description="Time of this record, which is renewed every ten seconds")
     is_lost: bool = Field(description="Not seen for 30 seconds: killed, frozen, or without the store")
 
 
@@ -296,7 +296,7 @@ class BulkOutcome(BaseModel):
     """What became of one task of a bulk submission: `task` if it was accepted, else `error`."""
 
     index: int = Field(description="Its place in the request, from 0")
-    status: int = Field(description="What a single submission would have been answered with", examples=[202])
+    status: int = Field(description="The status that a single submission would have got", examples=[202])
     task: TaskView | None
     error: ProblemView | None
 
@@ -317,9 +317,7 @@ class RepairView(BaseModel):
     """When a repair last looked for something to do."""
 
     last_run: str | None = Field(examples=["2026-11-20T09:30:00.000Z"])
-    seconds_ago: float = Field(
-        description="Since the last look, or since the start where there was none", examples=[0.7]
-    )
+    seconds_ago: float = Field(description="Since the last check, or since the start if there was none", examples=[0.7])
 
 
 class ReadinessView(BaseModel):

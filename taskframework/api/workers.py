@@ -25,7 +25,7 @@ class WorkerQuery(PageQuery):
     """Which page of workers to list."""
 
     cursor: str | None = Field(
-        default=None, max_length=300, description="`next_cursor` of the page before, unchanged", pattern=r"^[!-~]+$"
+        default=None, max_length=300, description="`next_cursor` of the previous page, unchanged", pattern=r"^[!-~]+$"
     )
 
 
@@ -48,10 +48,10 @@ async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()])
 
 @router.get(
     "/{worker_id}/tasks",
-    summary="List what a worker runs",
+    summary="List the running tasks of a worker",
     dependencies=[Depends(refuse_repeated)],
     responses={
-        200: {"model": TaskPage, "description": "A page, newest first; it may be short and have others behind it"},
+        200: {"model": TaskPage, "description": "A page, newest first; it may be short although more pages follow"},
         **refuses("invalid_request", "invalid_cursor", "worker_not_found", "store_unavailable"),
     },
 )

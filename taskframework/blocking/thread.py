@@ -33,7 +33,7 @@ class OpenedBeforeForkError(NotRunningError):
 class ClosedMeanwhileError(NotRunningError):
     """The framework was closed before the call was done; it is not known whether it took effect."""
 
-    hint = "Close it when nobody uses it any more; give a submission an idempotency key to repeat it."
+    hint = "Close it only when it is no longer used. With an idempotency key, a submission can be repeated."
 
 
 class FrameworkThread:

@@ -157,4 +157,6 @@ class Queue:
         self.ready.popleft()
         if not self._overflowed:
             self._overflowed = True
-            logger.warning("%s holds %d messages that nobody consumes; from now on the oldest are dropped", self.name, limit)
+            logger.warning(
+                "%s holds %d messages that nobody consumes; from now on the oldest are dropped", self.name, limit
+            )

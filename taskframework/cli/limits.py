@@ -14,7 +14,7 @@ from taskframework.operations.limits import LimitState, SlotsState
 
 @on_store
 async def limits(framework: AnyFramework, limit: Limit = 100, as_json: Json = False) -> None:
-    """Show what each bucket of a rate limit would let through now, and who holds the slots of concurrency limits."""
+    """Show how much of each rate limit is available now, and which tasks hold the slots of concurrency limits."""
     states = await framework.services.limits.list_limits(limit)
     slots = await framework.services.limits.list_slots(limit)
     if as_json:

@@ -64,7 +64,7 @@ def dev(
     app: Apps = None,
     tether: TetherTo = None,
 ) -> None:
-    """Run everything in one process: HTTP interface, worker and repairs. Needs no servers."""
+    """Run everything in one process: HTTP interface, worker and repairs. No servers needed."""
     flags: dict[str, object] = {"api.host": host, "api.port": port, "worker.concurrency": concurrency}
     invocation = Invocation.of(context, config, app)
     if tether is not None:
@@ -87,7 +87,7 @@ def _dev(framework: TaskFramework, tether: Tether | None) -> None:
 
 
 def api(context: typer.Context, host: Host = None, port: Port = None, config: Config = None, app: Apps = None) -> None:
-    """Serve HTTP: submit, look, operate. Workers execute; the types they have declared need no --app here."""
+    """Serve the HTTP interface. It executes no tasks; workers do. Declared task types need no --app."""
     framework = Invocation.of(context, config, app).framework({"api.host": host, "api.port": port})
     remarks = []
     if framework.settings.broker.scheme == "embedded":

@@ -39,7 +39,7 @@ _SOONEST = timedelta(milliseconds=500)
 
 @on_store
 async def top(framework: AnyFramework, every: Every = None, once: Once = False, as_json: Json = False) -> None:
-    """Show what waits, runs, comes and goes, and what needs somebody; until Ctrl-C."""
+    """Show waiting and running tasks, rates and problems, until Ctrl-C."""
     overview = await framework.services.overview.look()
     if as_json:
         print_json(overview_view(overview))

@@ -32,7 +32,7 @@ async def workers(
     cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
-    """List the worker processes, or what one of them runs now."""
+    """List the worker processes, or the tasks that one of them is running."""
     operations, now = framework.services.workers, framework.services.store.now()
     if worker_id is None:
         page, nothing = (

@@ -33,7 +33,7 @@ _UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 #: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
 _TLS = {
-    "CERTIFICATE_VERIFY_FAILED": "Set SSL_CERT_FILE in the environment to the certificate of the authority that signed its certificate.",
+    "CERTIFICATE_VERIFY_FAILED": "Set SSL_CERT_FILE to the authority that signed its certificate.",
     "WRONG_VERSION_NUMBER": "The server does not use TLS: write http:// in its address.",
     "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
 }

@@ -88,7 +88,7 @@ def _check_key(registration: Registration, limit: str, key: str | None) -> None:
     fields = registration.parameter_fields
     if key is not None and fields is not None and key not in fields:
         raise RegistrationError(
-            f"The {limit} of task type {registration.task_type!r} has the key {key!r}, which is no field of its "
+            f"The {limit} of task type {registration.task_type!r} has the key {key!r}, which is not a field of its "
             "parameters.",
             hint=f"{_nearest(key, sorted(fields))} Use the name of a submitted field.",
         )

@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 #: What connecting says where one side speaks TLS and the other does not, or a certificate is not trusted.
 _TLS = {
-    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in "
-    "rate_limiter.redis_ca_file.",
+    "CERTIFICATE_VERIFY_FAILED": "Set rate_limiter.redis_ca_file to the authority that "
+    "signed the server's certificate.",
     "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write redis:// in rate_limiter.redis_url.",
     "reset by peer": "Check that it runs and that rate_limiter.redis_url is right; a port for TLS needs rediss://, and "
     "rate_limiter.redis_certificate if the server requires a client certificate.",

@@ -157,7 +157,7 @@ class EndUnstarted(Alone):
         return with_event(at_rest(with_error(task, error), TaskStatus.DEAD_LETTER, now), "dead_letter", now)
 
 
-NOT_STARTED = "No worker began it within its queue_timeout. Start more workers or allow more time, then replay it."
+NOT_STARTED = "No worker started it within its queue_timeout. Start more workers or allow more time, then replay it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def check_cron(expression: str) -> str:
         field = parts[list(_FIELDS).index(name)]
         raise ValueError(f"has a wrong {name} {field!r}: it is {_FIELDS[name]}, with * , - and /") from None
     except StopIteration:
-        raise ValueError("names a day that does not come in the next 50 years") from None
+        raise ValueError("matches no day in the next 50 years") from None
     return " ".join(parts)
 
 
@@ -127,7 +127,7 @@ def zone(name: str) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"{name[:100]!r} is no time zone") from None
+        raise ValueError(f"{name[:100]!r} is not a time zone") from None
 
 
 def nearest_zone(name: str) -> str | None:
@@ -141,14 +141,12 @@ def nearest_zone(name: str) -> str | None:
 
 
 def zone_hint(name: str) -> str:
-    """What to give in place of a name that is no time zone. Reads many files."""
+    """What to give in place of a name that is not a time zone. Reads many files."""
     if distance := _DISTANCE.fullmatch(name):
         sign, hours, minutes = distance.groups()
         fixed = f"Etc/GMT{'-' if sign == '+' else '+'}{int(hours)}"
         if not int(minutes or 0) and fixed in zoneinfo.available_timezones():
-            return (
-                f"Give a place, such as Europe/Berlin; or {fixed}, which is the same time with the sign turned round."
-            )
-        return "Give a place that has this time, such as Europe/Berlin."
+            return f"Give a place, such as Europe/Berlin; or {fixed}, which is the same time with the opposite sign."
+        return "Give a place with this time, such as Europe/Berlin."
     nearest = nearest_zone(name)
     return f"Did you mean {nearest}?" if nearest else "Give a name of the IANA database, such as Europe/Berlin."

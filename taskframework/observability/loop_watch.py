@@ -174,8 +174,8 @@ def _tell(blockage: Blockage) -> None:
         logger.warning(text, blockage.seconds, blockage.place, extra=_fields(blockage))
     else:
         logger.warning(
-            "the event loop was blocked for %.1f s, and nothing of it could be seen: the process or its machine "
-            "stood still or is overloaded, or code in C kept the interpreter lock",
+            "the event loop was blocked for %.1f s, and the cause could not be seen: the process or its machine "
+            "was stopped or is overloaded, or C code held the interpreter lock",
             blockage.seconds,
             extra=_fields(blockage),
         )

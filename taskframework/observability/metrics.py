@@ -138,7 +138,7 @@ class Metrics:
         )
         self.state_updates = counter("tasks_state_db_updates", "Status changes written, by kind", ["operation"])
         self.stale_writes = counter("tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"])
-        self.repairs_failed = counter("tasks_repairs_failed", "Failed runs of a repair; the repair continues", ["repair"])
+        self.repairs_failed = counter("tasks_repairs_failed", "Failed runs of a repair", ["repair"])
         self.loop_blocked = counter(
             "tasks_loop_blocked",
             "Times something kept the event loop from running; task_type is empty if it was not a task's code",
@@ -159,7 +159,7 @@ class Metrics:
         self.queue_depth = gauge("tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"])
         self.workers = gauge("tasks_workers", "Workers that sent a sign of life recently", ["task_type"])
         self.workers_lost = gauge("tasks_workers_lost", "Workers whose sign of life is overdue")
-        self.broker_connected = gauge("tasks_broker_connected", "Whether this process is connected to its broker (0 or 1)")
+        self.broker_connected = gauge("tasks_broker_connected", "Whether this process has its broker (0 or 1)")
         self.store_available = gauge("tasks_store_available", "Whether this process can reach its store (0 or 1)")
         self.events_lag = gauge("tasks_events_lag_seconds", "How late the relay is with unpublished events")
         self.responses = counter("tasks_http_responses", "Answers of the HTTP interface", ["status"])

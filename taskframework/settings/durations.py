@@ -48,7 +48,7 @@ def parse_duration(value: object) -> timedelta:
     try:
         return _YEAR * amounts.pop("years", 0) + timedelta(**amounts)
     except OverflowError:
-        raise ValueError("is longer than can be counted") from None
+        raise ValueError("is too long") from None
 
 
 def format_duration(value: timedelta) -> str:

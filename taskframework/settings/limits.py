@@ -19,9 +19,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 class BucketSettings(Section):
     """How much a bucket lets through."""
 
-    rate: float = Field(gt=0, le=1_000_000, description="Attempts a second; 0.5 is one every two seconds")
+    rate: float = Field(gt=0, le=1_000_000, description="Attempts per second; 0.5 is one every two seconds")
     burst_capacity: int = Field(
-        default=1, ge=1, le=1_000_000, description="Attempts at once after a pause; they are not added to the rate"
+        default=1,
+        ge=1,
+        le=1_000_000,
+        description="Attempts that may start at once after a pause; they do not add to the rate",
     )
 
 
@@ -29,7 +32,7 @@ class ConcurrencySettings(Section):
     """How many attempts of a task type run at once over all workers."""
 
     limits: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(
-        default={}, description="Numbers that count instead of those in the options of task types, such as {resize: 3}"
+        default={}, description="Numbers that override those in the options of task types, such as {resize: 3}"
     )
 
 
@@ -38,31 +41,33 @@ class RateLimiterSettings(Section):
 
     type: Literal["memory", "store", "redis"] = Field(
         default="store",
-        description="Where buckets are: the store or Redis, for all processes together; memory, for each by itself",
+        description="Where buckets are kept: store or redis, shared by all processes; memory, one for each process",
     )
     redis_url: str = Field(
         default="redis://localhost:6379/0",
         pattern=r"^(rediss?|unix)://\S+$",
         max_length=500,
-        description="Where Redis is, if type is redis",
+        description="Address of Redis, if type is redis",
     )
     redis_ca_file: Path | None = Field(
-        default=None, description="PEM file of who signed Redis's certificate, for rediss://; empty asks the system"
+        default=None,
+        description="PEM file of the authority that signed Redis's certificate, for rediss://; empty: the system's",
     )
     redis_certificate: Path | None = Field(
-        default=None, description="PEM file with this program's own certificate, where Redis wants one"
+        default=None, description="PEM file with the client certificate of this program, if Redis requires one"
     )
     redis_private_key: Path | None = Field(
-        default=None, description="PEM file with the key of it; empty: it is in the same file"
+        default=None, description="PEM file with the certificate's private key; empty: it is in the same file"
     )
     on_unavailable: Literal["wait", "allow"] = Field(
-        default="wait", description="What tasks with a limit do while Redis is away: wait, or begin without it"
+        default="wait",
+        description="What tasks with a rate limit do while Redis is away: wait, or start without the limit",
     )
     default: BucketSettings | None = Field(
-        default=None, description="The bucket of the name default, such as {rate: 10, burst_capacity: 20}"
+        default=None, description="The bucket with the name default, such as {rate: 10, burst_capacity: 20}"
     )
     providers: dict[str, BucketSettings] = Field(
-        default={}, description="Further buckets by their names, such as {openai: {rate: 5, burst_capacity: 10}}"
+        default={}, description="More buckets by name, such as {openai: {rate: 5, burst_capacity: 10}}"
     )
 
     @field_validator("redis_ca_file", "redis_certificate", "redis_private_key")

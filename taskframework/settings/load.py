@@ -119,6 +119,6 @@ def _profile_layer(name: str, base: Path) -> Layer:
         there = sorted(found.stem for found in (base / "config").glob("*.yml") if found.stem != "logging")
         raise ConfigurationError(
             f"There is no profile {name!r} ({PROFILE_VARIABLE}): config/{name}.yml is missing in {base}.",
-            hint=f"Profiles there: {', '.join(there) or 'none'}. Choose one, or unset {PROFILE_VARIABLE}.",
+            hint=f"Existing profiles: {', '.join(there) or 'none'}. Choose one, or unset {PROFILE_VARIABLE}.",
         )
     return from_file(file, f"config/{name}.yml")

@@ -41,7 +41,7 @@ def read_log_levels(path: Path) -> dict[str, LogLevel]:
 
 def _refusal(path: Path, where: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{path}{where} does not say which logger has which level.",
+        f"{path}{where} does not give levels of loggers.",
         key="observability.logging_config",
         hint="Write loggers: and below it, for each logger, its.name: {level: WARNING}; levels are DEBUG to CRITICAL.",
     )

@@ -27,14 +27,16 @@ _LONGEST_GRACE = timedelta(seconds=5)
 class RetrySettings(Section):
     """When a failed attempt is tried again, for tasks whose options do not say otherwise."""
 
-    max_attempts: int = Field(default=5, ge=1, le=1000, description="Attempts a task has in all, the first included")
+    max_attempts: int = Field(
+        default=5, ge=1, le=1000, description="Maximum number of attempts of a task, including the first"
+    )
     initial_delay: Duration = Field(
         default=timedelta(seconds=5), ge=ZERO, description="Wait between the first failure and the second attempt"
     )
-    max_delay: Duration = Field(default=timedelta(hours=1), ge=ZERO, description="No wait grows longer than this")
-    backoff_factor: float = Field(default=2.0, ge=1, le=100, description="Each wait is this many times the one before")
+    max_delay: Duration = Field(default=timedelta(hours=1), ge=ZERO, description="Longest wait between two attempts")
+    backoff_factor: float = Field(default=2.0, ge=1, le=100, description="Each wait is the previous one times this")
     jitter_factor: float = Field(
-        default=0.1, ge=0, le=1, description="Share of a wait that is random, so that failures do not return together"
+        default=0.1, ge=0, le=1, description="Random share of each wait, so that failed tasks do not all retry together"
     )
 
     @field_validator("max_delay")
@@ -47,47 +49,51 @@ class RetentionSettings(Section):
     """How long what is over stays in the store."""
 
     finished: Duration | None = Field(
-        default=timedelta(days=7), gt=ZERO, description="Completed and cancelled tasks; empty keeps them for ever"
+        default=timedelta(days=7),
+        gt=ZERO,
+        description="How long completed and cancelled tasks are kept; empty: forever",
     )
     dead_letters: Duration | None = Field(
-        default=timedelta(days=90), gt=ZERO, description="Failed tasks and parked messages; empty keeps them for ever"
+        default=timedelta(days=90),
+        gt=ZERO,
+        description="How long failed tasks and dead messages are kept; empty: forever",
     )
     idempotency_keys: Duration = Field(
         default=timedelta(hours=24),
         gt=ZERO,
-        description="Idempotency keys after the end of their task, but no longer than the task itself",
+        description="How long idempotency keys are kept after the end of their task, at most as long as the task",
     )
     audit: Duration | None = Field(
         default=timedelta(days=365),
         gt=ZERO,
-        description="Notes of what operators did, and their actions on many tasks; empty keeps them for ever",
+        description="How long the audit log and finished actions on many tasks are kept; empty: forever",
     )
 
 
 class ObservabilitySettings(Section):
     """What the processes tell about themselves."""
 
-    log_level: LogLevel = Field(default="INFO", description="Least severe line that is logged")
+    log_level: LogLevel = Field(default="INFO", description="Lowest level that is logged")
     log_format: Literal["auto", "json", "console"] = Field(
-        default="auto", description="Form of the log on standard error; auto is console on a terminal, else json"
+        default="auto", description="Format of the log on standard error; auto: console on a terminal, else json"
     )
     logging_config: Path | None = Field(
-        default=None, description="File with levels for single loggers, such as config/logging.yml"
+        default=None, description="File with levels of single loggers, such as config/logging.yml"
     )
     tracing: bool = Field(
         default=True,
-        description="Whether spans go to otlp_endpoint; a program with a tracer provider of its own decides by that",
+        description="Whether spans are sent to otlp_endpoint; a program with its own tracer provider decides itself",
     )
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://\S+$",
         max_length=500,
-        description="Where spans go, such as http://localhost:4318/v1/traces; empty leaves it to the program",
+        description="Where spans are sent, such as http://localhost:4318/v1/traces; empty: the program decides",
     )
     loop_lag_warning: Duration = Field(
         default=timedelta(seconds=1),
         ge=ZERO,
-        description="How long the event loop may stand still before a warning names the code that blocks it; 0 never",
+        description="How long the event loop may be blocked before a warning names the blocking code; 0: never warn",
     )
 
 
@@ -95,16 +101,16 @@ class ApiSettings(Section):
     """The HTTP interface."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0: any free port")
     certificate: Path | None = Field(
         default=None,
-        description="PEM file with the certificate for TLS, and those up to its root; empty serves plain HTTP",
+        description="PEM file with the certificate chain for TLS; empty: plain HTTP",
     )
     private_key: Path | None = Field(
-        default=None, description="PEM file with the key of it; empty: it is in the same file"
+        default=None, description="PEM file with the certificate's private key; empty: it is in the same file"
     )
     allow_remote: bool = Field(
-        default=False, description="Listen on other than loopback although there are no API keys"
+        default=False, description="Allow other addresses than loopback although there are no API keys"
     )
     hosts: tuple[str, ...] = Field(
         default=(),
@@ -113,31 +119,29 @@ class ApiSettings(Section):
     )
     proxies: tuple[str, ...] = Field(
         default=(),
-        description="Addresses of reverse proxies, such as [10.0.0.5]; what these say of the caller's address and of "
-        "TLS (X-Forwarded-For, X-Forwarded-Proto) is believed",
+        description="Addresses of reverse proxies, such as [10.0.0.5]; their headers X-Forwarded-For and "
+        "X-Forwarded-Proto are trusted",
     )
     root_path: str = Field(
         default="",
         pattern=r"^(/[^/?#\s]+)*$",
         max_length=200,
-        description="Path that a reverse proxy cuts off before it forwards, such as /background",
+        description="Path prefix that a reverse proxy removes, such as /background",
     )
-    max_body: Size = Field(
-        default=ByteSize(1024**2), ge=1024, description="Largest request body; more is answered with 413"
-    )
+    max_body: Size = Field(default=ByteSize(1024**2), ge=1024, description="Largest request body; larger ones get 413")
     max_connections: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default="auto",
-        description="Connections open at once, event streams included; further ones are answered with 503. "
+        description="Maximum number of open connections, including event streams; further ones get 503. "
         "auto is three quarters of the process's limit of file descriptors, at most 10,000",
     )
 
-    access_log: bool = Field(default=False, description="One log line a request")
+    access_log: bool = Field(default=False, description="Whether to log one line per request")
 
     @field_validator("private_key")
     @classmethod
     def _with_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if value is not None and info.data.get("certificate") is None:
-            raise ValueError("is without effect as long as there is no api.certificate")
+            raise ValueError("has no effect without api.certificate")
         return value
 
     @property
@@ -151,28 +155,32 @@ class ApiSettings(Section):
 class WorkerSettings(Section):
     """How a worker executes. Its heartbeat is always a third of the lease."""
 
-    concurrency: int = Field(default=100, ge=1, le=100_000, description="Tasks one worker process executes at once")
+    concurrency: int = Field(
+        default=100, ge=1, le=100_000, description="Tasks that one worker process executes at once"
+    )
     processes: Literal["auto"] | Annotated[int, Field(ge=0, le=1024)] = Field(
         default=1,
-        description="Processes that the command worker starts, each a whole worker; auto or 0 is one for each CPU",
+        description="Processes that the command worker starts, each a complete worker; auto or 0: one per CPU",
     )
     prefetch: Literal["auto"] | Annotated[int, Field(ge=1, le=65535)] = Field(
         default="auto",
-        description="Most messages of one queue taken and not acknowledged; auto fills all slots from any one queue",
+        description="Maximum number of unacknowledged messages of one queue; auto: enough to fill all slots",
     )
     lease: Duration = Field(
         default=timedelta(seconds=30),
         ge=timedelta(milliseconds=100),
-        description="How long a worker that is silent keeps its tasks; it renews them every third of this",
+        description="How long a silent worker keeps its tasks; a live one renews its leases every third of this",
     )
-    max_crashes: int = Field(default=3, ge=1, description="Lost leases after which a task is a dead letter")
+    max_crashes: int = Field(
+        default=3, ge=1, description="Number of lost leases after which a task becomes a dead letter"
+    )
     max_threads: int = Field(default=32, ge=1, description="Threads for tasks written as plain functions")
     max_processes: int | None = Field(
-        default=None, ge=1, description='Processes for tasks with run_in="process"; empty is one for each CPU'
+        default=None, ge=1, description='Processes for tasks with run_in="process"; empty: one per CPU'
     )
-    http_host: str = Field(default="127.0.0.1", min_length=1, description="Address of a worker's own health checks")
+    http_host: str = Field(default="127.0.0.1", min_length=1, description="Address of a worker's health checks")
     http_port: int | None = Field(
-        default=None, ge=0, le=65535, description="Port of a worker's /healthz, /readyz and /metrics; empty serves none"
+        default=None, ge=0, le=65535, description="Port of a worker's /healthz, /readyz and /metrics; empty: none"
     )
 
     @property
@@ -198,10 +206,12 @@ class PrioritySettings(Section):
     normal: int = Field(default=4, ge=1, le=1000, description="Weight of normal")
     low: int = Field(default=1, ge=1, le=1000, description="Weight of low")
     max_wait: Duration = Field(
-        default=timedelta(minutes=5), gt=ZERO, description="A task that waited longer goes before every other"
+        default=timedelta(minutes=5),
+        gt=ZERO,
+        description="A task that has waited longer than this goes before all others",
     )
     retries: Literal["same", "lower"] = Field(
-        default="same", description="Priority of a repeated attempt: that of its task, or one lower"
+        default="same", description="Priority of a retry: that of its task, or one lower"
     )
 
 
@@ -209,26 +219,32 @@ class RecoverySettings(Section):
     """How what was interrupted is taken up again."""
 
     sweep_interval: Duration = Field(
-        default=timedelta(seconds=1), gt=ZERO, description="How often due tasks without a message are looked for"
+        default=timedelta(seconds=1), gt=ZERO, description="How often to search for due tasks without a message"
     )
     relay_interval: Duration = Field(
-        default=timedelta(seconds=1), gt=ZERO, description="How often events that were not published are looked for"
+        default=timedelta(seconds=1), gt=ZERO, description="How often to search for unpublished events"
     )
-    batch_size: int = Field(default=100, ge=1, le=10_000, description="Tasks one look takes up")
+    batch_size: int = Field(default=100, ge=1, le=10_000, description="Maximum number of tasks handled per search")
     dispatch_grace: Duration = Field(
-        default=timedelta(seconds=5), gt=ZERO, description="Time the submitting process has to send the first message"
+        default=timedelta(seconds=5),
+        gt=ZERO,
+        description="How long the submitting process has to send the first message",
     )
     redispatch: Duration = Field(
-        default=timedelta(seconds=20), gt=ZERO, description="Wait for a claim before the message is sent again; doubles"
+        default=timedelta(seconds=20),
+        gt=ZERO,
+        description="How long to wait for a claim before the message is sent again; doubles each time",
     )
-    redispatch_max: Duration = Field(
-        default=timedelta(minutes=15), gt=ZERO, description="The wait for a claim grows no longer than this"
-    )
+    redispatch_max: Duration = Field(default=timedelta(minutes=15), gt=ZERO, description="Longest wait for a claim")
     no_handler_delay: Duration = Field(
-        default=timedelta(seconds=30), gt=ZERO, description="How long a task of a type nobody here knows is put off"
+        default=timedelta(seconds=30),
+        gt=ZERO,
+        description="How long a task is put off if the worker does not know its type",
     )
     no_handler_limit: int = Field(
-        default=120, ge=1, description="Times a task is put off before it is a dead letter (120 times 30s is an hour)"
+        default=120,
+        ge=1,
+        description="How often a task is put off before it becomes a dead letter (120 times 30s is an hour)",
     )
 
     @field_validator("redispatch_max")
@@ -243,7 +259,7 @@ class BatchesSettings(Section):
     upload_timeout: Duration = Field(
         default=timedelta(minutes=10),
         ge=timedelta(seconds=1),
-        description="How long the upload of a batch may pause; if it does not go on by then, the batch is cancelled",
+        description="How long the upload of a batch may pause; after that, the batch is cancelled",
     )
 
 
@@ -253,7 +269,7 @@ class StreamsSettings(Section):
     gap: Duration = Field(
         default=timedelta(seconds=60),
         ge=timedelta(milliseconds=100),
-        description="How long results of a stream wait for one without a deadline, once a later one is there",
+        description="How long a stream's results wait for a missing one without a deadline, once a later one exists",
     )
 
 
@@ -276,7 +292,7 @@ class ShutdownSettings(Section):
     await_termination_timeout: Duration = Field(
         default=timedelta(seconds=30),
         ge=ZERO,
-        description="Time running tasks have to finish after SIGTERM; then they are released to other workers",
+        description="How long running tasks may take to finish after SIGTERM; then they are released to other workers",
     )
 
 
@@ -284,13 +300,13 @@ class AppSettings(Section):
     """The program that is run."""
 
     modules: tuple[str, ...] = Field(
-        default=(), description="Modules whose tasks are registered, such as [myapp.tasks]; --app adds to them"
+        default=(), description="Modules that define tasks, such as [myapp.tasks]; --app adds more"
     )
     source: str = Field(
         default="taskframework",
         pattern=r"^\S+$",
         max_length=200,
-        description="Name of this installation, the source of its external events; a URI or a part of one",
+        description="Name of this installation, used as source of its external events; a URI or part of one",
     )
 
 

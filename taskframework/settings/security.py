@@ -22,31 +22,32 @@ class SecuritySettings(Section):
 
     key_limit: BucketSettings | None = Field(
         default=None,
-        description="Requests a second of each API key and each user of tokens, such as "
-        "{rate: 20, burst_capacity: 40}; each process counts by itself",
+        description="Requests per second of each API key and each user of tokens, such as "
+        "{rate: 20, burst_capacity: 40}; each process counts separately",
     )
     failure_limit: BucketSettings | None = Field(
         default=BucketSettings(rate=1, burst_capacity=20),
-        description="Requests a second of each address with a wrong key; what comes on top is not looked at",
+        description="Requests per second with a wrong key from each address; further ones are rejected without a check",
     )
     jwt_issuer: str | None = Field(default=None, min_length=1, max_length=500, description="The `iss` of tokens")
     jwt_audience: str | None = Field(
-        default=None, min_length=1, max_length=500, description="What must be in the `aud` of tokens"
+        default=None, min_length=1, max_length=500, description="Required value in the `aud` of tokens"
     )
     jwt_keys: str | None = Field(
         default=None,
         min_length=1,
         max_length=500,
-        description="Public keys of tokens (JWT): a PEM or JWKS file, or https://… of a JWKS; empty takes no tokens",
+        description="Public keys of tokens (JWT): a PEM or JWKS file, or https://… of a JWKS; empty: no tokens",
     )
     jwt_algorithms: tuple[Algorithm, ...] = Field(
-        default=("RS256", "ES256", "EdDSA"), description="How tokens may be signed; with a shared secret never"
+        default=("RS256", "ES256", "EdDSA"),
+        description="Accepted signature algorithms of tokens; never those with a shared secret",
     )
     jwt_leeway: Duration = Field(
         default=timedelta(seconds=30),
         ge=ZERO,
         le=timedelta(minutes=10),
-        description="How far the clock of who makes tokens may be off",
+        description="Allowed difference to the clock of the token issuer",
     )
     jwt_principal_claim: str = Field(
         default="sub", min_length=1, max_length=100, description="The claim that names the user"
@@ -55,13 +56,13 @@ class SecuritySettings(Section):
         default="roles",
         min_length=1,
         max_length=100,
-        description="The claim with the roles, a list or a text with spaces; realm_access.roles is one within another",
+        description="The claim with the roles, a list or a text with spaces; realm_access.roles is a nested claim",
     )
     jwt_users_claim: str = Field(
         default="may_act_for_users",
         min_length=1,
         max_length=100,
-        description="The claim that, if true, lets a token act for all users",
+        description="The claim that, if true, allows a token to act for all users",
     )
 
     @field_validator("jwt_keys")
@@ -70,8 +71,8 @@ class SecuritySettings(Section):
         if value is None:
             return None
         if not (info.data.get("jwt_issuer") and info.data.get("jwt_audience")):
-            raise ValueError("needs jwt_issuer and jwt_audience, else tokens that were made for others would count")
+            raise ValueError("needs jwt_issuer and jwt_audience, otherwise tokens issued for others would be accepted")
         parts = urlsplit(value)
         if parts.scheme == "http" and parts.hostname not in _THIS_MACHINE:
-            raise ValueError("must be https://, else who is on the way could put keys of its own in their place")
+            raise ValueError("must be https://, otherwise somebody on the network could replace the keys")
         return value

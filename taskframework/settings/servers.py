@@ -23,26 +23,27 @@ class BrokerSettings(Section):
 
     url: Annotated[str, AfterValidator(check_broker_url)] = Field(
         default="embedded://",
-        description="Where the broker is: embedded:// (in this process) or amqp://user:password@host:5672/vhost",
+        description="Address of the broker: embedded:// (in this process) or amqp://user:password@host:5672/vhost",
     )
     ca_file: Path | None = Field(
-        default=None, description="PEM file of who signed the broker's certificate, for amqps://; empty asks the system"
+        default=None,
+        description="PEM file of the authority that signed the broker's certificate, for amqps://; empty: the system's",
     )
     certificate: Path | None = Field(
-        default=None, description="PEM file with this program's own certificate, where the broker wants one"
+        default=None, description="PEM file with the client certificate of this program, if the broker requires one"
     )
     private_key: Path | None = Field(
-        default=None, description="PEM file with the key of it; empty: it is in the same file"
+        default=None, description="PEM file with the certificate's private key; empty: it is in the same file"
     )
     prefix: str = Field(
         default="tasks",
         pattern=r"^[a-z0-9][a-z0-9._-]*$",
         max_length=50,
-        description="First part of every exchange and queue name; two installations on one broker need two",
+        description="First part of every exchange and queue name; each installation on one broker needs its own",
     )
     delay: Literal["auto", "plugin", "store"] = Field(
         default="auto",
-        description="Who holds a task until its time: the broker's plugin, the store, or auto (plugin if there)",
+        description="Where a task waits for its time: the broker's plugin, the store, or auto (plugin if installed)",
     )
     delay_limit: Duration = Field(
         default=timedelta(minutes=10),
@@ -52,7 +53,7 @@ class BrokerSettings(Section):
     consumer_timeout: Duration = Field(
         default=timedelta(minutes=30),
         ge=timedelta(seconds=1),
-        description="The broker's consumer_timeout (learned if shorter); tasks that run half of it are acknowledged",
+        description="The broker's consumer_timeout (detected if shorter); tasks that run half of it are acknowledged",
     )
     delivery_limit: int = Field(
         default=20, ge=1, description="Deliveries of one message before the broker dead-letters it (x-delivery-limit)"
@@ -60,7 +61,7 @@ class BrokerSettings(Section):
     heartbeat: Duration = Field(
         default=timedelta(seconds=10),
         ge=timedelta(seconds=1),
-        description="AMQP heartbeat; a silent connection is given up after about three of them",
+        description="AMQP heartbeat; a silent connection is closed after about three of them",
     )
     connect_timeout: Duration = Field(
         default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one attempt to connect"
@@ -70,16 +71,14 @@ class BrokerSettings(Section):
         gt=ZERO,
         description="Longest wait for the broker's confirmation of one message; the sweeper sends it again later",
     )
-    max_unconfirmed: int = Field(
-        default=512, ge=1, description="Messages one process may have under way without confirmation"
-    )
+    max_unconfirmed: int = Field(default=512, ge=1, description="Maximum number of unconfirmed messages of one process")
     fast_path: Annotated[Literal["auto", "off"], BeforeValidator(_bare_off)] = Field(
         default="auto",
-        description="Read and write messages beside the AMQP driver where both fit together (auto), or never (off)",
+        description="Read and write messages past the AMQP driver if its version fits (auto), or never (off)",
     )
     dead_letter_collector: bool = Field(
         default=True,
-        description="Whether api and worker collect <prefix>.dlq into the store; if not, messages wait there",
+        description="Whether api and worker move messages from <prefix>.dlq into the store; if not, they stay there",
     )
 
     @field_validator("ca_file", "certificate", "private_key")
@@ -98,16 +97,16 @@ class StoreSettings(Section):
 
     url: Annotated[str, AfterValidator(check_store_url)] = Field(
         default="sqlite:///taskframework.db",
-        description="Where the store is: sqlite:///file or mongodb://host:27017/database?replicaSet=name",
+        description="Address of the store: sqlite:///file or mongodb://host:27017/database?replicaSet=name",
     )
     ca_file: Path | None = Field(
         default=None,
-        description="PEM file of who signed MongoDB's certificate; it turns TLS on, as does ?tls=true in the address",
+        description="PEM file of the authority that signed MongoDB's certificate; enables TLS, like ?tls=true",
     )
     certificate: Path | None = Field(
         default=None,
-        description="PEM file with this program's own certificate and its key, where MongoDB wants one; "
-        "it turns TLS on too",
+        description="PEM file with the client certificate and key of this program, if MongoDB requires one; "
+        "it enables TLS too",
     )
     driver: Literal["motor", "pymongo"] = Field(
         default="motor", description="Driver for MongoDB: motor, or pymongo's own asynchronous client"
@@ -115,7 +114,7 @@ class StoreSettings(Section):
     timeout: Duration = Field(
         default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one operation of the store"
     )
-    pool_size: int = Field(default=100, ge=1, description="Most connections one process opens to MongoDB")
+    pool_size: int = Field(default=100, ge=1, description="Maximum number of connections of one process to MongoDB")
 
     @field_validator("ca_file", "certificate")
     @classmethod

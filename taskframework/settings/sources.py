@@ -122,7 +122,7 @@ class _Reader:
         try:
             self.layer.entries.append(Entry(path, value_of(node), place))
         except yaml.YAMLError:
-            self.layer.refuse(path, place, "is not a value YAML knows. If it is text, put it in quotes.")
+            self.layer.refuse(path, place, "is not a valid YAML value. If it is text, put it in quotes.")
 
 
 def _take_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:

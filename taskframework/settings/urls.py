@@ -45,7 +45,7 @@ def check_broker_url(url: str) -> str:
     if scheme != "embedded":
         _check_hosts(rest, f"{scheme}://user:password@host:5672/vhost")
     elif rest.strip("/"):
-        raise ValueError("takes nothing after embedded://, since that broker lives in the process")
+        raise ValueError("must have nothing after embedded://, because that broker is in the process")
     return url
 
 
@@ -68,15 +68,15 @@ def check_store_url(url: str) -> str:
 
 def _check_sqlite(rest: str) -> None:
     if not rest.startswith("/") or not rest[1:] or rest.endswith("/"):
-        raise ValueError("names no file; write sqlite:///file, or sqlite:////absolute/path/file with four slashes")
+        raise ValueError("has no file name; write sqlite:///file, or sqlite:////absolute/path/file with four slashes")
     if ":memory:" in rest:
-        raise ValueError("needs a file, because what is only in memory is lost with the process")
+        raise ValueError("needs a file, because data in memory is lost with the process")
 
 
 def _check_hosts(rest: str, example: str) -> None:
     hosts = _after_user(rest).partition("/")[0]
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-        raise ValueError(f"names no valid host; write {example}, with @ : / in a password as %40 %3A %2F")
+        raise ValueError(f"has no valid host; write {example}, with @ : / in a password as %40 %3A %2F")
 
 
 def _split(url: str, schemes: tuple[str, ...], accepted: str) -> tuple[str, str]:

@@ -109,7 +109,9 @@ class StreamTurns:
                     if await self._pass_on(stream, turn_now, holder):
                         return
                     state = None
-        raise StoreUnavailableError(f"The turn of stream {stream.key!r} is being passed on by too many processes at once.")
+        raise StoreUnavailableError(
+            f"The turn of stream {stream.key!r} is being passed on by too many processes at once."
+        )
 
     async def go_on(self, stream: StreamKey, state: Stream) -> bool:
         """Let a halted stream go on with the next task.

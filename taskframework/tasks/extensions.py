@@ -34,7 +34,7 @@ AnyLifespan = TypeVar("AnyLifespan", bound=Lifespan)
 class LifespanError(TaskframeworkError):
     """A lifespan hook failed, so the worker does not start."""
 
-    hint = "Mend the hook, or what it needs."
+    hint = "Fix the hook, or what it needs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Extensible:
         is_async = any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None))))  # noqa: B004
         if not is_async or not _takes(middleware, 2):
             raise RegistrationError(
-                f"{_named(middleware)}{place_in_source(middleware)} is no middleware.",
+                f"{_named(middleware)}{place_in_source(middleware)} is not a middleware.",
                 hint="Write async def middleware(context, call_next): return await call_next(context).",
             )
         self._middleware.append(middleware)
@@ -117,7 +117,7 @@ class Extensible:
         """
         if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
             raise RegistrationError(
-                f"{_named(hook)}{place_in_source(hook)} is no lifespan hook.",
+                f"{_named(hook)}{place_in_source(hook)} is not a lifespan hook.",
                 hint="Write an async def with one yield, and @contextlib.asynccontextmanager right above it.",
             )
         self._lifespans.append(hook)

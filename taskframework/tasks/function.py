@@ -69,7 +69,7 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
         # Without parentheses it is the function itself, of which nothing would be made.
         if not task_type or not isinstance(task_type, str):
             raise RegistrationError(
-                f"@task{place_in_source(task_type)} does not say the name of the task type.",
+                f"@task{place_in_source(task_type)} does not give the name of the task type.",
                 hint='Write @task("count-words").',
             )
         if unknown := options.keys() - _OPTIONS:
@@ -162,12 +162,12 @@ def _types_of(function: Function, around: Mapping[str, Any]) -> tuple[Any, Any]:
     try:
         hints = get_type_hints(function, localns={**around}, include_extras=True)
     except NameError as error:
-        raise RegistrationError(f"{what} names a type that is not there: {error}.", hint=hint) from error
+        raise RegistrationError(f"{what} uses an unknown type: {error}.", hint=hint) from error
     if missing := [name for name in (names[0], "return") if name not in hints]:
         wanted = "type of its result" if missing == ["return"] else f"type of {missing[0]}"
         raise RegistrationError(f"{what} does not say the {wanted}.", hint=hint)
     if _is_context(hints[names[0]]) or (len(names) == 2 and not _is_context(hints.get(names[1], TaskContext))):
-        raise RegistrationError(f"{what} takes the context in another place.", hint=hint)
+        raise RegistrationError(f"{what} has the context in the wrong place.", hint=hint)
     return hints[names[0]], hints["return"]
 
 

@@ -48,7 +48,7 @@ def type_name(given: object) -> str:
     if is_task and isinstance(name := getattr(given, "task_type", None), str):
         return name
     what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
-    raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")
+    raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of the class.")
 
 
 def kind_of(given: AnyTaskType | None) -> type[TaskKind[Any, Any]] | None:
@@ -70,7 +70,7 @@ def read_result(kind: type[TaskKind[Any, Any]] | None, result: Json) -> Any:
         return _reader(kind).validate_python(result)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         raise ResultUnreadableError(
-            f"The stored result is not the one of {kind.__qualname__}: {in_one_line(error)}."[:2000]
+            f"The stored result is not of the type of {kind.__qualname__}: {in_one_line(error)}."[:2000]
         ) from None
 
 

@@ -159,7 +159,7 @@ class TaskRegistry:
         task_type = _checked_type(instance)
         if self._workers:
             raise RegistrationError(
-                f"Task type {task_type!r} is registered while a worker runs, which would never execute it.",
+                f"Task type {task_type!r} is registered while a worker is running, which would never execute it.",
                 hint="Register it before `running()`.",
             )
         if (present := self._registrations.get(task_type)) is not None:
@@ -277,7 +277,7 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
     if task_type is None:
         raise RegistrationError(
             f"{described(instance)} has no task_type.",
-            hint='Write task_type = "count-words" in it. Only a class that others are derived from needs none.',
+            hint='Write task_type = "count-words" in it. Only an abstract base class needs none.',
         )
     if not isinstance(task_type, str) or TASK_TYPE.fullmatch(task_type) is None:
         raise RegistrationError(
@@ -286,7 +286,7 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
         )
     if "." in task_type and task_type.rpartition(".")[2] in LANES:
         raise RegistrationError(
-            f"{described(instance)} has task_type {task_type!r}, which ends like a lane.",
+            f"{described(instance)} has task_type {task_type!r}, which ends with the name of a lane.",
             hint="Queues are named by type and lane, so a type cannot end in .high, .normal or .low.",
         )
     return task_type

@@ -98,10 +98,10 @@ class Steps:
                 return encoded
             if (run := self._under_way.get(step)) is not None:
                 if run.caller == caller:
-                    raise RuntimeError(f"The function of step {step!r} waits for that very step.")
+                    raise RuntimeError(f"The function of step {step!r} waits for the same step.")
                 return run, False
             if not self.recorder.is_open:
-                raise asyncio.CancelledError(f"The attempt lost its lease or is over; step {step!r} is not begun.")
+                raise asyncio.CancelledError(f"The attempt lost its lease or has ended; step {step!r} is not started.")
             if len(self._outcomes) + len(self._under_way) >= MAX_STEPS:
                 raise ValueNotStorableError(f"step {step!r}", f"the task has {MAX_STEPS:,} steps, the limit")
             run = self._under_way[step] = _Run(step, caller)

@@ -202,7 +202,7 @@ class WaitForSignal:
             raise InvalidRequestError(
                 "timeout",
                 f"{timeout!r:.50} is no time to wait",
-                "Use a timedelta or seconds, above zero and not above ten years, or None to wait for ever.",
+                "Use a timedelta or seconds, above zero and at most ten years, or None to wait forever.",
             )
         return cls(signal, as_timedelta(timeout))
 

@@ -87,7 +87,7 @@ def _require_files(section: Section, name: str, *keys: str) -> None:
         file = getattr(section, key)
         if file is not None and not os.access(file, os.R_OK):
             raise ConfigurationError(
-                f"{name}.{key}: {file} cannot be read.", key=f"{name}.{key}", hint="Name a PEM file that is there."
+                f"{name}.{key}: {file} cannot be read.", key=f"{name}.{key}", hint="Give a PEM file that exists."
             )
 
 

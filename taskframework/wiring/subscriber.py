@@ -38,7 +38,7 @@ def event_subscriber(
     if url.startswith(("http://", "https://")):
         if queue is not None:
             raise ConfigurationError(
-                f"Over HTTP no queue {queue!r} keeps events while nobody listens.",
+                f"Over HTTP no queue {queue!r} keeps events while no one listens.",
                 key="queue",
                 hint="Leave queue out, or give the amqp:// URL of RabbitMQ, which has durable queues.",
             )
@@ -55,7 +55,7 @@ def build_subscriber(settings: Settings, queue: str | None = None) -> EventSubsc
     """
     if settings.broker.scheme == "embedded":
         raise ConfigurationError(
-            "The embedded broker cannot be heard from another process.",
+            "Another process cannot listen to the embedded broker.",
             key="broker.url",
             hint='Listen to its HTTP interface: event_subscriber("http://localhost:8000"); or use RabbitMQ.',
         )

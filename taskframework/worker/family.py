@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 #: Sub-tasks of one read; the result of each may have a megabyte.
 _TOGETHER = 100
-_OVER = "The attempt lost its lease or is over."
+_OVER = "The attempt lost its lease or has ended."
 
 
 class SubtaskKinds(Protocol):

@@ -102,8 +102,8 @@ class AttemptPlan:
         if empty > MAX_EMPTY_ROUNDS:
             raise InvalidRequestError(
                 "sub-tasks",
-                f"there were {MAX_EMPTY_ROUNDS} rounds of nothing in a row, and this would be the next one",
-                "In on_subtasks_finished go on to what there is to submit, or return the result.",
+                f"there were {MAX_EMPTY_ROUNDS} empty rounds in a row, and this would be another one",
+                "In on_subtasks_finished, submit sub-tasks or return the result.",
             )
         if self._parts or self._bytes > MAX_KEPT_BYTES:
             await self._write_part()
@@ -132,8 +132,8 @@ class AttemptPlan:
         if self._policy not in (None, wanted.policy):
             raise InvalidRequestError(
                 "policy",
-                f"an earlier call said {self._policy} for this round, and this one says {wanted.policy}",
-                "Say the same in each call, or say it once.",
+                f"an earlier call gave {self._policy} for this round, and this one gives {wanted.policy}",
+                "Give the same policy in each call, or give it once.",
             )
 
     async def _append(self, header: Mapping[str, Json], parameters: Json, canonical: bytes) -> None:

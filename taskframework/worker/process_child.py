@@ -184,7 +184,7 @@ class _Control:
 
 def _too_late() -> Future[Any]:
     answer: Future[Any] = Future()
-    answer.set_exception(asyncio.CancelledError("The attempt is over."))
+    answer.set_exception(asyncio.CancelledError("The attempt has ended."))
     return answer
 
 

@@ -42,7 +42,7 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
     if wait is not None and "signal" not in registration.stages:
         raise InvalidRequestError(
             "signal",
-            f"the task type {registration.task_type!r} cannot go on when it comes",
+            f"the task type {registration.task_type!r} cannot continue when it comes",
             "Define on_signal(self, context, signal).",
         )
     if subtasks is None and wait is None:
@@ -60,7 +60,7 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
         raise InvalidRequestError(
             "sub-tasks" if subtasks else "signal",
             f"{call.method} of {'a chunk' if call.is_chunk else 'a batch'} can neither submit sub-tasks nor wait",
-            "Submit the batch without chunks." if call.is_chunk else "Submit another task that does.",
+            "Submit the batch without chunks." if call.is_chunk else "Submit another task that does this.",
         )
     try:
         plain = for_each(partial(storable_result, registration), returned) if call.is_chunk else returned

@@ -244,7 +244,7 @@ def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals)
     ]
     assert folder.json("tasks", "show", task_id)["status"] == "COMPLETED", "what runs may finish"
     [waits] = [line["event"] for line in dev.log if line["logger"] == "taskframework.worker.worker"]
-    assert waits == "waiting up to 30 s for what runs: 1"
+    assert waits == "waiting up to 30 s for running tasks: 1"
 
 
 def test_it_can_be_stopped_while_it_starts(folder: Folder) -> None:
@@ -273,7 +273,7 @@ def test_task_code_that_does_not_stop_does_not_hold_the_process(folder: Folder) 
     folder.run("submit", "naps", "600", "--app", "program")
     wait_until((folder.path / "napping").exists, "it naps", timeout=20)
     assert dev.end() == 0
-    assert "ending without waiting for task code" in "".join(dev.err)
+    assert "exiting without waiting for task code" in "".join(dev.err)
 
 
 STUBBORN = """
@@ -306,7 +306,7 @@ def test_a_coroutine_that_swallows_its_cancellation_does_not_hold_the_process(fo
     wait_until((folder.path / "begun").exists, "it has begun", timeout=20)
     assert worker.end() == 0
     worker.event("stopped")
-    assert "ending without waiting for task code" in "".join(worker.err)
+    assert "exiting without waiting for task code" in "".join(worker.err)
 
 
 def test_it_says_what_is_missing_without_a_program(folder: Folder) -> None:

@@ -129,9 +129,9 @@ TOLD = {
     "cancels from a thread": "tried to cancel asyncio tasks that are not its own",
     "stops the loop": "tried to stop the event loop of its worker",
     "shuts the loop down": "tried to shut down the event loop of its worker",
-    "exits beside itself": "the event loop was left by SystemExit in task code",
-    "exits in a callback": "the event loop was left by SystemExit in task code",
-    "interrupts in a callback": "the event loop was left by KeyboardInterrupt in task code",
+    "exits beside itself": "the event loop was stopped by SystemExit in task code",
+    "exits in a callback": "the event loop was stopped by SystemExit in task code",
+    "interrupts in a callback": "the event loop was stopped by KeyboardInterrupt in task code",
 }
 
 

@@ -135,7 +135,7 @@ def test_the_processes_share_the_work_and_answer_as_one(
     assert parent.wait() == 0
     assert [line["event"] for line in parent.log].count("ready") == 1
     assert ear.words == ["READY=1", "STOPPING=1"], "the parent alone tells systemd"
-    assert "ending at once" not in [line["event"] for line in parent.log]
+    assert "exiting at once" not in [line["event"] for line in parent.log]
 
 
 def test_a_process_that_dies_is_started_anew_and_its_tasks_end(

@@ -251,7 +251,7 @@ def _stopped_badly(tale: Tale) -> None:
 
 
 def _error_logged(tale: Tale) -> None:
-    tale.see(9.3, "error", target="worker-1", line="reap failed and goes on")
+    tale.see(9.3, "error", target="worker-1", line="reap failed and continues")
 
 
 def _zombie(tale: Tale) -> None:

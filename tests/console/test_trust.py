@@ -232,7 +232,7 @@ async def test_who_signs_in_finds_nothing_of_whoever_was_there(chromium: Browser
     async with opened(chromium, own_shop.url) as window:
         window.expected = ("401",)
         await window.page.goto(f"{own_shop.url}/#/queues")
-        await _sign_in(window, "tf_ключ", "This key does not count")
+        await _sign_in(window, "tf_ключ", "This key is not valid")
         await _sign_in(window, keys["operator"]["key"])
         await window.page.get_by_role("row").filter(has_text="naps").get_by_role("button").click()
         await window.page.get_by_role("dialog").wait_for()

@@ -133,7 +133,7 @@ async def test_what_a_worker_full_of_long_tasks_cannot_run_goes_to_another_one(w
         await eventually(lambda: Waits.started == 2)
         # Taken in as soon as the first early acknowledgement gives credit back: it waits here, with nobody else to run.
         early = await busy.submit("counts")
-        await eventually(lambda: _worker(busy).problem == "paused: every slot is held by a task that runs for long")
+        await eventually(lambda: _worker(busy).problem == "paused: long tasks hold all slots")
         async with worker(concurrency=2, consumer_timeout=TIMEOUT) as idle:
             late = [await busy.submit("counts") for _ in range(4)]
             for handle in [early, *late]:

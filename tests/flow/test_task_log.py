@@ -68,7 +68,7 @@ async def test_a_task_that_failed_shows_where_in_its_own_code(run: Run, told: To
     async with run() as framework:
         task_id = await ended(framework, "broken")
     (line,) = told(task_id)
-    assert line["text"].endswith(" and is not tried again: ValueError: a bug")
+    assert line["text"].endswith(" and is not retried: ValueError: a bug")
     assert line["exc_text"].startswith("Traceback (most recent call last):\n  File ")
     assert line["exc_text"].endswith("ValueError: a bug")
     assert line["exc_text"].count("  File ") == line["exc_text"].count("kitchen_sink.py") == 1
@@ -100,7 +100,7 @@ async def test_the_repairs_tell_of_the_ends_they_write(run: Run, told: Told) -> 
         await framework.handle(orphan.task_id).finished(timeout=20)
     (line,) = told(late.task_id)
     assert short(line) == ("ERROR", "FAILED", 0)
-    assert line["text"].endswith(") failed and is not tried again: The deadline passed.")
+    assert line["text"].endswith(") failed and is not retried: The deadline passed.")
     lost, completed = told(orphan.task_id)
     assert (*short(lost), lost["crashes"]) == ("WARNING", "RETRYING", 1, 1)
     assert "The worker stopped renewing its lease" in lost["text"]

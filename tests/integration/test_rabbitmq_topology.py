@@ -115,7 +115,7 @@ async def test_depth_counts_ready_messages_and_knows_no_foreign_queue(amqp_url: 
 async def test_auto_finds_no_plugin_here_and_leaves_delays_to_the_store(amqp_url: str) -> None:
     async with opened(rabbit_broker(amqp_url, delay="auto"), "reports") as broker:
         assert not broker.holds_delays
-        with pytest.raises(PublishRefusedError, match="holds no delayed messages"):
+        with pytest.raises(PublishRefusedError, match="cannot hold delayed messages"):
             await broker.publish(message("t1"), delay=timedelta(seconds=1))
         assert (await broker.inspect()).facts["delays are held by"] == "the store"
 

@@ -15,7 +15,7 @@ from taskframework.stores.mongo.faults import driver_errors
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("SSL handshake failed: db:27017: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred", "leave out tls=true"),
+        ("SSL handshake failed: db:27017: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred", "remove tls=true"),
         ("SSL handshake failed: db:27017: [SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "store.ca_file"),
         ("db:27017: connection closed (configured timeouts: x)", "needs tls=true in store.url"),
         ("db:27017: [Errno 111] Connection refused", "Check that it runs and that store.url is right; `task"),

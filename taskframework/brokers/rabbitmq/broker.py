@@ -97,7 +97,9 @@ class RabbitBroker:
 
     async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
         if delay is not None and not self._plugin.is_used:
-            raise PublishRefusedError("This RabbitMQ cannot hold delayed messages.", hint="The store must hold the delay.")
+            raise PublishRefusedError(
+                "This RabbitMQ cannot hold delayed messages.", hint="The store must hold the delay."
+            )
         try:
             await self._publisher.publish(task_publication(self._names, message, delay))
         except BrokerError as error:
@@ -147,7 +149,7 @@ class RabbitBroker:
         if timeout < self.consumer_timeout:
             self.consumer_timeout = timeout
             logger.warning(
-                "RabbitMQ took a delivery back after %g s, its consumer_timeout. From now on what takes long is "
+                "RabbitMQ took a delivery back after %g s, its consumer_timeout. From now on, long tasks are "
                 "acknowledged earlier; set broker.consumer_timeout to this value, so that it is right from the start.",
                 timeout.total_seconds(),
             )

@@ -29,10 +29,10 @@ _DELIVERY_TIMED_OUT = re.compile(r"delivery acknowledgement on channel \d+ timed
 _NO_VHOST = "the virtual host does not exist, or the user may not use it"
 #: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
 _TLS = {
-    "WRONG_VERSION_NUMBER": "The server speaks no TLS at this port: write amqp:// in broker.url, or name its port for "
-    "TLS, most often 5671.",
-    "CERTIFICATE_VERIFY_FAILED": "Set broker.ca_file to the certificate of the authority that signed the server's certificate.",
-    "KEY_VALUES_MISMATCH": "broker.private_key is not the key of broker.certificate: set two files that belong together.",
+    "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write amqp:// in broker.url, or its TLS port, "
+    "most often 5671.",
+    "CERTIFICATE_VERIFY_FAILED": "Set broker.ca_file to the authority that signed the server's certificate.",
+    "KEY_VALUES_MISMATCH": "broker.private_key is not the key of broker.certificate: give two that belong together.",
     "Connection reset by peer": "Check that it runs and that broker.url is right; a port for TLS, most often 5671, "
     "needs amqps://, and broker.certificate if the server requires a client certificate.",
 }
@@ -73,7 +73,7 @@ def translated(error: BaseException, doing: str) -> BrokerError:
     if isinstance(error, ChannelAccessRefused):
         return BrokerError(
             f"RabbitMQ: {doing}: {text}.",
-            hint="Give the user of broker.url the permission, or run `taskframework topology apply` as a user that has it.",
+            hint="Give the user of broker.url the permission, or run `taskframework topology apply` as a user with it.",
         )
     if isinstance(error, ProbableAuthenticationError | AuthenticationError):
         return BrokerUnavailableError(

@@ -154,8 +154,8 @@ class _QueueMove:
             what = await _difference(self._connection, self._queue)
         raise BrokerError(
             f"RabbitMQ: {self._queue.name} is declared again as before: {what}.",
-            hint="A process with other settings declares it. Give all processes the new settings, then do this again; "
-            f"messages wait in {self._beside.name} meanwhile.",
+            hint="A process with other settings declares it. Give all processes the new settings, then run this again. "
+            f"Until then, messages wait in {self._beside.name}.",
         )
 
     async def _bind(self, queue: Queue) -> None:

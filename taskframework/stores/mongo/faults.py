@@ -41,9 +41,9 @@ class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
 
 #: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
 _TLS = {
-    "CERTIFICATE_VERIFY_FAILED": "Set store.ca_file to the certificate of the authority that signed the server's certificate.",
+    "CERTIFICATE_VERIFY_FAILED": "Set store.ca_file to the authority that signed the server's certificate.",
     "SSL handshake failed": "If the server does not use TLS, remove tls=true in store.url, and store.ca_file.",
-    ": connection closed": "Check that it runs and that store.url is right; a server that requires TLS needs tls=true in "
+    ": connection closed": "Check that it runs and that store.url is right; a server with TLS needs tls=true in "
     "store.url, or store.ca_file.",
 }
 

@@ -237,7 +237,7 @@ async def test_doctor_names_a_remedy_for_each_problem(path: Path) -> None:
     missing = await SqliteStore(path.parent / "missing" / "tasks.db").inspect()
     assert "Create it" in missing.problems[0]
     path.write_bytes(b"no database " * 1000)
-    assert "name another one" in (await SqliteStore(path).inspect()).problems[0]
+    assert "set another file" in (await SqliteStore(path).inspect()).problems[0]
     await _make(path.with_name("new.db"))
     with closing(sqlite3.connect(path.with_name("new.db"))) as raw:
         raw.execute("PRAGMA user_version = 99")

@@ -286,7 +286,7 @@ async def test_an_error_is_told_and_the_actor_goes_on(
     await actors.tell("a", "fail")
     await actors.tell("a", "event")
     await settled(lambda: of("a") == ["begin", "fail", "event"])
-    assert "the actor of 'a' failed and goes on" in caplog.text
+    assert "the actor of 'a' failed and continues" in caplog.text
 
 
 async def test_an_actor_that_cannot_begin_tells_who_sent_the_event(clock: FakeClock) -> None:
@@ -323,7 +323,7 @@ async def test_an_actor_that_is_written_wrongly_fails_at_each_event_and_goes_on(
         for event in "abc":
             await actors.tell("k", event)
     assert [actor.heard for actor in made] == [["a", "b", "c"]], "one actor, and no event is lost"
-    assert [record.getMessage() for record in caplog.records] == ["the actor of 'k' failed and goes on"] * 3
+    assert [record.getMessage() for record in caplog.records] == ["the actor of 'k' failed and continues"] * 3
 
 
 @pytest.mark.parametrize(

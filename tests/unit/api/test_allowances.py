@@ -59,7 +59,7 @@ async def test_a_key_has_the_limit_of_the_settings_or_its_own(open_api: OpenApi)
         assert await statuses(another, 3) == [200, 200, 429], "each key for itself"
         assert await statuses(own, 5) == [200, 200, 200, 200, 429]
         refused = await api.get(TASKS, headers={"Authorization": f"Bearer {own}"})
-        assert "0.5 requests a second, 4 at once" in problem_of(refused, 429, "too_many_requests")["detail"]
+        assert "0.5 requests per second, 4 at once" in problem_of(refused, 429, "too_many_requests")["detail"]
         assert refused.headers["retry-after"] == "2"
         for path in ("/healthz", "/metrics"):
             assert (await api.get(path, headers={"Authorization": f"Bearer {own}"})).status_code == 200

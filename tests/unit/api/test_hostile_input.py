@@ -289,9 +289,9 @@ async def test_a_status_that_is_none_is_told_which_there_are(api: Api) -> None:
         ),
         ("GET", f"{TASKS}?state=FAILED&Limit=5", None, "state: there is no such field.", "'status' and 'limit'"),
         ("GET", f"{TASKS}?created_after=2026-01-31T12:00:00", None, "created_after: needs a time zone", "Correct"),
-        ("GET", f"{TASKS}/x/subtasks?cursor=x", None, "cursor: is no cursor that this list gave out.", "Correct"),
+        ("GET", f"{TASKS}/x/subtasks?cursor=x", None, "cursor: is not a cursor of this list.", "Correct"),
         ("POST", TASKS, [COUNT_WORDS], "The body: Input should be an object.", "Correct"),
-        ("POST", f"{DEAD_LETTERS}/replay", {}, "The body: needs ids or filter, and not both.", "Correct"),
+        ("POST", f"{DEAD_LETTERS}/replay", {}, "The body: needs either ids or filter, not both.", "Correct"),
         (
             "POST",
             TASKS,

@@ -105,7 +105,7 @@ async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework
         assert (await client.get(TASKS)).json()["code"] == "not_running"
         async with framework.running(worker=False):
             assert (await client.get(TASKS)).json()["items"] == []
-            assert "See /jobs/docs for" in (await client.get("/jobs/nowhere/at/all")).json()["hint"]
+            assert "/jobs/docs lists all" in (await client.get("/jobs/nowhere/at/all")).json()["hint"]
             for body, said in {
                 '{"what": 1}': " /jobs/docs describes the request.",
                 '{"task_type": "double", "parameters": "x"}': "GET /jobs/api/v1/task-types has its schema.",
@@ -227,5 +227,5 @@ def test_the_document_may_be_left_alone(framework: TaskFramework) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "/", "jobs", "/jobs/", "/jobs/{n}"])
 def test_a_prefix_that_is_none_is_refused(framework: TaskFramework, prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no path"):
+    with pytest.raises(ConfigurationError, match="is not a path"):
         mount(FastAPI(), framework, prefix)

@@ -60,7 +60,7 @@ async def test_one_is_paused_resumed_and_run(api: Api) -> None:
     ("values", "status", "code", "field", "told"),
     [
         ({"cron": "61 * * * *"}, 422, "invalid_request", "cron", "has a wrong minute '61': it is 0-59"),
-        ({"timezone": "Europe/Berln"}, 422, "invalid_request", "timezone", "'Europe/Berln' is no time zone"),
+        ({"timezone": "Europe/Berln"}, 422, "invalid_request", "timezone", "'Europe/Berln' is not a time zone"),
         ({"every": "5m"}, 422, "invalid_request", "(whole)", "needs either cron or every, not both"),
         ({"cron": None, "every": 5}, 422, "invalid_request", "every", "needs a unit: 5s for seconds"),
         ({"parameters": {"text": 5}}, 422, "invalid_parameters", "parameters.text", "valid string"),

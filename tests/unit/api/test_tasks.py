@@ -34,7 +34,7 @@ async def test_without_keys_callers_share_every_task_and_are_told_so(api: Api) -
     assert (await api.get(f"{TASKS}/{hers.task_id}")).json()["user_id"] == "ada"
     assert hers.task_id in {task["task_id"] for task in (await api.get(TASKS)).json()["items"]}
     told = (await api.get("/openapi.json")).json()["info"]["description"]
-    assert "all callers see and change every task" in told
+    assert "all callers can see and change every task" in told
     assert "visible" not in problem_of(await api.get(f"{TASKS}/unknown"), 404, "task_not_found")["hint"]
 
 

@@ -39,8 +39,8 @@ _QUEUE = (
         (AMQPConnectionError(111, "refused"), BrokerUnavailableError, "refused"),
         (ConnectionResetError("reset"), BrokerUnavailableError, "reset"),
         (TimeoutError(), BrokerUnavailableError, "no answer in time"),
-        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong"), BrokerUnavailableError, "speaks no TLS at this port"),
-        (ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] no"), BrokerUnavailableError, "in broker.ca_file"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong"), BrokerUnavailableError, "does not use TLS at this port"),
+        (ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] no"), BrokerUnavailableError, "Set broker.ca_file"),
         (ssl.SSLError(1, "[X509: KEY_VALUES_MISMATCH] no"), BrokerUnavailableError, "is not the key of"),
         (
             AMQPConnectionError("Server connection reset: ConnectionResetError(104, 'Connection reset by peer')"),

@@ -85,7 +85,7 @@ def programs(folder: Path) -> None:
             "'extended' adds middleware or lifespan hooks to its framework, but",
             "Write --app extended:framework.",
         ),
-        ("hook", "imported: hook.opened (hook.py, line 14) is no lifespan hook.", "asynccontextmanager right above"),
+        ("hook", "imported: hook.opened (hook.py, line 14) is not a lifespan hook.", "asynccontextmanager right above"),
         ("json", "Module json defines no concrete BackgroundTaskExecutable", "Define a subclass"),
         ("built", "Module built defines no concrete BackgroundTaskExecutable", "write --app built:framework"),
         ("built:number", "it is a int in built", "Did you mean --app built:framework?"),

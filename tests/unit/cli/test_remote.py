@@ -384,9 +384,9 @@ def test_refusals_read_the_same(installation: Installation, cli: Cli) -> None:
         assert (here.code, remotely.code) == (1, 1)
         assert remotely.err.split(".")[0] == here.err.split(".")[0], line
     refused = cli("tasks", "list", "--api", installation.url, "--key", "tf_0000000000_x")
-    assert (refused.code, "does not count" in refused.err) == (1, True)
+    assert (refused.code, "is not valid" in refused.err) == (1, True)
     nobody = cli("tasks", "list", "--api", "x")
-    assert (nobody.code, "no address of an API" in nobody.err) == (1, True)
+    assert (nobody.code, "not the address of an API" in nobody.err) == (1, True)
 
 
 def test_a_type_that_nobody_knows_is_told_where_nothing_is_found(installation: Installation, cli: Cli) -> None:

@@ -27,7 +27,7 @@ async def test_without_one_nothing_is_shown(connect: Connect, key: str | None) -
 
 @pytest.mark.parametrize("key", ["ключ", "tf_a_…", "tf_a\nb"])
 def test_what_cannot_be_a_key_is_told_before_anything_is_asked(key: str) -> None:
-    with pytest.raises(ConfigurationError, match="has a character that no key has"):
+    with pytest.raises(ConfigurationError, match="contains a character that is not allowed in keys"):
         HttpEvents("http://api", api_key=key)
 
 

@@ -93,8 +93,8 @@ def test_every_code_that_is_known_inside_is_one_of_the_interface() -> None:
         ),
         (httpx.Response(404, json={"detail": "Not Found"}), ApiError, "answered 404 Not Found, without a reason"),
         (httpx.Response(200, html="<p>Hello</p>"), ApiError, "answered with something that is not JSON"),
-        (httpx.Response(200, json={"status": "ok"}), ApiError, "This is no RemoteTask: task_id: Field required"),
-        (httpx.Response(200), ApiError, "This is no RemoteTask: the answer"),
+        (httpx.Response(200, json={"status": "ok"}), ApiError, "This is not a RemoteTask: task_id: Field required"),
+        (httpx.Response(200), ApiError, "This is not a RemoteTask: the answer"),
     ],
 )
 async def test_somebody_else_at_the_address_is_told(
@@ -113,7 +113,7 @@ async def test_an_address_that_is_not_that_of_an_installation_is_named(connect: 
 
 async def test_a_list_that_is_none_is_told(connect: Connect) -> None:
     stage = connect(httpx.Response(200, json=[]))
-    with pytest.raises(ApiError, match="This is no Page"):
+    with pytest.raises(ApiError, match="This is not a Page"):
         [task async for task in stage.client.list_tasks()]
 
 

@@ -119,7 +119,7 @@ async def test_something_else_at_the_address_is_told(connect: Connect) -> None:
 
 
 async def test_a_proxy_that_holds_events_back_is_told(connect: Connect) -> None:
-    with pytest.raises(ApiError, match="told nothing for 30 seconds"):
+    with pytest.raises(ApiError, match="sent nothing for 30 seconds"):
         await heard(connect(stream(error=httpx.ReadTimeout("late"))))
 
 

@@ -57,7 +57,7 @@ async def test_an_address_where_something_else_answers_is_told_at_once(monkeypat
         await HttpEvents("http://elsewhere").open()
 
 
-@pytest.mark.parametrize(("key", "said"), [(None, "it needs an API key"), ("tfk_wrong", "the API key does not count")])
+@pytest.mark.parametrize(("key", "said"), [(None, "it needs an API key"), ("tfk_wrong", "the API key is not valid")])
 async def test_a_key_that_is_missing_or_wrong_is_told_without_the_password_of_the_address(
     monkeypatch: pytest.MonkeyPatch, key: str | None, said: str
 ) -> None:

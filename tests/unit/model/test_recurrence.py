@@ -192,7 +192,7 @@ def test_a_right_one_is_kept_as_it_is() -> None:
     ],
 )
 def test_an_unknown_time_zone_and_the_nearest(name: str, nearest: str | None) -> None:
-    with pytest.raises(ValueError, match="is no time zone"):
+    with pytest.raises(ValueError, match="is not a time zone"):
         zone(name)
     assert nearest_zone(name) == nearest
 
@@ -200,10 +200,10 @@ def test_an_unknown_time_zone_and_the_nearest(name: str, nearest: str | None) ->
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("UTC+2", "or Etc/GMT-2, which is the same time with the sign turned round."),
+        ("UTC+2", "or Etc/GMT-2, which is the same time with the opposite sign."),
         ("gmt-03:00", "or Etc/GMT+3,"),
-        ("+0530", "Give a place that has this time"),
-        ("UTC+99", "Give a place that has this time"),
+        ("+0530", "Give a place with this time"),
+        ("UTC+99", "Give a place with this time"),
         ("berlin", "Did you mean Europe/Berlin?"),
         ("", "Give a name of the IANA database"),
     ],

@@ -137,7 +137,7 @@ async def test_code_that_keeps_the_interpreter_lock_is_told_when_it_lets_go(
     watch.stop()
     (warning,) = told(caplog)
     # Who gets the lock next is not ours to decide: the watch, which then sees the code, or the loop.
-    assert "count-words 01K" in warning["message"] or "nothing of it could be seen" in warning["message"]
+    assert "count-words 01K" in warning["message"] or "the cause could not be seen" in warning["message"]
     assert len(counted) == 1
 
 

@@ -139,14 +139,14 @@ CASES = (
         "TaskframeworkUndrivenTasks",
         {'tasks_undriven{instance="a"}': "0 0 3x20", 'tasks_undriven{instance="b"}': "0x20"},
         "8m",
-        "Live tasks that nothing would move on: 3",
+        "Unfinished tasks that nothing will ever continue: 3",
     ),
     Case("TaskframeworkStreamHalted", {'tasks_halted_streams{instance="a"}': "0 0 2x20"}, "6m"),
     Case(
         "TaskframeworkStreamHalted",
         {'tasks_halted_streams{instance="a"}': "0 0 2x20", 'tasks_halted_streams{instance="b"}': "2x20"},
         "8m",
-        "Streams that wait for somebody, since a task of theirs failed: 2",
+        "Streams that have halted because one of their tasks failed: 2",
     ),
     Case("TaskframeworkNoWorker", {**_DEPTH, 'tasks_workers{instance="a",task_type="t"}': "1x20"}, "10m"),
     Case(
@@ -157,7 +157,7 @@ CASES = (
             'tasks_workers{instance="a",task_type="u"}': "1x20",
         },
         "5m",
-        "No worker runs t; messages that wait: 3",
+        "No running worker handles t; waiting messages: 3",
         _TYPE,
     ),
     Case(
@@ -185,7 +185,7 @@ CASES = (
         "TaskframeworkStoreAway",
         {'tasks_store_available{instance="a"}': "1 1 0x9", 'tasks_store_available{instance="b"}': "1x9"},
         "4m",
-        "a does not reach its store",
+        "a cannot reach its store",
         {"instance": "a"},
     ),
     Case("TaskframeworkDeadLetters", {'tasks_dlq_entered_total{instance="a",task_type="t"}': "4x60"}, "40m"),
@@ -224,7 +224,7 @@ CASES = (
         "TaskframeworkEventsLate",
         {'tasks_events_lag_seconds{instance="a"}': "0 61+60x20"},
         "7m",
-        "External events wait for 7m 1s to be published",
+        "External events have been waiting 7m 1s to be published",
     ),
     Case("TaskframeworkRepairFails", _FAILING | {'tasks_store_available{instance="a"}': "1x60"}, "10m"),
     Case("TaskframeworkRepairFails", _FAILING | {'tasks_store_available{instance="a"}': "1x38 0x9 1x20"}, "50m"),
@@ -260,7 +260,7 @@ CASES = (
         "10% of the HTTP answers are server errors",
     ),
     Case("TaskframeworkNothingScraped", {'tasks_store_available{instance="a"}': "1x9"}, "8m"),
-    Case("TaskframeworkNothingScraped", {"up": "0x30"}, "8m", "Prometheus gets no metrics of any process"),
+    Case("TaskframeworkNothingScraped", {"up": "0x30"}, "8m", "Prometheus gets no metrics from any process"),
 )
 
 

@@ -66,11 +66,11 @@ def test_a_logging_file_without_content_gives_none(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("loggers: {aio_pika: {level: LOUD}}", "logging.yml at loggers.aio_pika.level does not say"),
-        ("loggers: {aio_pika: WARNING}", "logging.yml at loggers.aio_pika does not say"),
-        ("handlers: {}", "logging.yml at handlers does not say"),
-        ("loggers: {a: {level: 2026-02-30}}", "logging.yml does not say"),
-        ("- a", "logging.yml at  does not say"),
+        ("loggers: {aio_pika: {level: LOUD}}", "logging.yml at loggers.aio_pika.level does not give"),
+        ("loggers: {aio_pika: WARNING}", "logging.yml at loggers.aio_pika does not give"),
+        ("handlers: {}", "logging.yml at handlers does not give"),
+        ("loggers: {a: {level: 2026-02-30}}", "logging.yml does not give"),
+        ("- a", "logging.yml at  does not give"),
     ],
 )
 def test_a_wrong_logging_file_is_explained(tmp_path: Path, text: str, where: str) -> None:

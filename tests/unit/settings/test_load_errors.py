@@ -129,7 +129,7 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ("api:\n  port: 1\n  port: 2\n", "api.port (application.yml:3) is given twice, first in line 2. Keep one"),
         (
             "api: {host: 2026-02-30}",
-            "api.host (application.yml:1) is not a value YAML knows. If it is text, put it in quotes",
+            "api.host (application.yml:1) is not a valid YAML value. If it is text, put it in quotes",
         ),
         ("- broker", "application.yml must consist of sections, such as broker: with url: below it"),
     ],
@@ -224,4 +224,4 @@ def test_a_missing_profile_is_an_error_that_lists_those_there(load: Load, tmp_pa
     with pytest.raises(ConfigurationError) as caught:
         load(environ={"TASKFRAMEWORK_PROFILE": name})
     assert f"There is no profile {name!r}" in caught.value.message
-    assert "Profiles there: dev, test. Choose one, or unset TASKFRAMEWORK_PROFILE." in caught.value.hint
+    assert "Existing profiles: dev, test. Choose one, or unset TASKFRAMEWORK_PROFILE." in caught.value.hint

@@ -52,10 +52,10 @@ def test_broker_addresses_are_accepted(url: str) -> None:
         ("", "must be embedded://, amqp://user:password@host:5672/vhost"),
         ("rabbit.example", "must be embedded://"),
         ("redis://host", "must be embedded://"),
-        ("embedded://host", "takes nothing after embedded://"),
+        ("embedded://host", "must have nothing after embedded://"),
         ("amqp://", "write amqp://user:password@host:5672/vhost"),
-        ("amqp://user:secret", "names no valid host"),
-        ("amqp://user:se@cret/1@host:notaport/", "names no valid host"),
+        ("amqp://user:secret", "has no valid host"),
+        ("amqp://user:se@cret/1@host:notaport/", "has no valid host"),
     ],
 )
 def test_other_broker_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
@@ -88,7 +88,7 @@ def test_store_addresses_are_accepted(url: str) -> None:
         ("sqlite:///", "write sqlite:///file"),
         ("sqlite:///folder/", "write sqlite:///file"),
         ("sqlite:///:memory:", "needs a file"),
-        ("mongodb:///tasks", "names no valid host"),
+        ("mongodb:///tasks", "has no valid host"),
         ("mongodb://host:27017", "needs one database in its path; write mongodb://host/database"),
         ("mongodb://host/?replicaSet=rs0", "needs one database"),
         ("mongodb://host/a/b", "needs one database"),

@@ -140,5 +140,5 @@ async def test_a_class_that_is_not_registered_is_an_unknown_type(framework: Task
 
 
 def test_a_framework_refuses_what_are_no_settings() -> None:
-    with pytest.raises(ConfigurationError, match=r"given a dict for its settings\. Give Settings"):
+    with pytest.raises(ConfigurationError, match=r"given a dict as its settings\. Give Settings"):
         TaskFramework({"api": {"port": 1}})  # type: ignore[arg-type]  # that it is refused is what the test is about

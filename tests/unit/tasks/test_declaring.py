@@ -123,7 +123,7 @@ def named(name: Any) -> type[BackgroundTaskExecutable[int, int]]:
         (named("Upper"), "lower-case"),
         (named(""), "lower-case"),
         (named("a" * 101), "at most 100"),
-        (named("mail.high"), "ends like a lane"),
+        (named("mail.high"), "ends with the name of a lane"),
         (named(None), "has no task_type"),
         (Refuses, r"test_declaring\.py, line \d+\) cannot be made: TypeError: no config"),
         (FailsToBegin, r"cannot be made: RuntimeError: no config.*"),

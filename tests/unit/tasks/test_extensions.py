@@ -187,9 +187,9 @@ def test_what_is_no_middleware_and_no_hook_is_refused_where_it_is_added() -> Non
     async def generator() -> AsyncIterator[None]:
         yield
 
-    with pytest.raises(RegistrationError, match=r"without_next \(.*line \d+\) is no middleware"):
+    with pytest.raises(RegistrationError, match=r"without_next \(.*line \d+\) is not a middleware"):
         program.use(without_next)  # type: ignore[type-var]
-    with pytest.raises(RegistrationError, match=r"plain \(.*line \d+\) is no middleware.*async def middleware"):
+    with pytest.raises(RegistrationError, match=r"plain \(.*line \d+\) is not a middleware.*async def middleware"):
         program.use(plain)
-    with pytest.raises(RegistrationError, match=r"generator .* is no lifespan hook.*asynccontextmanager"):
+    with pytest.raises(RegistrationError, match=r"generator .* is not a lifespan hook.*asynccontextmanager"):
         program.lifespan(generator)  # type: ignore[type-var]

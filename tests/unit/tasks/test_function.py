@@ -105,9 +105,9 @@ async def yields(parameters: int) -> Any:
         (no_parameters, "does not say the type of parameters"),
         (nothing, "takes 0 arguments"),
         (too_many, "takes 3 arguments"),
-        (context_first, "takes the context in another place"),
-        (context_alone, "takes the context in another place"),
-        (unknown, "names a type that is not there: name 'Nowhere' is not defined"),
+        (context_first, "has the context in the wrong place"),
+        (context_alone, "has the context in the wrong place"),
+        (unknown, "uses an unknown type: name 'Nowhere' is not defined"),
         (yields, "is a generator"),
     ],
 )
@@ -151,7 +151,7 @@ def test_an_option_that_does_not_exist_is_named(wrong: dict[str, Any], hint: str
 def test_without_a_name_it_is_refused_and_not_passed_over() -> None:
     line = no_result.__code__.co_firstlineno
     for nameless in ({}, {"task_type": "wrong"}):  # as in a class
-        with pytest.raises(RegistrationError, match=r"@task does not say the name"):
+        with pytest.raises(RegistrationError, match=r"@task does not give the name"):
             task(**nameless)  # type: ignore[call-arg, arg-type]
-    with pytest.raises(RegistrationError, match=rf"@task \(.*test_function\.py, line {line}\) does not say the name"):
+    with pytest.raises(RegistrationError, match=rf"@task \(.*test_function\.py, line {line}\) does not give the name"):
         task(no_result)  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def test_a_key_may_be_any_field_that_there_may_be(parameters: Any, key: str) -> 
     ],
 )
 def test_a_key_that_is_no_field_is_refused(parameters: Any, key: str, hint: str) -> None:
-    with pytest.raises(RegistrationError, match=rf"key '{key}', which is no field of its parameters\. {hint}"):
+    with pytest.raises(RegistrationError, match=rf"key '{key}', which is not a field of its parameters\. {hint}"):
         registered(parameters, key)
 
 

@@ -299,9 +299,9 @@ async def test_what_the_task_has_recorded_counts() -> None:
 
 async def test_a_step_inside_itself_is_an_error_and_not_a_hang() -> None:
     steps = Steps((), Notebook())
-    with pytest.raises(RuntimeError, match="waits for that very step"):
+    with pytest.raises(RuntimeError, match="waits for the same step"):
         await steps.once("a", lambda: steps.once("a", Calls()))
-    with pytest.raises(RuntimeError, match="waits for that very step"):
+    with pytest.raises(RuntimeError, match="waits for the same step"):
         await in_thread(steps, "b", lambda: steps.once_blocking("b", Calls()))
     assert await steps.once("c", lambda: steps.once("d", Calls("inner"))) == "inner"
 

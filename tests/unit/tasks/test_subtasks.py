@@ -84,7 +84,7 @@ async def test_a_caller_that_is_cancelled_leaves_what_it_asked_for_alone() -> No
         ("go", 0, "timeout: 0 is no time to wait"),
         ("go", -1.0, "timeout: -1.0 is no time"),
         ("go", "1h", "timeout: '1h' is no time"),
-        ("go", timedelta(days=4000), "not above ten years"),
+        ("go", timedelta(days=4000), "at most ten years"),
     ],
 )
 def test_a_wait_that_means_nothing_is_refused(signal: Any, timeout: Any, said: str) -> None:

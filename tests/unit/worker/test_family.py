@@ -270,7 +270,7 @@ async def test_a_round_has_one_policy(run: Running) -> None:
         await context.submit_subtask("child", 1, policy="first_success")
         await context.submit_subtask("child", 2, policy="allow_failures")
 
-    assert "an earlier call said first_success for this round, and this one says allow_failures" in failure(
+    assert "an earlier call gave first_success for this round, and this one gives allow_failures" in failure(
         await run(code)
     )
 
@@ -482,7 +482,7 @@ async def test_without_a_method_for_it_no_signal_is_waited_for(run: Running) -> 
         return context.wait_for(signal="approved")
 
     assert failure(await run(code)) == (
-        "InvalidRequestError: signal: the task type 'parent' cannot go on when it comes. "
+        "InvalidRequestError: signal: the task type 'parent' cannot continue when it comes. "
         "Define on_signal(self, context, signal)."
     )
 

@@ -253,7 +253,7 @@ async def test_with_every_slot_held_it_takes_nothing_and_hands_over_what_waits(b
     await bench.after(1, 1)
     assert not bench.broker.running
     assert bench.consumer.handed_over == 1
-    assert bench.intake.problem == "paused: every slot is held by a task that runs for long"
+    assert bench.intake.problem == "paused: long tasks hold all slots"
     bench.consumer.deliveries.acked_early = SLOTS - 1
     await bench.after(1, 1, 1)
     assert bench.intake.problem is None

@@ -186,7 +186,7 @@ async def test_a_store_that_is_away_is_waited_for_until_the_lease_has_ended(
         await run(effects.code(colour))
     assert (effects.done, effects.went_on) == (["a"], [])
     assert CLOCK.monotonic() > run.attempt.lease_ends
-    assert "step 'a' is done and not recorded" in caplog.text
+    assert "step 'a' is done but not recorded" in caplog.text
 
 
 async def test_an_outcome_is_settled_after_the_steps_are_written(run: Running, store: Store) -> None:
@@ -266,7 +266,7 @@ async def test_code_that_was_left_behind_begins_no_step_and_records_none(
     go_on.set()
     await eventually(lambda: len(told) == 2)
     assert "'under way'" in told[0]
-    assert "'next' is not begun" in told[1]
+    assert "'next' is not started" in told[1]
     assert all(line.startswith("CancelledError") for line in told)
     assert store.asked == 0
 
