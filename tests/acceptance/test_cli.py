@@ -141,7 +141,7 @@ def test_tasks_wait_in_the_file_until_somebody_runs(folder: Folder) -> None:
 
 def test_who_waits_without_a_worker_is_told(folder: Folder) -> None:
     done = folder.run("submit", "count-words", '{"text": ""}', "--app", "program", "--wait", "--timeout", "4s", code=1)
-    assert "taskframework dev or worker" in done.stderr
+    assert "taskframework dev, or worker" in done.stderr
 
 
 def test_a_reader_that_leaves_is_no_error(folder: Folder) -> None:

@@ -98,7 +98,7 @@ def test_without_paths_the_docs_of_the_folder_are_digested_else_the_readme(folde
 def test_without_paths_and_docs_samples_are_digested(folder: Folder) -> None:
     (folder.path / "settings.json").write_text("{}")
     done = folder.run("demo")
-    assert "There are no documents here, so a few samples are digested." in done.stderr
+    assert "There are no documents here, so the demo digests a few samples." in done.stderr
     assert "3 files in" in done.stdout
     assert " 0 failed" in done.stdout
     assert "lighthouse" in (folder.path / "demo-report.md").read_text()

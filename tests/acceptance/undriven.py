@@ -33,8 +33,8 @@ def finding_of_undriven(folder: Folder, env: Mapping[str, str]) -> None:
     problems = {finding["part"]: finding["problems"] for finding in found["findings"] if finding["problems"]}
     assert problems.keys() == {"tasks"}, problems
     (problem,) = problems["tasks"]
-    assert problem.startswith("2 live tasks without a driver, so nothing will ever move them: ")
+    assert problem.startswith("2 unfinished tasks without a driver, so nothing will ever continue them: ")
     assert "unsent (QUEUED, without dispatch (next_dispatch_at) and outbox (publish_at))" in problem
     assert "unleased (RUNNING, without lease (lease.expires_at))" in problem
-    assert "keep their documents for a report, then cancel them and submit them again" in problem
-    assert "A RUNNING one has no worker that could end it after a cancel: delete its document" in problem
+    assert "save their documents for a bug report, then cancel them and submit them again" in problem
+    assert "No worker can end a RUNNING one after a cancel: delete its document" in problem

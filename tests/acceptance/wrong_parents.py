@@ -56,16 +56,14 @@ def finding_of_wrong_parents(folder: Folder, env: Mapping[str, str]) -> None:
     problems = {finding["part"]: finding["problems"] for finding in found["findings"] if finding["problems"]}
     assert problems.keys() == {"parents"}, problems
     late, *wrong = problems["parents"]
-    assert late.startswith(
-        "1 repair of parents and batches should have been made more than a minute ago: left (cascade "
-    )
-    assert "Every api and worker makes them, and `dev` on a SQLite file: start one." in late
-    off, lacking = sorted(wrong, key=lambda problem: "wait for ever" in problem)
-    truth = "by its document 0 succeeded, 0 failed and 0 were cancelled; in truth 2, 0 and 0."
+    assert late.startswith("1 repair of parents and batches more than a minute overdue: left (cascade ")
+    assert "Every api and worker process makes repairs, on a SQLite file `dev`: start one." in late
+    off, lacking = sorted(wrong, key=lambda problem: "wait forever" in problem)
+    truth = "its document says 0 succeeded, 0 failed and 0 were cancelled; the true numbers are 2, 0 and 0."
     assert off.startswith(
-        f"off waits, and does not agree with its sub-tasks: {truth} An api or worker counts them again"
+        f"off waits, but its counts of sub-tasks are wrong: {truth} An api or worker process counts them again"
     )
     assert lacking.startswith(
-        f"lacking waits, and does not agree with its sub-tasks: {truth} 1 of 4 are not in the store"
+        f"lacking waits, but its counts of sub-tasks are wrong: {truth} 1 of 4 are not in the store"
     )
     assert "Cancel it and submit it again." in lacking

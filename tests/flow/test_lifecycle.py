@@ -67,7 +67,7 @@ async def test_what_comes_before_or_after_its_time_is_refused(run: Run) -> None:
         with pytest.raises(RegistrationError, match="'too-late' is registered while a worker runs"):
             framework.register(TooLate)
         handle = await framework.submit("count-words", Text(text="one"))
-    with pytest.raises(NotRunningError, match="does not run any more"):
+    with pytest.raises(NotRunningError, match="has stopped"):
         await handle.task()
     framework.register(TooLate)
 

@@ -237,7 +237,7 @@ async def test_who_submits_nothing_for_ever_is_failed(
     task = await (await framework.submit(Idles, None)).finished(timeout=20)
     assert (task.status, task.subtasks and task.subtasks.round) == (TaskStatus.FAILED, 6)
     assert task.error is not None
-    assert "go on to what there is to submit, or return the result" in task.error.message
+    assert "submit sub-tasks or return the result" in task.error.message
     await framework.services.tasks.retry(task.task_id, EVERYONE, by="ann")
     again = await framework.handle(task.task_id).finished(timeout=20)
     assert (again.generation, again.subtasks and again.subtasks.round) == (1, 6), "counted from the beginning"

@@ -212,7 +212,7 @@ async def _refusal(settings: Settings, section: str) -> str:
         ("broker", {"url": "amqp://h/", "ca_file": "x.pem"}, r"broker\.ca_file .* is for amqps://"),
         ("store", {"url": "sqlite:///x", "certificate": "x.pem"}, r"store\.certificate .* is for mongodb://"),
         ("rate_limiter", {"redis_ca_file": "x.pem"}, r"redis_ca_file .* is for rediss://"),
-        ("api", {"private_key": "x.pem"}, r"api\.private_key .* is without effect"),
+        ("api", {"private_key": "x.pem"}, r"api\.private_key .* has no effect"),
     ],
 )
 def test_a_file_that_would_be_without_effect_is_refused(section: str, given: dict[str, str], said: str) -> None:
