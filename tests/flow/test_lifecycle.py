@@ -64,7 +64,7 @@ class TooLate(BackgroundTaskExecutable[None, None]):
 
 async def test_what_comes_before_or_after_its_time_is_refused(run: Run) -> None:
     async with run() as framework:
-        with pytest.raises(RegistrationError, match="'too-late' is registered while a worker runs"):
+        with pytest.raises(RegistrationError, match="'too-late' is registered while a worker is running"):
             framework.register(TooLate)
         handle = await framework.submit("count-words", Text(text="one"))
     with pytest.raises(NotRunningError, match="has stopped"):
