@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +36,7 @@ def init(
     except OSError as error:
         raise TaskframeworkError(
             f"{printable(str(error.filename or folder))} cannot be written: {(error.strerror or '').lower()}.",
-            hint="Name a folder of yours: taskframework init orders",
+            hint="Name a folder in which you may write.",
         ) from error
     say(f"Made {name}: {', '.join(map(str, files))}")
     _say_next(folder)
@@ -62,7 +63,7 @@ def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
     if there:
         raise TaskframeworkError(
             f"{printable(str(folder.absolute()))} has {', '.join(there)} already, so nothing was made.",
-            hint="Name a folder that is empty, or not there yet: taskframework init orders",
+            hint="Name a folder that is empty, or not there yet.",
         )
 
 
@@ -74,7 +75,7 @@ def _name_of(folder: Path) -> str:
 def _say_next(folder: Path) -> None:
     say("Next:")
     if folder.absolute() != Path.cwd():
-        say(f"  cd {printable(str(folder))}")
+        say(f"  cd {printable(shlex.quote(str(folder)))}")
     say("  taskframework dev     # API, worker and console; until Ctrl-C")
     say("""  taskframework submit count-words '"one two three"' --wait     # in another terminal""")
     say("  python -m pytest     # after: python -m pip install pytest pytest-asyncio")

@@ -38,7 +38,9 @@ Expires = Annotated[
 Rate = Annotated[
     float | None, typer.Option("--rate", metavar="N", min=0.001, help="Requests a second that may be made with it.")
 ]
-Burst = Annotated[int, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests at once after a pause.")]
+Burst = Annotated[
+    int | None, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests at once after a pause.")
+]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as the list shows it.")]
 
 
@@ -52,17 +54,19 @@ async def create(
     act_for_users: ActsForUsers = False,
     expires: Expires = None,
     rate: Rate = None,
-    burst: Burst = 1,
+    burst: Burst = None,
     as_json: Json = False,
 ) -> None:
     """Make a key. With the first one, every request over HTTP needs one from then on."""
+    if burst is not None and rate is None:
+        raise typer.BadParameter("does nothing without --rate.", param_hint="--burst")
     key, text = await framework.services.keys.create(
         principal,
         role or [Role.SUBMITTER],
         by=operator(),
         may_act_for_users=act_for_users,
         expires_after=expires,
-        limit=None if rate is None else BucketLimit(rate, burst),
+        limit=None if rate is None else BucketLimit(rate, burst or 1),
     )
     if as_json:
         print_json({**key_view(key), "key": text})

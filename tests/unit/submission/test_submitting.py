@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import AfterValidator, BaseModel, SecretStr
 
 from taskframework import (
     BackgroundTaskExecutable,
     ConfigurationError,
+    InvalidParametersError,
     InvalidRequestError,
     Settings,
     SubmitRequest,
@@ -41,6 +43,16 @@ class LogsIn(BackgroundTaskExecutable[Login, int]):
         return len(context.parameters.passwords)
 
 
+def exits(value: int) -> int:
+    sys.exit(value)
+
+
+class Exits(BackgroundTaskExecutable[Annotated[int, AfterValidator(exits)], None]):
+    task_type = "exits"
+
+    def execute(self, context: TaskContext[int]) -> None: ...
+
+
 class Unregistered(Counts):
     task_type = "unregistered"
 
@@ -50,6 +62,7 @@ async def framework(tmp_path: Path) -> AsyncIterator[TaskFramework]:
     framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path}/tasks.db"}}))
     framework.register(Counts)
     framework.register(LogsIn)
+    framework.register(Exits)
     async with framework.store_only():
         yield framework
 
@@ -114,6 +127,11 @@ async def test_a_secret_that_would_be_stored_as_asterisks_is_refused(framework: 
     with pytest.raises(ValueNotStorableError, match="a SecretStr becomes asterisks"):
         await framework.submit(LogsIn, Login(passwords=[SecretStr("hunter2")]))
     assert (await (await framework.submit(LogsIn, Login())).task()).parameters == {"user": "ada", "passwords": []}
+
+
+async def test_a_validator_that_exits_ends_neither_the_program_nor_other_submissions(framework: TaskFramework) -> None:
+    with pytest.raises(InvalidParametersError, match=r"a validator of the task type broke \(SystemExit\)"):
+        await framework.submit("exits", 4)
 
 
 class Holds(BaseModel):
