@@ -323,3 +323,17 @@ async def test_an_upload_beside_another_finds_its_items_and_tells_what_differs(s
     with pytest.raises(BatchConflictError) as refused:
         await other.add([Item({"n": n}, b"%d" % n) for n in (0, 5)])
     assert refused.value.index == 1
+
+
+async def test_of_a_chunk_the_item_is_named_that_differs(stage: Stage) -> None:
+    fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "seal_by": stage.store.now() + DAY}
+    batch = await stage.batch(
+        0, **fields, batch=Batch(chunk_size=3), finished_at=None, check_at=stage.store.now() + DAY
+    )
+    one, other = (
+        Upload(stage.store, EventBus(), stage.moves, batch, dispatch_after=SECOND, timeout=DAY) for _ in range(2)
+    )
+    await one.add([Item(n, b"%d" % n) for n in range(6)])
+    with pytest.raises(BatchConflictError) as refused:
+        await other.add([Item(n, b"%d" % n) for n in (0, 1, 2, 3, 9, 5)])
+    assert refused.value.index == 4

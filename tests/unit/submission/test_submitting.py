@@ -160,3 +160,19 @@ async def test_a_class_that_is_not_registered_is_an_unknown_type(framework: Task
 def test_a_framework_refuses_what_are_no_settings() -> None:
     with pytest.raises(ConfigurationError, match=r"given a dict for its settings\. Give Settings"):
         TaskFramework({"api": {"port": 1}})  # type: ignore[arg-type]  # that it is refused is what the test is about
+
+
+async def test_the_tasks_of_one_call_have_their_places_in_a_stream_in_the_order_of_the_list(
+    framework: TaskFramework,
+) -> None:
+    uniques: list[Any] = [{"key": "a", "version": 1}, None, None, {"key": "b", "version": 1}, None]
+    place: Any = {"key": "s"}
+    requests = [
+        SubmitRequest(task_type="counts", parameters="text", stream=place, unique=unique)
+        if unique
+        else SubmitRequest(task_type="counts", parameters="text", stream=place)
+        for unique in uniques
+    ]
+    handles = await framework.submit_many(requests)
+    stored = [await handle.task() for handle in handles if not isinstance(handle, Exception)]
+    assert [task.stream and task.stream.position for task in stored] == [0, 1, 2, 3, 4]
