@@ -366,7 +366,7 @@ class TaskFramework(Extensible):
         stack.push_async_callback(services.bus.drain)
         stack.push_async_callback(process.reporter.finished)
         stack.push_async_callback(services.looks.finished)
-        for work in (process.cascade, process.retrier, process.spawner):
+        for work in (process.cascade, process.retrier, process.spawner, process.early_signals):
             stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # so after all that may open it: exits run in reverse
         await take_over(process)

@@ -130,14 +130,22 @@ def _with_trace(values: dict[str, str | int | None]) -> dict[str, str | int | No
 
 
 def log_threads() -> None:
-    """Log what ends a thread that task code started. Python prints it, between lines that programs read."""
+    """Log what ends a thread that task code started, and what fails where nobody can catch it, as in `__del__`. Python
+    prints both, between lines that programs read.
+    """
     threading.excepthook = _log_thread
+    sys.unraisablehook = _log_unraisable
 
 
 def _log_thread(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
         name = None if args.thread is None else args.thread.name
         logger.error("the thread %s failed", name, exc_info=args.exc_value)
+
+
+def _log_unraisable(args: sys.UnraisableHookArgs) -> None:
+    where = getattr(args.object, "__qualname__", type(args.object).__name__)
+    logger.error("%s: %s", args.err_msg or "Exception ignored in", where, exc_info=args.exc_value)
 
 
 def log_structlog_by_logging() -> None:

@@ -7,6 +7,8 @@ sub-tasks itself does the same, so that whole trees are cancelled, level by leve
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -15,7 +17,7 @@ from taskframework.model.drivers import CASCADE
 from taskframework.model.events import TaskEvent
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MoveDriver
-from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.query import SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
@@ -31,7 +33,7 @@ BY_PARENT = "parent"
 
 
 class Cascade(ParentWork):
-    """Cancels what is left of a round of sub-tasks."""
+    """Cancels the sub-tasks of rounds that their parent has left."""
 
     left = "the cancel of the sub-tasks of task"
 
@@ -52,25 +54,41 @@ class Cascade(ParentWork):
             StoreError: if some could not be cancelled; the parent is due again later.
         """
         present = await self._move_time(parent, self._in_hand)
-        for round in _left_rounds(parent):
-            after = -1
-            while present is not None:
-                live = await self._store.list_subtasks(round, limit=TOGETHER, after_slot=after, statuses=LIVE)
-                if not live:
-                    break
-                await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
-                await failpoint.reached("cascade.after_cancel")
-                after = max(subtask.parent.slot for subtask in live if subtask.parent is not None)
-                present = await self._move_time(present, self._in_hand)
-                if self._is_stopping:
-                    return
+        is_done = False
+        while present is not None and not is_done:
+            is_done = True  # unless something is found: a sub-task may change its status between two lists
+            async with aclosing(self._left(present)) as parts:
+                async for live in parts:
+                    open_still = [subtask for subtask in live if subtask.cancel is None]
+                    is_done = is_done and not open_still
+                    await asyncio.gather(*(self._cancel(subtask, present) for subtask in open_still))
+                    await failpoint.reached("cascade.after_cancel")
+                    present = await self._move_time(present, self._in_hand)
+                    if present is None or self._is_stopping:
+                        return
         if present is not None:
             await self._end(present)
 
+    async def _left(self, parent: Task) -> AsyncGenerator[Sequence[Task], None]:
+        """The live sub-tasks for which the parent does not wait, in parts. They may be of any round: an earlier cascade
+        stops when the parent leaves the next round.
+        """
+        if parent.subtasks is None:
+            return
+        is_awaited = parent.status is TaskStatus.WAITING and parent.subtasks.is_awaited
+        first_kept = parent.subtasks.round + (0 if is_awaited else 1)
+        for status in sorted(LIVE):
+            those = TaskFilter(parent_task_id=parent.task_id, status=status)
+            cursor: str | None = SlotCursor(parent.generation, first_kept, 0).encode()
+            while cursor is not None:
+                page = await self._store.list_tasks(EVERYONE, those, limit=TOGETHER, cursor=cursor)
+                cursor = page.next_cursor
+                if page.items:
+                    yield page.items
+
     async def _cancel(self, subtask: Task, parent: Task) -> None:
-        if subtask.cancel is None:
-            reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent continued without it"
-            await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason))
+        reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent continued without it"
+        await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason))
 
     async def _move_time(self, parent: Task, delay: timedelta | None) -> Task | None:
         if parent.cascade_at is None:
@@ -93,12 +111,3 @@ def _may_still_grow(parent: Task) -> bool:
     subtasks = parent.subtasks
     is_growing = subtasks is not None and (subtasks.is_being_stored or subtasks.planned is None)
     return is_growing or parent.retry_at is not None
-
-
-def _left_rounds(parent: Task) -> list[RoundOfSubtasks]:
-    """The rounds that the parent does not wait for: all but the one for which it waits, if any; the newest first."""
-    if parent.subtasks is None:
-        return []
-    newest = parent.subtasks.round - (parent.status is TaskStatus.WAITING and parent.subtasks.is_awaited)
-    oldest = 1 if parent.status.is_final else max(1, newest - 1)  # what is older was cancelled when it was left
-    return [RoundOfSubtasks(parent.task_id, parent.generation, number) for number in range(newest, oldest - 1, -1)]

@@ -135,7 +135,7 @@ CODES: Mapping[str, Code] = {
     "value_not_storable": Code(
         422,
         "A value cannot be stored",
-        "Send plain JSON: text without NUL, numbers of 64 bits, not nested too deep, within the limits of size.",
+        "Send plain JSON: keys without NUL, numbers of 64 bits, not nested too deep, within the limits of size.",
     ),
     "invalid_cursor": Code(
         422,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +38,7 @@ def init(
     except OSError as error:
         raise TaskframeworkError(
             f"{printable(str(error.filename or folder))} cannot be written: {(error.strerror or '').lower()}.",
-            hint="Choose a folder that you can write: taskframework init orders",
+            hint="Choose a folder that you can write to.",
         ) from error
     say(f"Created {name}: {', '.join(map(str, files))}")
     _say_next(folder)
@@ -64,7 +65,7 @@ def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
     if there:
         raise TaskframeworkError(
             f"{printable(str(folder.absolute()))} already has {', '.join(there)}, so nothing was created.",
-            hint="Choose a folder that is empty or does not exist yet: taskframework init orders",
+            hint="Choose a folder that is empty or does not exist yet.",
         )
 
 
@@ -76,7 +77,7 @@ def _name_of(folder: Path) -> str:
 def _say_next(folder: Path) -> None:
     say("Next:")
     if folder.absolute() != Path.cwd():
-        say(f"  cd {printable(str(folder))}")
+        say(f"  cd {printable(shlex.quote(str(folder)))}")
     say("  taskframework dev     # API, worker and console; until Ctrl-C")
     say("""  taskframework submit count-words '"one two three"' --wait     # in another terminal""")
     say("  python -m pytest     # after: python -m pip install pytest pytest-asyncio")

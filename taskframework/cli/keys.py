@@ -43,7 +43,7 @@ Expires = Annotated[
 ]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.001, help="Requests allowed per second.")]
 Burst = Annotated[
-    int, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests allowed at once after a pause.")
+    int | None, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests allowed at once after a pause.")
 ]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as shown in the list.")]
 
@@ -58,17 +58,19 @@ async def create(
     act_for_users: ActsForUsers = False,
     expires: Expires = None,
     rate: Rate = None,
-    burst: Burst = 1,
+    burst: Burst = None,
     as_json: Json = False,
 ) -> None:
     """Create a key. As soon as the first key exists, every HTTP request needs one."""
+    if burst is not None and rate is None:
+        raise typer.BadParameter("does nothing without --rate.", param_hint="--burst")
     key, text = await framework.services.keys.create(
         principal,
         role or [Role.SUBMITTER],
         by=operator(),
         may_act_for_users=act_for_users,
         expires_after=expires,
-        limit=None if rate is None else BucketLimit(rate, burst),
+        limit=None if rate is None else BucketLimit(rate, burst or 1),
     )
     if as_json:
         print_json({**key_view(key), "key": text})

@@ -54,13 +54,15 @@ def read_json(given: str) -> Any:
         typer.BadParameter: if it is none.
     """
     text = given
-    if text == "-":
-        text = sys.stdin.read()
-    elif text.startswith("@"):
-        try:
+    try:
+        if text == "-":
+            text = sys.stdin.read()
+        elif text.startswith("@"):
             text = Path(text[1:]).read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise typer.BadParameter(f"{text[1:]} cannot be read: {error}") from error
+        text.encode()  # what is no UTF-8 in an argument comes as half a character
+    except (OSError, UnicodeError) as error:
+        what = "standard input" if given == "-" else "the argument" if given == text else given[1:]
+        raise typer.BadParameter(f"{what} cannot be read: {error}") from error
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:

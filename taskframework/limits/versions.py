@@ -29,6 +29,16 @@ async def read_newest(records: Records, user_id: str, key: str) -> Newest | None
     return None if record is None else VERSIONS.content(record)
 
 
+async def finish(moves: TaskMoves, newest: Newest) -> None:
+    """End the task that the record named before, which waits still if the submitter of the newest one died.
+
+    Before a newer version is accepted, and before the same one is accepted once more: an older task that a worker has
+    looked at already would begin after that.
+    """
+    if newest.before is not None:
+        await moves.make(Supersede(newest.before, newest.version, newest.stops_older))
+
+
 async def become_newest(
     store: TaskStore, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta
 ) -> Newest | None:
@@ -48,23 +58,32 @@ async def become_newest(
     Raises:
         StoreUnavailableError: if the record could not be written.
     """
-    before = await _name(store, task, unique, kept)
+    before = await _name(store, moves, task, unique, kept)
     await failpoint.reached("version.after_record")
-    if before is not None and is_below(unique, before):
+    if before is None:
+        return None
+    if is_below(unique, before):
         await moves.make(Supersede(task.task_id, before.version))
         return before
-    if before is not None and is_above(unique, before):
+    if is_above(unique, before):
         await moves.make(Supersede(before.task_id, unique.version, unique.stops_older))
+    else:  # somebody else has written this task into the record, and may not have come further
+        await finish(moves, before)
     return None
 
 
-async def _name(records: Records, task: Task, unique: Unique, kept: timedelta) -> Newest | None:
-    """Write the task into the record unless that names a newer one; returns what the record named before."""
+async def _name(records: Records, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta) -> Newest | None:
+    """Write the task into the record unless that names a newer one; returns what the record named before.
+
+    What the record names as the task before is forgotten by this, so it is ended first.
+    """
     for _ in range(_ROUNDS):
         record = await _read(records, task.user_id, unique.key)
         newest = None if record is None else VERSIONS.content(record)
         if not is_above(unique, newest):
             return newest
+        if newest is not None:
+            await finish(moves, newest)
         [written] = await records.write_records([record_of(task, unique, record, kept)])
         if written is not None:
             return newest

@@ -298,6 +298,11 @@ def _with_room(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
     return tuple(signal for signal in signals if signal is not oldest)
 
 
+def has_its_signal(task: Task) -> bool:
+    """Whether a task waits for a signal that it has already."""
+    return task.waits_for is not None and _kept(task) is not None
+
+
 def _kept(task: Task) -> Signal | None:
     """The first signal that the task waits for and has not heard yet."""
     name = task.waits_for.name if task.waits_for else None

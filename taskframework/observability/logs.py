@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import logging.config
+import os
 import re
 import sys
 from collections.abc import Mapping
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor
 
 from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
+from taskframework.settings.urls import without_secrets
 from taskframework.telemetry import log_structlog_by_logging, log_threads
 
 #: What libraries quote of values that they refuse: pydantic about 50 characters, pymongo the whole document. The
@@ -28,9 +31,12 @@ def _take_traceback(_: object, __: str, line: EventDict) -> EventDict:
 
 
 def _leave_out_quotes(_: object, __: str, line: EventDict) -> EventDict:
-    """Parameters appear in no line, not even where an exception has them in its text."""
+    """Parameters appear in no line, not even where an exception has them in its text; nor do secrets of addresses that
+    libraries log, such as an HTTP client.
+    """
     quoting = ("event", "exception")
-    return {**line, **{name: _QUOTED.sub("...", str(line[name])) for name in quoting if name in line}}
+    shown = {name: without_secrets(_QUOTED.sub("...", str(line[name]))) for name in quoting if name in line}
+    return {**line, **shown}
 
 
 def _printable(_: object, __: str, line: EventDict) -> EventDict:
@@ -38,16 +44,40 @@ def _printable(_: object, __: str, line: EventDict) -> EventDict:
     return {name: _CONTROL.sub("\ufffd", value) if isinstance(value, str) else value for name, value in line.items()}
 
 
+_EXTRA = structlog.stdlib.ExtraAdder()
+
+
+def _add_extra(logger: object, name: str, line: EventDict) -> EventDict:
+    """What a log call gives as `extra`. A name that the line has already, as the id of its task, is kept apart: it must
+    not hide what the line says.
+    """
+    given = _EXTRA(cast(logging.Logger, logger), name, {"_record": line["_record"]})
+    told = {f"extra_{key}" if key in line and line[key] != value else key: value for key, value in given.items()}
+    return {**line, **told}
+
+
 _SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.stdlib.ExtraAdder(),
+    _add_extra,
     _take_traceback,
 ]
 #: Tracebacks as Python writes them. What structlog and rich make of them shows the variables of every frame.
 _TEXT: list[Processor] = [structlog.processors.format_exc_info, _leave_out_quotes]
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Writes lines. A log call whose arguments do not fit its text is a line, too, and no page of Python's own."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - so named by logging
+        """Write the text without its arguments, of which nobody knows what they are."""
+        if record.args:
+            record.msg, record.args = f"{record.msg} (the arguments of this log call do not fit)", None
+            self.emit(record)
+        else:
+            super().handleError(record)
 
 
 def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, object] | None = None) -> None:
@@ -61,13 +91,14 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
     def with_fields(_: object, __: str, line: EventDict) -> EventDict:
         return {**line, **fields} if fields else line
 
+    in_colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     renderer: list[Processor] = [structlog.processors.JSONRenderer()]
     if not as_json:
         plain = structlog.dev.plain_traceback
         renderer = [
             _printable,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),
+            structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=plain),
         ]
     own_levels = read_log_levels(settings.logging_config) if settings.logging_config else {}
     log_structlog_by_logging()
@@ -89,9 +120,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
                     ],
                 }
             },
-            "handlers": {
-                "stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stderr"}
-            },
+            "handlers": {"stderr": {"()": _Lines, "formatter": "line", "stream": "ext://sys.stderr"}},
             "root": {"handlers": ["stderr"], "level": settings.log_level},
             "loggers": {
                 # These repeat, as warnings, what our own supervisors report.

@@ -175,6 +175,8 @@ class TaskOperations:
                 raise refusal
             if not reopen:
                 raise refusal
+            for parent in finished:
+                await self._check_version(parent)
         return task
 
     async def subtasks(

@@ -142,6 +142,8 @@ def _in_words(annotation: object, metadata: Iterable[object]) -> str:
         return f"duration{_limits(metadata)}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"group of {' and '.join(annotation.model_fields)}"
+    if origin is tuple and get_origin(arguments[0]) is Literal:
+        return f"list of {_in_words(arguments[0], ())}"
     if origin is dict:
         return f"groups by name, each a {_in_words(arguments[1], ())}"
     if annotation is ByteSize:

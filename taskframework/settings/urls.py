@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_SECRET_PARAMETER = re.compile(
-    r"([?&;][^=&;]*(?:password|passwd|secret|token|key|authmechanismproperties)[^=&;]*=)[^&;#]*", re.IGNORECASE
+#: What is secret in the query of an address, by a part of its name or by the whole of it.
+_SECRET_NAME = (
+    r"(?:[^=&;#\s]*(?:password|passwd|secret|token|key|signature|credential|authmechanismproperties)[^=&;#\s]*"
+    r"|pwd|sig|auth|code)"
 )
+_SECRET_PARAMETER = re.compile(rf"([?&;#]{_SECRET_NAME}=)[^&;#]*", re.IGNORECASE)
+_SECRET_IN_TEXT = re.compile(rf"([?&;#]{_SECRET_NAME}=)[^&;#\s'\"]*", re.IGNORECASE)
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
@@ -20,8 +24,15 @@ def redacted(text: str) -> str:
     if at:
         scheme, separator, user_part = head.partition("://") if "://" in head else ("", "", head)
         user, colon, _ = user_part.partition(":")
+        if not colon and scheme.lower() in ("http", "https"):
+            user = "***"  # there it is a token
         text = f"{scheme}{separator}{user}{':***' if colon else ''}@{tail}"
     return _SECRET_PARAMETER.sub(r"\1***", text)
+
+
+def without_secrets(text: str) -> str:
+    """A text in which there may be addresses, without the secrets of their queries."""
+    return _SECRET_IN_TEXT.sub(r"\1***", text)
 
 
 def scheme_of(url: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeVar  # with a default before Python 3.13
@@ -157,11 +158,16 @@ class TaskSubmissionService:
         self._new_task(request, self._new.types.registered(type_name(request.task_type)))
 
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store tasks; versions of keys and debounced ones one after the other, since two may have the same key."""
-        if not any(map(_shares_a_key, tasks)):
-            return await self._new.inserts.insert(tasks)
-        others = iter(await self._new.inserts.insert([task for task in tasks if not _shares_a_key(task)]))
-        return [await self._insert_alone(task) if _shares_a_key(task) else next(others) for task in tasks]
+        """Store tasks; versions of keys and debounced ones one after the other, since two may have the same key. All in
+        the order of the list, which tasks of a stream have to keep.
+        """
+        stored: list[Inserted | Exception] = []
+        for is_shared, part in groupby(tasks, _shares_a_key):
+            if is_shared:
+                stored += [await self._insert_alone(task) for task in part]
+            else:
+                stored += await self._new.inserts.insert(list(part))
+        return stored
 
     async def _insert_alone(self, task: Task) -> Inserted | Exception:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
@@ -25,6 +26,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 
+_NO_ITEM = object()
 _OTHER = "it differs from the item that the batch has at this position"
 
 
@@ -187,7 +189,7 @@ class Upload:
         for slot, (task, reply) in enumerate(zip(tasks, replies, strict=True), first_slot):
             if isinstance(reply, Exception):
                 raise reply
-            self._same(slot, task.parameters_hash, reply.task)
+            self._same(slot, task.parameters, task.parameters_hash, reply.task)
             if reply.is_new:
                 await self._bus.publish(TaskSubmittedEvent(reply.task))
 
@@ -204,7 +206,7 @@ class Upload:
         there = {task.parent.slot: task for task in found if task.parent is not None}
         for slot, content in enumerate(contents, first_slot):
             if slot in there:
-                self._same(slot, content.parameters_hash, there[slot])
+                self._same(slot, content.parameters, content.parameters_hash, there[slot])
 
     async def _check_is_sealed(self) -> None:
         if not is_sealed(self.batch):
@@ -212,9 +214,11 @@ class Upload:
             await self._store.mark(CascadeAgain(self.batch.task_id))
             raise BatchClosedError(self.batch.task_id, self.batch.status)
 
-    def _same(self, slot: int, parameters_hash: str, found: Task) -> None:
+    def _same(self, slot: int, parameters: Json, parameters_hash: str, found: Task) -> None:
         if found.parameters_hash != parameters_hash:
-            raise BatchConflictError(self.batch.task_id, slot * parts_of(self.batch)[0].chunk_size, _OTHER)
+            size = parts_of(self.batch)[0].chunk_size
+            item = 0 if size == 1 else _first_difference(parameters, found.parameters)
+            raise BatchConflictError(self.batch.task_id, slot * size + item, _OTHER)
 
     async def _look_again(self) -> None:
         batch = await self._store.get(self.batch.task_id, EVERYONE)
@@ -225,3 +229,9 @@ class Upload:
     def _slot(self, items: int) -> int:
         """The slot of the sub-task behind so many items."""
         return items // parts_of(self.batch)[0].chunk_size
+
+
+def _first_difference(chunk: Json, found: Json) -> int:
+    """Where in a chunk the first item is that is another one than in the chunk that was found."""
+    pairs = zip_longest(chunk, found, fillvalue=_NO_ITEM)
+    return next((at for at, (mine, other) in enumerate(pairs) if mine != other), 0)

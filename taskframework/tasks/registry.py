@@ -111,7 +111,7 @@ class Registration:
         except InvalidParametersError as error:
             taken = taken_by(self.task_type, self.parameters)
             raise InvalidParametersError(self.task_type, error.problems, takes=taken) from None
-        except Exception as error:  # pydantic does not catch it; the submitter can only change the value
+        except (Exception, SystemExit) as error:  # pydantic does not catch it; the submitter can only change the value
             logger.exception("a validator of task type %s broke", self.task_type)
             broke = problem((), f"a validator of the task type broke ({type(error).__name__})")
             raise InvalidParametersError(self.task_type, [broke]) from error

@@ -59,9 +59,7 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
 
 def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
     # What does not fit was refused before; the serializer would warn of JSON beside instances.
-    if any(isinstance(leaf, _SECRETS) for leaf in _leaves(adapter.dump_python(value, warnings=False))):
-        # The task would get the asterisks of a SecretStr, which would only show when it runs.
-        raise ValueNotStorableError("parameters", "a SecretStr becomes asterisks in JSON; name where the secret is")
+    refuse_what_json_loses(adapter.dump_python(value, warnings=False), "parameters")
     return adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
 
 
@@ -70,7 +68,7 @@ def _as_json_inside(value: Any, adapter: TypeAdapter[Any]) -> Json:
     try:
         if all(isinstance(leaf, str | int | float | None) for leaf in _leaves(value)):
             return None
-        refuse_non_finite(value, "parameters")
+        refuse_what_json_loses(value, "parameters")
         return _as_json(value, adapter)
     except (PydanticSerializationError, UnicodeDecodeError, RecursionError):
         return None
@@ -93,8 +91,9 @@ def storable(value: object, what: str, max_bytes: int) -> Json:
     return plain
 
 
-def refuse_non_finite(value: Any, what: str) -> None:
-    """Refuse NaN and infinities before pydantic sees them: where a type is Any it turns them into null.
+def refuse_what_json_loses(value: Any, what: str) -> None:
+    """Refuse what pydantic turns into something else without a word: NaN and infinities into null, where a type is
+    Any, and a SecretStr into asterisks.
 
     Raises:
         ValueNotStorableError: if there is one in the value.
@@ -102,6 +101,8 @@ def refuse_non_finite(value: Any, what: str) -> None:
     for leaf in _leaves(value):
         if isinstance(leaf, float) and not math.isfinite(leaf):
             raise ValueNotStorableError(what, f"{leaf} is not a JSON number")
+        if isinstance(leaf, _SECRETS):
+            raise ValueNotStorableError(what, "a SecretStr becomes asterisks in JSON; name where the secret is")
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -115,7 +116,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _dumped(model: BaseModel, what: str) -> Json:
     try:
-        refuse_non_finite(model.model_dump(), what)
+        refuse_what_json_loses(model.model_dump(), what)
         return model.model_dump(mode="json", by_alias=True)
     except (ValueError, TypeError, RecursionError) as error:  # a field of type Any may hold anything
         raise ValueNotStorableError(what, str(error)[:500]) from error

@@ -10,6 +10,7 @@ from taskframework.settings import Settings
 #: The modules by which it is told whether an extra is installed. They are only looked for, not imported.
 BROUGHT = {
     "api": ("fastapi", "starlette", "uvicorn"),
+    "jwt": ("cryptography", "jwt"),
     "mongodb": ("motor", "pymongo"),
     "opentelemetry": ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"),
     "rabbitmq": ("aio_pika", "aiormq", "pamqp", "yarl"),
@@ -34,7 +35,7 @@ def require_extra(extra: str, what: str) -> None:
 
 
 def require_extras(settings: Settings) -> None:
-    """Look whether the store, the broker and the buckets that the settings name can be used with what is installed.
+    """Look whether what the settings name (store, broker, buckets, keys of tokens) can be used with what is installed.
 
     Raises:
         ExtraMissingError: if not.
@@ -43,6 +44,8 @@ def require_extras(settings: Settings) -> None:
     require_broker_driver(settings)
     if settings.rate_limiter.type == "redis":
         require_extra("redis", "rate_limiter.type: redis")
+    if settings.security.jwt_keys is not None:
+        require_extra("jwt", "security.jwt_keys")
 
 
 def require_store_driver(settings: Settings) -> None:

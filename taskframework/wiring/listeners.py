@@ -59,6 +59,7 @@ def register_listeners(process: ProcessServices) -> None:
     for planned in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
         bus.listen(planned, process.spawner.hear, name="spawner")
     bus.listen(TaskReopenedEvent, process.retrier.hear, name="retrier")
+    bus.listen(TaskWaitingEvent, process.early_signals.hear, name="early_signals")
     for left in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
         bus.listen(left, process.cascade.hear, name="cascade")
     for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):

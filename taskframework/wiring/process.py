@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taskframework.aggregation.cascade import Cascade
+from taskframework.aggregation.early_signals import EarlySignals
 from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
@@ -71,6 +72,7 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         reporter=reporter,
         cascade=Cascade(store, services.moves),
         retrier=BatchRetrier(store, services.moves, services.dispatch_after),
+        early_signals=EarlySignals(services.moves),
         bridge=ExternalEventBridge(
             store,
             TaskEventPublisher(broker, metrics.published.add),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskframework.aggregation.cascade import Cascade
+from taskframework.aggregation.early_signals import EarlySignals
 from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
@@ -39,6 +40,7 @@ class ProcessServices:
     reporter: SubtaskReporter
     cascade: Cascade
     retrier: BatchRetrier
+    early_signals: EarlySignals
     bridge: ExternalEventBridge
     collector: DeadLetterCollector
     topology: TopologyRepair

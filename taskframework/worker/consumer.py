@@ -170,7 +170,7 @@ class TaskConsumer:
     async def _see_through(self, pending: PendingDelivery, lane: Priority) -> None:
         try:
             await self.handle(pending)
-        except Exception:
+        except (Exception, SystemExit, KeyboardInterrupt):
             logger.exception("a delivery of %s could not be handled", pending.delivery.queue)
             # The task has its own driver. Without an answer, the message would occupy a place of the prefetch for ever.
             await pending.ack()

@@ -116,7 +116,7 @@ class TaskExecutorService:
                 context = _context(registration, attempt, reports)
             except InvalidParametersError as error:
                 return Failed(describe(error, False, error.code), False)
-            except Exception as error:  # a validator of the author's broke, or there is no method to call
+            except BaseException as error:  # a validator of the author's broke or exits, or there is no method to call
                 return classify(error, registration.executable.options.retry_on)
             # A task of its own: cancelling it stops the code and nothing else.
             run = loop.create_task(self._call(registration, call, context, limit))

@@ -16,7 +16,7 @@ from taskframework.tasks.chunks import for_each
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
-from taskframework.tasks.values import refuse_non_finite, storable
+from taskframework.tasks.values import refuse_what_json_loses, storable
 
 
 class BadResultError(NonRetryableError):
@@ -77,7 +77,7 @@ def storable_result(registration: Registration, value: Any) -> Json:
         raise BadResultError(f"The code returned a {type(value).__name__}: `await` is missing before it.")
     try:
         validated = registration.result.validate_python(value)
-        refuse_non_finite(registration.result.dump_python(validated, by_alias=True), "result")
+        refuse_what_json_loses(registration.result.dump_python(validated, by_alias=True), "result")
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:

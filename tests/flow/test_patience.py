@@ -51,6 +51,16 @@ async def test_a_task_waits_for_a_week_over_restarts_and_goes_on(tmp_path: Path)
         assert [entry.type for entry in (await handle.task()).history].count("resumed") == 1
 
 
+async def test_a_signal_that_is_there_before_the_task_waits_is_heard_at_once(tmp_path: Path) -> None:
+    clock = FakeClock()  # it stands still, so that no repair looks
+    async with framework_at(tmp_path, clock).store_only() as framework:
+        handle = await framework.submit(Approval)
+        await handle.signal("approved", "yes")
+    async with framework_at(tmp_path, clock).running() as framework:
+        handle = framework.handle(handle.task_id)
+        assert await handle.result(timeout=20) == {"payload": "yes", "timed_out": False}
+
+
 async def test_a_task_that_waited_for_too_long_is_told_so(tmp_path: Path) -> None:
     clock = FakeClock()
     async with framework_at(tmp_path, clock).running() as framework:

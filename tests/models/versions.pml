@@ -1,27 +1,34 @@
-/* Versions of one key: two or three submissions, of versions 1 and 2 (-DTHREE: and of 1 once more), a worker, and what else
- * happens to tasks. A submission of a version
+/* Versions of one key: two or three submissions, of versions 1 and 2 (-DTHREE: and of 1 once more; -DAGAIN: and of 2 once
+ * more; -DHIGHER: and of 3), a worker, and what else happens to tasks. A submission of a version
  *   reads the record of the key, and the task that it names, and chooses its run: it is refused if the record names a higher
  *   version, and has its answer if the task of its own is alive or COMPLETED; stores the task, whose id says version and run;
- *   writes the record, if that names less; and ends the task that the record named before, if that still waits.
+ *   ends the task that the record still names as the one before; writes the record, if that names less and is as it was
+ *   read; and ends the task that the record named until then, if that still waits. Then it is accepted.
  * A worker asks before its claim: a task above the record is written into it, one below is ended. Anybody may die between any
  * two steps, a task may fail, and one that ended may be replayed (-DREPLAY) or purged.
  *
  * Mutants: -DRECORDFIRST (names the task before it is stored) -DBLIND (writes the record without comparing) -DNOADMISSION
  * (the worker does not ask) -DNOADOPT (the worker goes on with a task above the record without writing it) -DONERUN (a
- * version that failed is stored under the id that it had).
+ * version that failed is stored under the id that it had) -DNOFINISH (nobody ends what the record names as the one before).
  */
 #define RUNS 3
-#define VERSIONS 3             /* 0 is none */
+#define VERSIONS 4             /* 0 is none */
 #define AT(v, r) ((v) * RUNS + (r))
 #ifndef CRASHES
 #define CRASHES 1
 #endif
+#ifndef ENDS
+#define ENDS 1                 /* how many tasks may fail, and how many may be purged */
+#endif
 mtype = { NOT_THERE, WAITING, RUNNING, COMPLETED, FAILED, SUPERSEDED };
 
-/* The record: which version and run it names. */
-byte newest = 0, newest_run = 0;
+/* The record: which version and run it names, and which it named before. */
+byte newest = 0, newest_run = 0, former = 0, former_run = 0;
 /* The tasks, by version and run. */
-mtype task[9] = NOT_THERE;
+mtype task[12] = NOT_THERE;
+/* How often each of them began to wait. A message tells of one time, and a claim by it counts for no later one: a replay
+ * begins another epoch, and a task is purged long after its last message. */
+byte epoch[12];
 
 /* What only the checks know. */
 byte accepted = 0;             /* the highest version that a submission was told to be accepted */
@@ -45,6 +52,20 @@ inline supersede(v, r) {
   fi
 }
 
+/* Names a task in the record. */
+inline name(v, r) {
+  former = newest; former_run = newest_run; newest = v; newest_run = r
+}
+
+/* Ends what the record names as the task before; its submitter may have died. */
+inline finish() {
+#ifndef NOFINISH
+  if :: former != 0 -> supersede(former, former_run) :: else fi
+#else
+  skip
+#endif
+}
+
 proctype Submission(byte version) {
   byte mine, before, before_run, ends_before;
   ends_before = ends[version];
@@ -54,7 +75,7 @@ proctype Submission(byte version) {
     if
     :: before > version -> goto over
     :: before == version && (task[AT(version, before_run)] == COMPLETED || task[AT(version, before_run)] == WAITING
-         || task[AT(version, before_run)] == RUNNING) -> goto is_accepted
+         || task[AT(version, before_run)] == RUNNING) -> before = 0; goto repeated
     :: before == version && (task[AT(version, before_run)] == FAILED || task[AT(version, before_run)] == NOT_THERE
          || task[AT(version, before_run)] == SUPERSEDED) ->
 #ifdef ONERUN
@@ -67,32 +88,43 @@ proctype Submission(byte version) {
   };
   if :: atomic { CRASH; goto over } :: skip fi;
 #ifdef RECORDFIRST
-  atomic { if :: ABOVE(version, mine) -> newest = version; newest_run = mine :: else fi };
+  atomic { if :: ABOVE(version, mine) -> name(version, mine) :: else fi };
   if :: atomic { CRASH; goto over } :: skip fi;
 #endif
   atomic {
-    if :: task[AT(version, mine)] == NOT_THERE -> task[AT(version, mine)] = WAITING; was_stored[version] = true :: else fi
+    if :: task[AT(version, mine)] == NOT_THERE -> task[AT(version, mine)] = WAITING; epoch[AT(version, mine)]++; was_stored[version] = true :: else fi
   };
+  if :: atomic { CRASH; goto over } :: skip fi;
+reads:
+  atomic { before = newest; before_run = newest_run; if :: BELOW(version, mine) -> skip :: else -> finish() fi };
   if :: atomic { CRASH; goto over } :: skip fi;
   atomic {
     if
 #ifdef BLIND
-    :: true -> before = newest; before_run = newest_run; newest = version; newest_run = mine
+    :: true -> before = newest; before_run = newest_run; name(version, mine)
 #else
-    :: ABOVE(version, mine) -> before = newest; before_run = newest_run; newest = version; newest_run = mine
-    :: BELOW(version, mine) -> goto too_late
-    :: else -> before = 0
+    :: before != newest || before_run != newest_run -> goto reads
+    :: else ->
+       if
+       :: ABOVE(version, mine) -> name(version, mine)
+       :: BELOW(version, mine) -> goto too_late
+       :: else -> before = 0
+       fi
 #endif
     fi
   };
+  if :: atomic { CRASH; goto over } :: skip fi;
+  atomic { if :: before != 0 && (before != version || before_run != mine) -> supersede(before, before_run) :: else fi };
+  goto is_accepted;
+repeated:
+  atomic { finish() };
+  if :: atomic { CRASH; goto over } :: skip fi;
 is_accepted:
   atomic {
     /* There is a task for it, or it ended since. */
     assert(ends[version] != ends_before || HAS(version));
     if :: version > accepted -> accepted = version :: else fi
   };
-  if :: atomic { CRASH; goto over } :: skip fi;
-  atomic { if :: before != 0 && (before != version || before_run != mine) -> supersede(before, before_run) :: else fi };
   goto over;
 too_late:
   atomic { supersede(version, mine) };
@@ -105,13 +137,14 @@ inline begins(v, r) {
   /* Never two of one version. */
   assert(task[AT(v, 0)] != RUNNING && task[AT(v, 1)] != RUNNING && task[AT(v, 2)] != RUNNING);
 #endif
+  assert(v >= accepted); /* whenever it was that the worker asked */
   task[AT(v, r)] = RUNNING;
   if :: v > begun -> begun = v :: else fi
 }
 
 /* Asks and claims in two steps; two of them, since there are many workers. */
 active [2] proctype Worker() {
-  byte v, r;
+  byte v, r, message;
   do
   :: atomic {
        if
@@ -121,7 +154,13 @@ active [2] proctype Worker() {
        :: task[AT(2, 0)] == WAITING -> v = 2; r = 0
        :: task[AT(2, 1)] == WAITING -> v = 2; r = 1
        :: task[AT(2, 2)] == WAITING -> v = 2; r = 2
-       fi
+#ifdef HIGHER
+       :: task[AT(3, 0)] == WAITING -> v = 3; r = 0
+       :: task[AT(3, 1)] == WAITING -> v = 3; r = 1
+       :: task[AT(3, 2)] == WAITING -> v = 3; r = 2
+#endif
+       fi;
+       message = epoch[AT(v, r)]
      };
      /* Who asks after a higher version was accepted, or began, does not begin. */
      atomic {
@@ -129,21 +168,21 @@ active [2] proctype Worker() {
        if
        :: BELOW(v, r) -> supersede(v, r); goto next
 #ifndef NOADOPT
-       :: ABOVE(v, r) -> newest = v; newest_run = r
+       :: ABOVE(v, r) -> finish(); name(v, r)
 #endif
-       :: else
+       :: else -> finish()
        fi;
 #endif
        assert(v >= accepted && v >= begun)
      };
-     atomic { if :: task[AT(v, r)] == WAITING -> begins(v, r) :: else -> goto next fi };
+     atomic { if :: task[AT(v, r)] == WAITING && epoch[AT(v, r)] == message -> begins(v, r) :: else -> goto next fi };
      atomic {
        if
        :: task[AT(v, r)] = COMPLETED
-       :: failures < 1 -> failures++; task[AT(v, r)] = FAILED; ends[v]++
+       :: failures < ENDS -> failures++; task[AT(v, r)] = FAILED; ends[v]++
        fi
      };
-next: atomic { v = 0; r = 0 }
+next: atomic { v = 0; r = 0; message = 0 }
   od
 }
 
@@ -151,7 +190,7 @@ active proctype Others() {
   byte v, r;
   do
   :: atomic {
-       purges < 1;
+       purges < ENDS;
        select(v: 1 .. 2); select(r: 0 .. 2);
        if
        :: task[AT(v, r)] == FAILED || task[AT(v, r)] == SUPERSEDED || task[AT(v, r)] == COMPLETED ->
@@ -163,7 +202,7 @@ active proctype Others() {
   :: atomic {
        replays < 1;
        select(v: 1 .. 2); select(r: 0 .. 2);
-       if :: task[AT(v, r)] == FAILED -> replays++; task[AT(v, r)] = WAITING :: else fi; v = 0; r = 0
+       if :: task[AT(v, r)] == FAILED -> replays++; task[AT(v, r)] = WAITING; epoch[AT(v, r)]++ :: else fi; v = 0; r = 0
      }
 #endif
   od
@@ -179,6 +218,12 @@ active proctype Monitor() {
 init { atomic { run Submission(1); run Submission(2);
 #ifdef THREE
   run Submission(1);
+#endif
+#ifdef AGAIN
+  run Submission(2);
+#endif
+#ifdef HIGHER
+  run Submission(3);
 #endif
 } }
 

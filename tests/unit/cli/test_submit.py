@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 from pathlib import Path
@@ -113,6 +114,16 @@ def test_parameters_that_are_a_file_are_told_from_wrong_json(cli: Cli, folder: P
     assert "To read the file, write @you.json." in " ".join(cli(*submit, "you.json").err.replace("│", " ").split())
     assert "Quote it for the shell" in " ".join(cli(*submit, "me.json").err.replace("│", " ").split())
     assert cli(*submit, "@you.json").code == 0
+
+
+def test_what_is_no_utf_8_is_told_as_such(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = ("submit", "greets", "--app", "greeting")
+    wrong = b'"gr\xfc"'
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(wrong), encoding="utf-8"))
+    for parameters in (wrong.decode(errors="surrogateescape"), "-"):
+        done = cli(*submit, parameters)
+        assert done.code == 2
+        assert "cannot be read" in done.err
 
 
 @pytest.mark.parametrize("number", [2**64, 10**30, -(2**64)])

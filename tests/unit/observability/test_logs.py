@@ -32,6 +32,7 @@ def _logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
     logging.captureWarnings(False)
     threading.excepthook = threading.__excepthook__
+    sys.unraisablehook = sys.__unraisablehook__
 
 
 @pytest.fixture(params=["json", "console"])
@@ -175,3 +176,40 @@ def test_what_ends_a_thread_is_a_line_too(write: Write) -> None:
     if text.startswith("{"):
         [line] = text.splitlines()
         assert json.loads(line)["level"] == "error"
+
+
+class FailsAtItsEnd:
+    def __del__(self) -> None:
+        raise ValueError("at the end")
+
+
+def test_what_fails_where_nobody_can_catch_it_is_a_line_too(write: Write) -> None:
+    def makes_one() -> None:
+        FailsAtItsEnd()
+
+    told = write(makes_one)
+    assert "FailsAtItsEnd.__del__" in told
+    assert "ValueError: at the end" in told
+    assert "Exception ignored in: <" not in told, "as Python prints it"
+
+
+def test_a_log_call_with_wrong_arguments_is_a_line_too(write: Write) -> None:
+    told = write(lambda: logger.warning("%s of %s", "one"))
+    assert "%s of %s (the arguments of this log call do not fit)" in told
+    assert "Call stack" not in told
+
+
+def test_what_is_given_besides_does_not_hide_what_the_line_says(write: Write) -> None:
+    with structlog.contextvars.bound_contextvars(task_id="t1"):
+        told = write(lambda: logger.info("paid", extra={"event": "forged", "level": "none", "task_id": "t2", "n": 5}))
+    assert "paid" in told
+    assert all(name in told for name in ("extra_event", "extra_level", "extra_task_id", "t1"))
+    assert told.count("t2") == 1
+
+
+@pytest.mark.parametrize("name", ["token", "sig", "X-Amz-Signature", "api_key", "code"])
+def test_secrets_in_addresses_that_libraries_log_are_left_out(write: Write, name: str) -> None:
+    told = write(lambda: logger.warning("retries exceeded with url: /traces?a=1&%s=%s (Caused by x)", name, SECRET))
+    assert SECRET not in told
+    assert "a=1" in told
+    assert "Caused by x" in told

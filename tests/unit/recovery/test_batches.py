@@ -279,7 +279,7 @@ async def test_a_stop_leaves_the_rest_of_a_cascade_to_others_at_once(
     await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
     await stage.stopped_in(stage.cascade, "cascade.after_cancel", await stage.present(batch))
     found = await stage.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=100)
-    assert [task.status.is_final for task in found] == [True, True, False, False, False]
+    assert [task.status.is_final for task in found] == [False, False, False, True, True]
     assert CASCADE.is_due(await stage.present(batch), stage.store.now())
 
 
@@ -323,3 +323,17 @@ async def test_an_upload_beside_another_finds_its_items_and_tells_what_differs(s
     with pytest.raises(BatchConflictError) as refused:
         await other.add([Item({"n": n}, b"%d" % n) for n in (0, 5)])
     assert refused.value.index == 1
+
+
+async def test_of_a_chunk_the_item_is_named_that_differs(stage: Stage) -> None:
+    fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "seal_by": stage.store.now() + DAY}
+    batch = await stage.batch(
+        0, **fields, batch=Batch(chunk_size=3), finished_at=None, check_at=stage.store.now() + DAY
+    )
+    one, other = (
+        Upload(stage.store, EventBus(), stage.moves, batch, dispatch_after=SECOND, timeout=DAY) for _ in range(2)
+    )
+    await one.add([Item(n, b"%d" % n) for n in range(6)])
+    with pytest.raises(BatchConflictError) as refused:
+        await other.add([Item(n, b"%d" % n) for n in (0, 1, 2, 3, 9, 5)])
+    assert refused.value.index == 4

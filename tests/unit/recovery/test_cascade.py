@@ -12,7 +12,8 @@ from taskframework.aggregation.cascade import Cascade
 from taskframework.bus import EventBus
 from taskframework.model.drivers import CASCADE
 from taskframework.model.marks import MoveDriver
-from taskframework.model.scope import EVERYONE
+from taskframework.model.query import Page, TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_id
 from taskframework.model.task import Lease, ParentLink, Subtasks, Task
@@ -70,6 +71,35 @@ async def test_the_round_for_which_a_parent_waits_goes_on(
     assert await statuses(store, 1, 2) == ["CANCELLED", newest]
 
 
+async def test_a_round_whose_cascade_was_overtaken_by_those_of_later_rounds_is_not_forgotten(
+    store: SqliteStore, cascade: Cascade
+) -> None:
+    subtasks = Subtasks(1, None, round=5, is_awaited=True)
+    waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": store.now() + MINUTE}
+    await cascade.take(await parent_of(store, 1, 2, 4, 5, **waiting, subtasks=subtasks))
+    assert await statuses(store, 1, 2, 4, 5) == ["CANCELLED"] * 3 + ["QUEUED"]
+
+
+async def test_a_sub_task_that_changes_its_status_meanwhile_is_found(
+    store: SqliteStore, cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = await parent_of(store, 1)
+    lists, before = store.list_tasks, list[TaskFilter]()
+
+    async def moves_on(scope: Scope, wanted: TaskFilter, **place: Any) -> Page[Task]:
+        if wanted.status is TaskStatus.QUEUED and not before:
+            before.append(wanted)  # it is claimed for an instant, and none of the lists of this pass has it
+            return Page((), None)
+        return await lists(scope, wanted, **place)
+
+    monkeypatch.setattr(store, "list_tasks", moves_on)
+    await store.insert(
+        [new_task(task_id="another", now=store.now(), status=TaskStatus.RETRYING, parent=ParentLink("parent", 0, 7))]
+    )
+    await cascade.take(parent)
+    assert await statuses(store, 1) == ["CANCELLED"]
+
+
 async def test_of_several_processes_one_does_it(store: SqliteStore, cascade: Cascade) -> None:
     parent = await parent_of(store, 1)
     assert parent.cascade_at is not None
@@ -106,10 +136,10 @@ async def test_what_runs_is_asked_to_stop_and_the_next_ones_are_not_forgotten(
     store: SqliteStore, cascade: Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cascading, "TOGETHER", 1)
-    parent = await parent_of(store)
+    parent = await parent_of(store, subtasks=Subtasks(2, None))
     lease = Lease("worker-1", "claim", store.now() + MINUTE)
     running: dict[str, Any] = {"status": TaskStatus.RUNNING, "lease": lease, "next_dispatch_at": None}
     below = [new_task(task_id=f"child-{slot}", parent=ParentLink("parent", 0, slot), **running) for slot in range(2)]
     await store.insert(below)
-    await cascade.take(parent.evolve(subtasks=Subtasks(2, None)))
+    await cascade.take(parent)
     assert [(await present(store, task.task_id)).cancel is not None for task in below] == [True, True]

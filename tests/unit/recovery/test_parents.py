@@ -14,10 +14,10 @@ from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
-from taskframework.errors import ParentFinishedError, StoreUnavailableError
+from taskframework.errors import ParentFinishedError, StoreUnavailableError, TransitionRefusedError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.interventions import Cancel, Replay
-from taskframework.model.options import StreamPlace
+from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.plans import part_of
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.records import Record
@@ -25,6 +25,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
+from taskframework.model.versions import record_of
 from taskframework.model.waiting import LOOK_AGAIN, SPAWN_AFTER, CountSubtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
@@ -305,6 +306,19 @@ async def test_a_parent_of_a_serial_stream_is_not_reopened(store: SqliteStore) -
     assert (
         refused.value.hint == "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
     )
+    assert await operations.get("parent", EVERYONE) == parent
+
+
+async def test_a_parent_that_a_newer_version_has_replaced_is_not_reopened(store: SqliteStore) -> None:
+    failed = {"status": TaskStatus.FAILED, "check_at": None, "finished_at": store.now()}
+    counted, older = Subtasks(1, None, done=1, failed=1), Unique("page", 1)
+    parent, child = family(store, [TaskStatus.FAILED], **failed, subtasks=counted, unique=older)
+    newer = new_task(task_id="newer", now=store.now(), unique=Unique("page", 2), user_id=parent.user_id)
+    await store.insert([parent, child, newer])
+    await store.write_records([record_of(newer, Unique("page", 2), None, SECOND)])
+    operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
+    with pytest.raises(TransitionRefusedError, match="parent is version 1 of 'page', and a newer one is there"):
+        await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
     assert await operations.get("parent", EVERYONE) == parent
 
 

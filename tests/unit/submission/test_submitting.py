@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import AfterValidator, BaseModel, SecretStr
 
 from taskframework import (
     BackgroundTaskExecutable,
     ConfigurationError,
+    InvalidParametersError,
     InvalidRequestError,
     Settings,
     SubmitRequest,
@@ -41,6 +43,16 @@ class LogsIn(BackgroundTaskExecutable[Login, int]):
         return len(context.parameters.passwords)
 
 
+def exits(value: int) -> int:
+    sys.exit(value)
+
+
+class Exits(BackgroundTaskExecutable[Annotated[int, AfterValidator(exits)], None]):
+    task_type = "exits"
+
+    def execute(self, context: TaskContext[int]) -> None: ...
+
+
 class Unregistered(Counts):
     task_type = "unregistered"
 
@@ -50,6 +62,7 @@ async def framework(tmp_path: Path) -> AsyncIterator[TaskFramework]:
     framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path}/tasks.db"}}))
     framework.register(Counts)
     framework.register(LogsIn)
+    framework.register(Exits)
     async with framework.store_only():
         yield framework
 
@@ -116,6 +129,11 @@ async def test_a_secret_that_would_be_stored_as_asterisks_is_refused(framework: 
     assert (await (await framework.submit(LogsIn, Login())).task()).parameters == {"user": "ada", "passwords": []}
 
 
+async def test_a_validator_that_exits_ends_neither_the_program_nor_other_submissions(framework: TaskFramework) -> None:
+    with pytest.raises(InvalidParametersError, match=r"a validator of the task type broke \(SystemExit\)"):
+        await framework.submit("exits", 4)
+
+
 class Holds(BaseModel):
     value: Any
 
@@ -142,3 +160,19 @@ async def test_a_class_that_is_not_registered_is_an_unknown_type(framework: Task
 def test_a_framework_refuses_what_are_no_settings() -> None:
     with pytest.raises(ConfigurationError, match=r"given a dict as its settings\. Give Settings"):
         TaskFramework({"api": {"port": 1}})  # type: ignore[arg-type]  # that it is refused is what the test is about
+
+
+async def test_the_tasks_of_one_call_have_their_places_in_a_stream_in_the_order_of_the_list(
+    framework: TaskFramework,
+) -> None:
+    uniques: list[Any] = [{"key": "a", "version": 1}, None, None, {"key": "b", "version": 1}, None]
+    place: Any = {"key": "s"}
+    requests = [
+        SubmitRequest(task_type="counts", parameters="text", stream=place, unique=unique)
+        if unique
+        else SubmitRequest(task_type="counts", parameters="text", stream=place)
+        for unique in uniques
+    ]
+    handles = await framework.submit_many(requests)
+    stored = [await handle.task() for handle in handles if not isinstance(handle, Exception)]
+    assert [task.stream and task.stream.position for task in stored] == [0, 1, 2, 3, 4]

@@ -108,6 +108,21 @@ async def test_a_higher_version_supersedes_what_waits_and_a_lower_one_is_refused
     assert (await here.submit(1, key="another")).unique is not None, "each key is for itself"
 
 
+@pytest.mark.parametrize("again", [2, 3])
+async def test_what_a_dead_submitter_left_waiting_is_ended_before_the_next_is_accepted(
+    here: Installation, again: int
+) -> None:
+    """A worker that has looked at the oldest one already claims it as soon as it goes on."""
+    first = await here.submit(1)
+    failpoint.arm("version.after_record", die)
+    with pytest.raises(RuntimeError, match="died"):
+        await here.submit(2)
+    failpoint.disarm()
+    assert await here.status(first) is LIVE
+    await here.submit(again)
+    assert await here.status(first) is CANCELLED
+
+
 async def test_a_version_that_was_superseded_is_not_queued_anew(here: Installation) -> None:
     operations = TaskOperations(here.store, here.moves, NO_TIME)
     first = await here.submit(1)

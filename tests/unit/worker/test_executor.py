@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Annotated, Any, cast
 
 import pytest
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel, SecretStr
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.clock import SystemClock
@@ -90,6 +90,10 @@ async def test_a_result_is_json(executor: TaskExecutorService) -> None:
     assert await execute(executor, code) == Succeeded({"took": "PT1M30S", "tags": ["a"]})
 
 
+class Login(BaseModel):
+    password: SecretStr
+
+
 def _within_itself() -> Any:
     whole: list[Any] = []
     whole.append(whole)
@@ -101,6 +105,8 @@ def _within_itself() -> Any:
     [
         (lambda: "x" * 2_000_000, "The result cannot be stored: it has 2,000,002 bytes as JSON, "),
         (lambda: float("nan"), "The result cannot be stored: nan is not a JSON number. "),
+        (lambda: Login(password=SecretStr("hunter2")), "The result cannot be stored: a SecretStr becomes asterisks"),
+        (lambda: {"login": Login(password=SecretStr("hunter2"))}, "The result cannot be stored: a SecretStr becomes"),
         (_within_itself, "The result cannot be stored: it is nested too deeply, or contains itself."),
     ],
 )
@@ -126,6 +132,22 @@ async def test_a_forgotten_await_is_told_as_such(executor: TaskExecutorService, 
 
     failed = failure(await execute(executor, plain if is_plain else in_the_loop))
     assert failed.error.message == "The code returned a coroutine: `await` is missing before it."
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_what_asyncio_cannot_carry_is_shown_without_our_frames(
+    executor: TaskExecutorService, is_plain: bool
+) -> None:
+    def looks_up(context: TaskContext[Any]) -> Any:
+        return next(iter(()))
+
+    async def in_the_loop(context: TaskContext[Any]) -> Any:
+        return looks_up(context)
+
+    shown = failure(await execute(executor, looks_up if is_plain else in_the_loop)).error.traceback
+    assert shown is not None
+    assert "in looks_up" in shown
+    assert "taskframework/worker" not in shown
 
 
 async def test_a_forgotten_return_is_told_as_such(executor: TaskExecutorService) -> None:
@@ -170,10 +192,10 @@ async def test_parameters_that_its_type_does_not_take_any_more_fail_the_task(exe
 
 def look_up(value: int) -> int:
     """A validator of the author's that raises what pydantic lets pass."""
-    raise (ConnectionError if value else KeyError)("no directory")
+    raise {0: KeyError, 1: ConnectionError, 2: SystemExit, 3: KeyboardInterrupt}[value]("no directory")
 
 
-@pytest.mark.parametrize(("parameters", "retryable"), [(0, False), (1, True)])
+@pytest.mark.parametrize(("parameters", "retryable"), [(0, False), (1, True), (2, False), (3, False)])
 async def test_a_validator_that_breaks_ends_the_attempt(
     executor: TaskExecutorService, parameters: int, retryable: bool
 ) -> None:

@@ -1,0 +1,32 @@
+"""Signals that came before their task waits for them: it goes on as soon as it waits."""
+
+from __future__ import annotations
+
+from taskframework.aggregation.parent_work import ParentWork
+from taskframework.model.events import TaskEvent
+from taskframework.model.task import Task
+from taskframework.model.waiting import Wake, has_its_signal
+from taskframework.moves import TaskMoves
+
+
+class EarlySignals(ParentWork):
+    """Wakes tasks that have their signal already. The repair would find them at its next look."""
+
+    left = "the signal of task"
+
+    def __init__(self, moves: TaskMoves) -> None:
+        super().__init__()
+        self._moves = moves
+
+    def hear(self, event: TaskEvent) -> None:
+        """Listener for tasks that begin to wait."""
+        if has_its_signal(event.task):
+            self.start(event.task)
+
+    async def take(self, parent: Task) -> None:
+        """Let the task go on.
+
+        Raises:
+            StoreError: if it could not be written; the task is due for the repair.
+        """
+        await self._moves.repair(Wake(parent.task_id))
