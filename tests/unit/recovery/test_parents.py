@@ -317,7 +317,7 @@ async def test_a_parent_that_a_newer_version_has_replaced_is_not_reopened(store:
     await store.insert([parent, child, newer])
     await store.write_records([record_of(newer, Unique("page", 2), None, SECOND)])
     operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
-    with pytest.raises(TransitionRefusedError, match="parent is version 1 of 'page', and a newer one is there"):
+    with pytest.raises(TransitionRefusedError, match="parent is version 1 of 'page', and there is a newer version"):
         await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
     assert await operations.get("parent", EVERYONE) == parent
 
