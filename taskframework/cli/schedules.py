@@ -92,8 +92,6 @@ async def create(
     as_json: Json = False,
 ) -> None:
     """Create a schedule. A worker that executes TYPE must have started on this store before."""
-    if (cron is None) == (every is None):
-        raise typer.BadParameter("Give one of --cron and --every.")
     given = {"task_type": task_type, "parameters": read_json(parameters), "cron": cron, "every": every}
     given |= {"timezone": timezone, "missed": missed, "overlap": overlap, "jitter": jitter, "user_id": user}
     made = await framework.services.schedules.create(name, _definition(given))

@@ -61,7 +61,7 @@ def read_json(given: str) -> Any:
             text = Path(text[1:]).read_text(encoding="utf-8-sig")
         text.encode()  # what is no UTF-8 in an argument comes as half a character
     except (OSError, UnicodeError) as error:
-        what = "standard input" if given == "-" else "the argument" if given == text else given[1:]
+        what = {"-": "standard input", "@": given[1:]}.get(given[:1], "the argument")
         raise typer.BadParameter(f"{what} cannot be read: {error}") from error
     try:
         return from_json(text, allow_inf_nan=False)
