@@ -120,7 +120,7 @@ async def test_what_is_to_be_tried_in_an_hour_is_tried_now_by_one_button(window:
     await window.go(f"tasks/{task_id}")
     await window.status_is("retrying")
     await window.button("Try again now").click()
-    await expect(window.page.get_by_role("dialog")).to_contain_text("has the attempts that are left: 4")
+    await expect(window.page.get_by_role("dialog")).to_contain_text("Attempts left: 4")
     await window.answer("Try again now")
     await window.status_is("completed")
     await expect(window.page.locator(".timeline").get_by_text("retry requested")).to_be_visible()

@@ -70,7 +70,7 @@ async def test_a_handle_gives_what_execute_gave(run: Run) -> None:
         assert await (await framework.submit("counts-typed", "one")).result(timeout=20) == {"words": 1}
         assert await (await framework.submit(doubles, 4)).result(timeout=60) == 8
         assert await (await framework.submit(Sums(), ["a b", "c", "broken"])).result(timeout=20) == Words(words=3)
-        with pytest.raises(ResultUnreadableError, match=r"not the one of OfAnotherRelease: Input should be"):
+        with pytest.raises(ResultUnreadableError, match=r"not of the type of OfAnotherRelease: Input should be"):
             await framework.handle(handle.task_id, OfAnotherRelease).result()
 
 
