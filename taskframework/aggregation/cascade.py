@@ -56,12 +56,11 @@ class Cascade(ParentWork):
         present = await self._move_time(parent, self._in_hand)
         is_done = False
         while present is not None and not is_done:
-            is_done = True  # unless something is found: a sub-task may change its status between two lists
+            is_done = True  # unless something was cancelled: a sub-task may change its status between two lists
             async with aclosing(self._left(present)) as parts:
                 async for live in parts:
-                    open_still = [subtask for subtask in live if subtask.cancel is None]
-                    is_done = is_done and not open_still
-                    await asyncio.gather(*(self._cancel(subtask, present) for subtask in open_still))
+                    cancelled = await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
+                    is_done = is_done and not any(cancelled)
                     await failpoint.reached("cascade.after_cancel")
                     present = await self._move_time(present, self._in_hand)
                     if present is None or self._is_stopping:
@@ -86,9 +85,12 @@ class Cascade(ParentWork):
                 if page.items:
                     yield page.items
 
-    async def _cancel(self, subtask: Task, parent: Task) -> None:
+    async def _cancel(self, subtask: Task, parent: Task) -> bool:
+        """Return whether this call cancelled it."""
+        if subtask.cancel is not None:
+            return False
         reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent continued without it"
-        await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason))
+        return await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason)) is not None
 
     async def _move_time(self, parent: Task, delay: timedelta | None) -> Task | None:
         if parent.cascade_at is None:

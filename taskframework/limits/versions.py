@@ -29,7 +29,7 @@ async def read_newest(records: Records, user_id: str, key: str) -> Newest | None
     return None if record is None else VERSIONS.content(record)
 
 
-async def finish(moves: TaskMoves, newest: Newest) -> None:
+async def supersede_before(moves: TaskMoves, newest: Newest) -> None:
     """End the task that the record named before, which waits still if the submitter of the newest one died.
 
     Before a newer version is accepted, and before the same one is accepted once more: an older task that a worker has
@@ -68,7 +68,7 @@ async def become_newest(
     if is_above(unique, before):
         await moves.make(Supersede(before.task_id, unique.version, unique.stops_older))
     else:  # somebody else has written this task into the record, and may not have come further
-        await finish(moves, before)
+        await supersede_before(moves, before)
     return None
 
 
@@ -83,7 +83,7 @@ async def _name(records: Records, moves: TaskMoves, task: Task, unique: Unique, 
         if not is_above(unique, newest):
             return newest
         if newest is not None:
-            await finish(moves, newest)
+            await supersede_before(moves, newest)
         [written] = await records.write_records([record_of(task, unique, record, kept)])
         if written is not None:
             return newest

@@ -161,10 +161,9 @@ def _traceback(error: BaseException) -> str:
 def _frames(error: BaseException) -> list[str]:
     found: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__, limit=-20)
     shown = frames.of_the_author(found)
-    is_of_ours = (
-        isinstance(error, TaskframeworkError) or error.__cause__ is not None
-    )  # these say it all, or their cause
-    if not shown and not is_of_ours:  # a bug of ours
+    # Our own errors say it all, and an error with a cause is told by that.
+    says_enough = isinstance(error, TaskframeworkError) or error.__cause__ is not None
+    if not shown and not says_enough:  # a bug of ours
         shown = found
     return traceback.format_list(list(shown))
 

@@ -48,12 +48,25 @@ _EXTRA = structlog.stdlib.ExtraAdder()
 
 
 def _add_extra(logger: object, name: str, line: EventDict) -> EventDict:
-    """What a log call gives as `extra`. A name that the line has already, as the id of its task, is kept apart: it must
-    not hide what the line says.
+    """Add what a log call gives as `extra`.
+
+    Task code and other libraries must not hide what the line already says, such as the id of its task: such a name is
+    written as `extra_NAME`. Our own lines may replace it, as they may be about another task.
     """
     given = _EXTRA(cast(logging.Logger, logger), name, {"_record": line["_record"]})
-    told = {f"extra_{key}" if key in line and line[key] != value else key: value for key, value in given.items()}
-    return {**line, **told}
+    if _is_of_the_framework(line["_record"].name):
+        return {**line, **given}
+    kept = {f"extra_{key}" if _is_other(value, line.get(key)) else key: value for key, value in given.items()}
+    return {**line, **kept}
+
+
+def _is_of_the_framework(logger_name: str) -> bool:
+    return logger_name.startswith("taskframework.") and not logger_name.startswith("taskframework.task.")
+
+
+def _is_other(value: object, there: object) -> bool:
+    """Only equal types are compared: task code may give objects of any kind, whose `==` may fail."""
+    return there is not None and (type(value) is not type(there) or value != there)
 
 
 _SHARED: list[Processor] = [

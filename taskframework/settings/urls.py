@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-#: What is secret in the query of an address, by a part of its name or by the whole of it.
-_SECRET_NAME = (
-    r"(?:[^=&;#\s]*(?:password|passwd|secret|token|key|signature|credential|authmechanismproperties)[^=&;#\s]*"
-    r"|pwd|sig|auth|code)"
+#: What is secret in the query of an address, by a part of its name or by the whole of it. In a text that may be long a
+#: name is short: else the search would take a time that grows with its square.
+_SECRET_NAMES = "password|passwd|secret|token|key|signature|credential|authmechanismproperties"
+_SECRET_PARAMETER = re.compile(
+    rf"([?&;#](?:[^=&;#]*(?:{_SECRET_NAMES})[^=&;#]*|pwd|sig|auth|code)=)[^&;#]*", re.IGNORECASE
 )
-_SECRET_PARAMETER = re.compile(rf"([?&;#]{_SECRET_NAME}=)[^&;#]*", re.IGNORECASE)
-_SECRET_IN_TEXT = re.compile(rf"([?&;#]{_SECRET_NAME}=)[^&;#\s'\"]*", re.IGNORECASE)
+_SECRET_IN_TEXT = re.compile(
+    rf"([?&;#](?:[\w.-]{{0,40}}(?:{_SECRET_NAMES})[\w.-]{{0,40}}|pwd|sig|auth|code)=)[^&;#\s'\"]*", re.IGNORECASE
+)
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.errors import NewerVersionError
-from taskframework.limits.versions import become_newest, finish, read_newest
+from taskframework.limits.versions import become_newest, read_newest, supersede_before
 from taskframework.model.idempotency import under_id
 from taskframework.model.interventions import Supersede
 from taskframework.model.options import Unique
@@ -51,7 +51,7 @@ class VersionedInserts:
         if newest is not None and newest.version == unique.version:
             present = await self._store.get(newest.task_id, EVERYONE)
             if present is not None and is_answer(present):
-                await finish(self._moves, newest)
+                await supersede_before(self._moves, newest)
                 return Inserted(present, is_new=False)
             mine = replace(unique, run=newest.run + 1)
         [stored] = await self._inserts.insert([_under(task, mine)])

@@ -68,7 +68,6 @@ def _as_json_inside(value: Any, adapter: TypeAdapter[Any]) -> Json:
     try:
         if all(isinstance(leaf, str | int | float | None) for leaf in _leaves(value)):
             return None
-        refuse_what_json_loses(value, "parameters")
         return _as_json(value, adapter)
     except (PydanticSerializationError, UnicodeDecodeError, RecursionError):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from taskframework.limits.versions import become_newest, finish, read_newest
+from taskframework.limits.versions import become_newest, read_newest, supersede_before
 from taskframework.model.interventions import Supersede
 from taskframework.model.scope import EVERYONE
 from taskframework.model.versions import from_headers, is_above, is_below
@@ -40,7 +40,7 @@ class NewestVersions:
         if is_below(unique, newest):
             await self._moves.make(Supersede(task_id, newest.version))
             return _IS_OVER
-        await finish(self._moves, newest)
+        await supersede_before(self._moves, newest)
         return None
 
     async def _finish_submission(self, task_id: str) -> PutOff | None:

@@ -12,7 +12,8 @@ from typing import NoReturn
 import pytest
 
 # Adapters are imported when first needed, which is on the loop; reading a module blocks it, and here that counts.
-import taskframework.brokers.embedded  # noqa: F401
+import taskframework.brokers.embedded
+import taskframework.wiring.process  # noqa: F401
 from taskframework.cli import main as command_line
 from taskframework.stores.sqlite import SqliteStore
 

@@ -213,3 +213,16 @@ def test_secrets_in_addresses_that_libraries_log_are_left_out(write: Write, name
     assert SECRET not in told
     assert "a=1" in told
     assert "Caused by x" in told
+
+
+def test_a_text_with_many_beginnings_of_a_secret_takes_no_time_that_grows_with_its_square(write: Write) -> None:
+    told = write(lambda: logger.info("&" + "key" * 100_000))
+    assert "keykey" in told
+
+
+def test_a_line_of_ours_about_another_task_has_its_id(write: Write) -> None:
+    ours = logging.getLogger("taskframework.observability.task_log")
+    with structlog.contextvars.bound_contextvars(task_id="the-one-that-runs"):
+        told = write(lambda: ours.info("was cancelled", extra={"task_id": "another"}))
+    assert "another" in told
+    assert "the-one-that-runs" not in told
