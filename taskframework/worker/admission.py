@@ -1,4 +1,4 @@
-"""Admission: a chain of checks before the claim. Each lets a delivery go on, or puts its task off."""
+"""Admission: a chain of checks before the claim. Each check lets a delivery go on, or puts its task off."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 class PutOff:
     """The task may not begin now. It waits in the store, not in the queue, and no attempt is counted."""
 
-    #: When it is due again: a time by the store's clock, or a delay from now.
+    #: When the task is due again: a time by the store's clock, or a delay from now.
     until: datetime | timedelta
     #: The id of a limit under which the task has a turn at that time. It is written into the task.
     limit: str | None = None
 
     def delay(self, now: datetime) -> timedelta:
-        """How long that is from `now` on, by the store's clock."""
+        """Return how long the task waits from `now`, a time by the store's clock, until it is due again."""
         return self.until if isinstance(self.until, timedelta) else max(timedelta(0), self.until - now)
 
 
@@ -37,7 +37,11 @@ class WaitsWithoutSlot(Protocol):
     """Lets a delivery wait for something while others use its slot."""
 
     async def __call__(self, awaited: Awaitable[T]) -> T | None:
-        """Returns with a slot again: what was awaited; None if the delivery may not wait longer or the worker stops."""
+        """Wait without a slot, then take a slot again.
+
+        Returns:
+            The result of `awaited`; None if the delivery may not wait any longer or the worker stops.
+        """
         ...
 
 
@@ -55,22 +59,22 @@ class Candidate:
     registration: Registration | None
     #: The id of the claim that follows. A repeated claim has the same id.
     claim_id: str
-    #: A check adds callbacks here that are called at the end of the delivery: put off, refused, settled or lost.
+    #: A check adds callbacks here that are called when the delivery ends: put off, refused, settled or lost.
     holding: AsyncExitStack
-    #: A check waits by this for whatever takes longer than some milliseconds.
+    #: A check uses this for every wait that takes longer than some milliseconds.
     without_slot: WaitsWithoutSlot = _with_slot
-    #: A check adds callbacks here that are called if the task is surely not claimed.
+    #: A check adds callbacks here that are called only if it is certain that the task is not claimed.
     unless_claimed: ExitStack = field(default_factory=ExitStack)
-    #: The lane in which its message came.
+    #: The lane from which the message came.
     lane: Priority = Priority.NORMAL
     #: The slot of a concurrency limit that a check took for the claim.
     slot: TakenSlot | None = None
 
     async def claimable(self, tasks: JointReads) -> Task | None:
-        """The task, which has the parameters that are not in the message; None if the claim will refuse it.
+        """Read the task, because its message has no parameters; return None if the claim will refuse the task.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked.
+            StoreUnavailableError: if the store does not answer.
         """
         try:
             task = await tasks.get(self.message.task_id)
@@ -85,9 +89,10 @@ class AdmissionCheck(Protocol):
     """One reason to put a task off. A check knows nothing of other checks."""
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Look at a delivery; None lets it go on.
+        """Check a delivery; None lets it go on.
 
-        A slot waits for the answer, so it must come within seconds; for longer waits there is `candidate.without_slot`.
+        A slot waits for the answer, so a check must answer within seconds. Use `candidate.without_slot` for longer
+        waits.
 
         Raises:
             StoreUnavailableError: the delivery then waits for the store, and every check is asked again.
@@ -105,7 +110,7 @@ class Admission:
         """Ask one check after the other, until one puts the task off.
 
         Raises:
-            StoreUnavailableError: if a check could not ask the store; the candidate holds nothing then.
+            StoreUnavailableError: if a check could not reach the store; the candidate then holds nothing.
         """
         try:
             for check in self._checks:

@@ -12,12 +12,12 @@ from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence
 from taskframework.worker.containment import cancel_own
 
-#: Seconds that code has to end after it was asked to stop.
+#: Seconds within which task code must end after it was asked to stop.
 STOP_PATIENCE = 5.0
 
 
 class StopReason(enum.Enum):
-    """Why a run is stopped from outside."""
+    """Why an attempt is stopped from outside."""
 
     CANCELLED = "cancelled"
     LEASE_LOST = "lease lost"
@@ -34,7 +34,8 @@ class RunningAttempt:
 
     task: Task
     fence: Fence
-    #: The end of the lease by our own clock (monotonic seconds), never too late. Before it the code must have stopped.
+    #: The end of the lease by this process's clock, in monotonic seconds. It is never later than the real end of the
+    #: lease. The code must have stopped before this time.
     lease_ends: float
     stop_reason: StopReason | None = None
     cancel: CancelRequest | None = None
@@ -42,9 +43,9 @@ class RunningAttempt:
     _on_given_up: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def runs(self, run: asyncio.Task[Any], on_given_up: Callable[[], None]) -> None:
-        """Name the asyncio task to cancel on `stop`; if the stop came earlier, it is cancelled now.
+        """Name the asyncio task that `stop` cancels; if `stop` was called before, cancel the asyncio task now.
 
-        `on_given_up` is called when the code has not stopped in its time and is no longer waited for.
+        `on_given_up` is called when the code did not stop in time, so that nobody waits for the code any more.
         """
         self._run, self._on_given_up = run, on_given_up
         if self.stop_reason is not None:
@@ -52,13 +53,13 @@ class RunningAttempt:
 
     @property
     def code_has_ended(self) -> bool:
-        """Whether nothing is left that a stop could reach."""
+        """Whether the code has ended, so that a stop has no effect any more."""
         return self._run is not None and self._run.done()
 
     def stop(self, reason: StopReason, cancel: CancelRequest | None = None) -> None:
-        """Ask the code to stop. The first reason counts, except that a lost lease overrides: nothing may be written."""
+        """Ask the code to stop. The first reason counts, but a lost lease replaces it: then nothing may be written."""
         self.cancel = self.cancel or cancel
-        # Not twice for one reason: a second cancellation would interrupt the clean-up that the first one began.
+        # Do not cancel twice for one reason: the second cancellation would interrupt the clean-up after the first.
         if self.stop_reason is None or (reason is StopReason.LEASE_LOST and self.stop_reason is not reason):
             self.stop_reason = reason
             self._cancel_run()

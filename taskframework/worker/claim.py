@@ -1,4 +1,4 @@
-"""The claim: one guarded write decides who runs a delivery. Duplicates, stale and unreadable messages end here."""
+"""The claim: one guarded write decides which worker runs a task. Duplicate, old and unneeded messages end here."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Refusal(enum.Enum):
     NOT_OURS = "not ours"  # acknowledge: the task is due later, for whichever worker comes then
 
 
-#: A message that comes before its time by no more than this is waited for.
+#: If a message comes too early by no more than this, the worker waits until the task is due.
 _HARDLY_EARLY = timedelta(seconds=1)
-#: How much longer than computed the wait is, since the store's clock is only estimated here.
+#: Added to the computed wait, because this process only estimates the store's clock.
 _TICK = timedelta(milliseconds=5)
 
 
@@ -68,7 +68,7 @@ class ClaimStation:
         self._knows = knows
 
     def request(self, message: TaskMessage) -> Claim:
-        """The claim for a message. After a failure the same one is made again, since it may have been made already."""
+        """Return the claim for a message. After a failure, repeat this claim: the store may have applied it already."""
         return Claim(
             message.task_id,
             message.dispatch_epoch,
@@ -82,15 +82,15 @@ class ClaimStation:
         """Try to claim the task.
 
         Args:
-            claim: what `request` gave.
-            is_asked_again: whether the same claim was made before and had no reply. If it was applied, its lease runs
-                since then.
+            claim: the claim that `request` returned.
+            is_asked_again: whether the same claim was sent before and got no reply. If the store applied it, its lease
+                began then.
 
         Returns:
-            The attempt, or why there is none.
+            The attempt, or the reason why there is no attempt.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked; call again with the same claim.
+            StoreUnavailableError: if the store does not answer; call again with the same claim.
         """
         if claim.task_type is not None and not self._knows(claim.task_type):
             is_there = await self._store.get(claim.task_id, EVERYONE) is not None
@@ -109,13 +109,13 @@ class ClaimStation:
         return RunningAttempt(task, fence, asked_at + lease.total_seconds())
 
     def _early_by(self, claim: Claim, task: Task) -> float | None:
-        """By how many seconds a message came too early, if that is all that is wrong with it and it is little.
+        """Return by how many seconds a message came too early, if it has no other fault and the time is short.
 
         The broker and this process measure a delay by their own clocks, but the store's clock decides. If a message
         that is milliseconds early were dropped, the sweeper would send another one, seconds late.
         """
         if claim.apply(task, task.not_before) is None:
-            return None  # something else is wrong
+            return None  # the message has another fault
         early = task.not_before - self._store.now() + _TICK
         return early.total_seconds() if timedelta(0) < early <= _HARDLY_EARLY else None
 
@@ -129,20 +129,20 @@ class ClaimStation:
         return Refusal.NOT_OURS
 
     async def _postpone(self, claim: Claim) -> Refusal:
-        """Leave a task that this worker cannot run to a newer one."""
+        """Leave a task that this worker cannot run to another worker, which knows its type or its schema."""
         await self._moves.make(self._postponement(claim))
         return Refusal.NOT_OURS
 
     async def _refuse(self, claim: Claim, refused: NotMade) -> Refusal:
         current = refused.present
         if refused.is_unreadable:
-            # As a mark, since a move would read the task, which this release cannot.
+            # Use a mark: a move would read the task, and this release cannot read it.
             await self._store.mark(self._postponement(claim))
             return Refusal.NOT_OURS
         if current is None:
             return Refusal.NO_DOCUMENT
         if claim.slot is not None and replace(claim, slot=None).apply(current, self._store.now()) is not None:
-            # Only the time of its slot was over: between slot and claim it waited long, for a permit or for the store.
+            # Only the slot of the task had expired: between slot and claim it waited long, for a permit or the store.
             await self._store.mark(MakeDue(claim.task_id, claim.dispatch_epoch))
             return Refusal.NOT_OURS
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch

@@ -1,7 +1,7 @@
 """Concurrency limits: an attempt begins with a slot of its type, or of its key.
 
-Without a key a delivery waits here, while others use its slot in the worker; the rest of the queue stays in the queue.
-With a key, the tasks of all keys stand in one line in the queue, so a task that gets no slot is put off in the store,
+Without a key, a delivery waits here while others use its slot in the worker; all further messages stay in the queue.
+With a key, the tasks of all keys stand in one line in the queue. So a task that gets no slot is put off in the store
 and gets another message when a slot is given back. A wait counts no attempt.
 """
 
@@ -30,19 +30,19 @@ from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.rate_limits import LATER
 from taskframework.worker.slot_line import SlotLine
 
-#: A task that waits in the store and is not woken asks again after as many seconds as it has waited so far, within
-#: these bounds. So those that wait long ask seldom: there may be very many of them.
+#: A task that waits in the store and is not woken asks again after as many seconds as it has waited until now, within
+#: these bounds. So a task that waits long asks seldom: very many tasks may wait.
 _SOONEST, _LATEST = 1.0, 300.0
-#: A task may come this many times as late, because of a long queue, and still counts as waiting.
+#: A task still counts as waiting until it is this many times as late as planned, because its queue may be long.
 _LATE = 2
-#: For a task that lost its slot while it waited for something else.
+#: The answer for a task that lost its slot of the limit while it waited for another check.
 _AGAIN = PutOff(timedelta(seconds=_SOONEST))
 
 
 class ConcurrencyLimits:
     """`AdmissionCheck` for the task types of one worker that have a concurrency limit, and `Ceiling` of its intake.
 
-    It stands twice in the chain: between the two, other checks may wait long, and then the task takes a slot anew.
+    The chain has this check twice: other checks between the two may wait long, and then the task takes a new slot.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class ConcurrencyLimits:
             registry: says which task type has which limit.
             clock: of this process, for the waiting.
             worker_id: written into the record, for people who ask who holds a slot.
-            numbers: from the settings, by task type; they replace those in the options.
+            numbers: the limits in the settings, by task type; they replace the limits in the options.
             claimed_within: how long a slot is held for a claim that is still to be made.
-            on_held: told of each slot that this worker takes (1) or gives back (-1), by task type.
-            on_wait: told the task type of each task that found no slot.
+            on_held: called for each slot that this worker takes (1) or gives back (-1), with the task type.
+            on_wait: called with the task type of each task that found no slot.
         """
         self._keeper = keeper
         self._store = store
@@ -85,7 +85,7 @@ class ConcurrencyLimits:
         keeper.on_given_back = self._look_for_slot
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Take a slot for the task, if its type has a limit; wait for one here, or put the task off."""
+        """Take a slot for the task, if its type has a limit; wait here for a slot, or put the task off."""
         limit = limit_at_once(candidate.registration, self._numbers)
         if limit is None or self._has_time(candidate):
             return None
@@ -93,22 +93,22 @@ class ConcurrencyLimits:
             return await self._wait(candidate, self._without_key(candidate, limit))
         task = await candidate.claimable(self._tasks)
         if task is None:
-            return None  # the claim will refuse it, so it needs no slot
+            return None  # the claim will refuse the task, so it needs no slot
         return await self._put_off(candidate, limit, task)
 
     def ceiling(self, task_type: str) -> int | None:
-        """`Ceiling`: for a type whose deliveries wait here, the number of its limit."""
+        """Return, as `Ceiling`, the number of the limit for a type whose deliveries wait here."""
         limit = limit_at_once(self._registry.get(task_type), self._numbers)
         return None if limit is None or limit.key is not None else limit.number
 
     async def close(self) -> None:
-        """Ask for no more slots, and finish giving back."""
+        """Ask for no more slots, and finish giving slots back."""
         for line in self._lines.values():
             await line.close()
         await self._giving_back.finished()
 
     def _has_time(self, candidate: Candidate) -> bool:
-        """Whether it has a slot already, with more than half of the time left in which the claim must be made."""
+        """Return whether the candidate has a slot, with more than half of the time left in which it must be claimed."""
         if candidate.slot is None:
             return False
         return candidate.slot.until - self._store.now() > timedelta(seconds=self._claimed_within / 2)
@@ -132,7 +132,7 @@ class ConcurrencyLimits:
         if await self._took(candidate, take):
             return None
         if has_had_one:
-            return _AGAIN  # a second long wait here would waste what it got from other checks meanwhile
+            return _AGAIN  # during a second long wait here, the permits from other checks would expire
         self._on_wait(candidate.message.task_type)
         while await candidate.without_slot(line.turn(take)):
             if await self._took(candidate, take):
@@ -166,7 +166,7 @@ class ConcurrencyLimits:
 
     def _give_back(self, candidate: Candidate, take: TakeSlot, until: float) -> None:
         candidate.slot = None
-        # In a context of its own: it may outlive the delivery and its spans.
+        # In a separate context: this write may end after the delivery and its spans.
         self._giving_back.start(self._keeper.give_back(take.record_id, take.claim_id, until), Context())
 
     def _look_for_slot(self, record_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The consumer: one delivery from the broker to the acknowledgement, as one readable sequence."""
+"""The consumer: handles each delivery from the broker's push to the acknowledgement."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Longest wait for the store to take the mark of a delivery that is handed over, in seconds.
+#: Seconds that the store has at most to write the mark of a delivery that is handed over.
 _MARK_SECONDS = 5.0
-#: For a delivery that is handed over for another reason than an admission check: its task is due at once.
+#: For a delivery that is handed over although no admission check put it off: its task is due at once.
 _AT_ONCE = PutOff(timedelta(0))
 
 
 class TaskConsumer:
-    """Takes deliveries, gives each a slot in its lane, and sees it through."""
+    """Takes deliveries, gives each a slot in its lane, and handles it to its end."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class TaskConsumer:
             settlement: writes how an attempt ended.
             heartbeat: keeps the leases of running attempts.
             breaker: open while the store is away.
-            deliveries: all that this worker has not answered yet.
+            deliveries: all deliveries whose work this worker has not finished yet.
             admission: asked before a claim.
-            lanes: who gets the next free slot.
+            lanes: decides which lane gets the next free slot.
             now: the store's clock.
-            slots: attempts at once.
+            slots: how many attempts may run at once.
         """
         self._registry = registry
         self._claims = claims
@@ -89,16 +89,16 @@ class TaskConsumer:
         self._now = now
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited)
         self._handling = Background()
-        #: What deliveries that have lent their slot to others wait for.
+        #: The waits of deliveries that have lent their slot to others.
         self._awaited: set[asyncio.Future[Any]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
         self._is_closing = False
 
     def take(self, consumed_as: str, delivery: Delivery) -> None:
-        """The broker's callback for the queues of a task type: never runs task code, never waits.
+        """Take a delivery; the broker's callback for the queues of a task type. Never runs task code, never waits.
 
-        Unreadable messages leave at once: thousands of them must not stand in line before readable ones.
+        Unreadable messages are rejected at once: thousands of them must not stand in line before readable messages.
         """
         try:
             message = read_message(delivery.body)
@@ -108,7 +108,7 @@ class TaskConsumer:
             self.lanes.put(self.deliveries.add(delivery, message, consumed_as), delivery.lane)
 
     async def keep_time(self) -> None:
-        """Until cancelled, acknowledge early what has run for long, and hand over what has waited for long."""
+        """Until cancelled, acknowledge deliveries that run for long, and hand over deliveries that wait for long."""
         while True:
             try:
                 self._hand_over_all(self.deliveries.long_waiting())
@@ -118,15 +118,15 @@ class TaskConsumer:
             await self.deliveries.rest()
 
     async def acknowledge_early(self) -> None:
-        """Acknowledge what has run for so long that the broker's patience may end before it does."""
+        """Acknowledge each delivery whose attempt may run longer than the broker's consumer timeout."""
         await asyncio.gather(*(pending.ack_early() for pending in self.deliveries.long_running()))
 
     def hand_over_what_waits(self) -> None:
-        """Hand over every delivery that waits for a slot, so that a worker with a free slot can have its task."""
+        """Hand over every delivery that waits for a slot, so that a worker with a free slot can run its task."""
         self._hand_over_all(self.lanes.clear())
 
     async def close(self) -> None:
-        """Start nothing more, and give what has not started back to the broker."""
+        """Start no more deliveries, and give those that have not started back to the broker."""
         self._is_closing = True
         self._breaker.give_up()
         for awaited in self._awaited:
@@ -134,11 +134,11 @@ class TaskConsumer:
         await asyncio.gather(*(pending.put_back() for pending in self.lanes.close()))
 
     async def finished(self) -> None:
-        """Wait until every started delivery is done with."""
+        """Wait until the work for every started delivery has ended."""
         await self._handling.finished()
 
     def abandon(self) -> None:
-        """Cancel what still hangs, such as a claim that waits for the store."""
+        """Cancel all work that still waits, such as a claim that waits for the store."""
         for task in self._handling.tasks:
             task.cancel()
 
@@ -164,7 +164,7 @@ class TaskConsumer:
         self._begin(self._see_through(pending, lane))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        # Each in its own copy of the context: fields of log lines and spans of one task are not seen by the next one.
+        # Each delivery gets its own copy of the context: log fields and spans of one task must not reach the next.
         self._handling.start(work, self._context.copy())
 
     async def _see_through(self, pending: PendingDelivery, lane: Priority) -> None:
@@ -172,7 +172,7 @@ class TaskConsumer:
             await self.handle(pending)
         except (Exception, SystemExit, KeyboardInterrupt):
             logger.exception("a delivery of %s could not be handled", pending.delivery.queue)
-            # The task has its own driver. Without an answer, the message would occupy a place of the prefetch for ever.
+            # The task has a driver, so it is not lost. Without an answer, the message would use up prefetch for ever.
             await pending.ack()
         finally:
             self.deliveries.remove(pending)
@@ -210,7 +210,8 @@ class TaskConsumer:
         """Ask the checks, then claim. While the store is away the delivery stays here, without an answer to the broker.
 
         Returns:
-            The attempt, or why there is none. Put off if the store was away for too long, or when the worker stops.
+            The attempt, or the reason why there is none: `PutOff` also if the store was away too long or the worker
+            stops.
         """
         is_admitted = is_asked_again = False
         while await self._breaker.closed(within=self.deliveries.seconds_to_claim(pending)):
@@ -226,12 +227,12 @@ class TaskConsumer:
             except StoreUnavailableError as error:
                 if is_admitted:
                     is_asked_again = True
-                    candidate.unless_claimed.pop_all()  # the claim may have been made: nothing may be given back
+                    candidate.unless_claimed.pop_all()  # the store may have applied the claim: give nothing back
                 self._breaker.open(error)
         return _AT_ONCE
 
     async def _without_slot(self, pending: PendingDelivery, awaited: Awaitable[T]) -> T | None:
-        """`Candidate.without_slot`."""
+        """Implement `Candidate.without_slot`."""
         work = asyncio.ensure_future(awaited)
         too_late = asyncio.create_task(self.deliveries.patience_is_over(pending))
         self._awaited.add(work)
@@ -260,9 +261,9 @@ class TaskConsumer:
             self.deliveries.remove(pending)
 
     async def _hand_over(self, pending: PendingDelivery, put_off: PutOff = _AT_ONCE) -> None:
-        """Leave a task that nobody here may or can claim now to the sweeper.
+        """Leave a task that this worker may not or cannot claim now to the sweeper.
 
-        If the store does not take the mark, the task is late and not lost: its document says when it is due.
+        If the store does not take the mark, the task is late but not lost: its document says when it is due.
         """
         refusal = Refusal.NOT_OURS
         try:

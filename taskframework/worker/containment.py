@@ -1,8 +1,8 @@
 """Containment: task code shares the event loop with the worker and with other tasks, and may end only its own work.
 
 Code that cancels everything in `asyncio.all_tasks()`, or stops the loop, would end the heartbeat, the connections, the
-HTTP interface and every other attempt. Not all of these could be restarted, least of all parts of libraries. So such a
-call does nothing, and one warning names the task.
+HTTP interface and every other attempt. The framework could not restart all of these, for example not those inside
+libraries. So such a call does nothing, and one warning names the task.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Packages that may end asyncio tasks of the process also when task code calls them: a connection may fail or close.
+#: Packages that may end asyncio tasks of the process even when task code calls them: a connection may fail or close.
 _TRUSTED = frozenset({"taskframework", "aio_pika", "aiormq", "pymongo"})
-#: Packages whose asyncio tasks belong to the process: ours, and the libraries that it is built on.
+#: Packages whose asyncio tasks belong to the process: the framework, and the libraries that it uses.
 _INFRASTRUCTURE = _TRUSTED | {"uvicorn", "starlette", "fastapi", "anyio"}
 
 
 def contain(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep task code from cancelling what is not its own on this loop, and from stopping or shutting it down.
+    """Keep task code from cancelling foreign asyncio tasks on this loop, and from stopping or shutting down the loop.
 
-    For a loop that runs nothing but the framework; to be called before anything runs there.
+    Call this only for a loop that runs nothing but the framework, and before anything runs on it.
     """
     loop.set_task_factory(_contained_task)
     stop = loop.stop
@@ -43,8 +43,8 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
             _refused("stop the event loop of its worker", sys._getframe(1))
 
     loop.stop = stop_unless_contained  # type: ignore[method-assign]
-    # Without this, task code could end the asynchronous generator in which the framework runs; the process would go on,
-    # but do nothing.
+    # Without this, task code could end the asynchronous generator in which the framework runs. Then the process would
+    # continue, but do nothing.
     loop.shutdown_asyncgens = _contained_end(loop.shutdown_asyncgens)  # type: ignore[method-assign]
     loop.shutdown_default_executor = _contained_end(loop.shutdown_default_executor)  # type: ignore[method-assign]
 
@@ -61,9 +61,9 @@ def _contained_end(end: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 
 @contextlib.contextmanager
 def contained_tasks() -> Iterator[None]:
-    """Keep task code from cancelling what is not its own, on the running loop of any program.
+    """Keep task code from cancelling foreign asyncio tasks, on the running loop of any program.
 
-    A program whose loop has a task factory, such as `asyncio.eager_task_factory`, keeps that, without this.
+    If the loop has a task factory already, such as `asyncio.eager_task_factory`, it stays, without this protection.
     """
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is not None:
@@ -80,14 +80,14 @@ def contained_tasks() -> Iterator[None]:
 def cancel_own(task: asyncio.Task[Any]) -> None:
     """Cancel the task of an attempt in the name of that attempt.
 
-    In its name, because the cancellation is passed on to whatever the code waits for, which may not be its own.
+    Otherwise the cancellation would be passed on to whatever the code waits for, even if that belongs to others.
     """
     if not task.done():
         context_of(task).copy().run(task.cancel)
 
 
 class _ContainedTask(asyncio.Task[Any]):
-    """A task that another attempt's code cannot cancel."""
+    """An asyncio task that the code of another attempt cannot cancel."""
 
     __slots__ = ()
 
@@ -105,10 +105,10 @@ def _contained_task(
 
 
 def _is_foreign(task: asyncio.Task[Any]) -> bool:
-    """Whether an asyncio task belongs to another attempt, or to the process, and not to the attempt that runs here.
+    """Return whether an asyncio task belongs to another attempt or to the process, not to the attempt that runs here.
 
-    Not foreign are also those that an ended attempt left behind, and those that the program started outside attempts,
-    unless they belong to the infrastructure.
+    Tasks that an ended attempt left behind, and tasks that the program started outside attempts, are not foreign
+    either, unless they belong to the infrastructure.
     """
     owner = context_of(task).get(running_code)
     if owner is running_code.get():
@@ -122,9 +122,10 @@ def _frame_of(task: asyncio.Task[Any]) -> FrameType | None:
 
 
 def _may_end(caller: FrameType, task: asyncio.Task[Any]) -> bool:
-    """Whether this caller may end a task that is foreign to the attempt in whose name it runs."""
+    """Return whether this caller may end a task that is foreign to the attempt in whose name the caller runs."""
     if caller.f_globals is globals():
-        # Not asked for: a cancelled task waits for this one, and `_ContainedTask.cancel` passes the cancellation on.
+        # No code asked for this: a cancelled task waits for `task`, and `_ContainedTask.cancel` passes on the
+        # cancellation.
         return False
     package = _package(caller)
     if package in _TRUSTED:

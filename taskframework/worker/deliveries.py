@@ -1,8 +1,8 @@
-"""Pending deliveries, and how long each may stay unanswered: shares of the broker's consumer timeout.
+"""Pending deliveries, and how long each may stay unanswered: a share of the broker's consumer timeout.
 
-If a delivery is not acknowledged within that time, the broker closes its channel and delivers everything on it again.
-A running attempt does not need its message, since it has a lease; so the delivery of a long attempt is acknowledged
-early. A delivery that has waited for long is handed over, so that another worker can have its task.
+If a delivery is not acknowledged within this timeout, the broker closes its channel and delivers all its messages
+again. A running attempt does not need its message, because it has a lease; so the delivery of a long attempt is
+acknowledged early. A delivery that has waited for long is handed over, so that another worker can run its task.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from taskframework.model.message import TaskMessage
 _UNCLAIMED = 1 / 4
 #: The delivery of a running attempt is acknowledged after this share.
 _RUNNING = 1 / 2
-#: The same for a delivery whose consumer was stopped. Its task has a slot that the prefetch of the next consumer does
-#: not know of; once acknowledged, it is counted in `acked_early`, and the next prefetch is smaller.
+#: The same for a delivery whose consumer was stopped. The prefetch of the next consumer does not count the slot of its
+#: task. Once the delivery is acknowledged, `acked_early` counts it, and the next prefetch is smaller.
 _RUNNING_OF_FORMER = 1 / 8
-#: The pause between two looks for such deliveries, as a share of the timeout, and in seconds at most.
+#: The pause between two searches for such deliveries, as a share of the timeout, and at most this many seconds.
 _LOOK = 1 / 16
 _LONGEST_PAUSE = 1.0
 
 
 class Stage(enum.Enum):
-    """How far the work for a delivery is."""
+    """How far the work for a delivery has come."""
 
     WAITING = "waiting"  # for a slot
     CLAIMING = "claiming"
@@ -38,14 +38,14 @@ class Stage(enum.Enum):
 
 
 class PendingDelivery:
-    """A delivery from its arrival to the end of its work, answered once."""
+    """A delivery from its arrival to the end of its work. The broker gets one answer only."""
 
     __slots__ = ("arrived_at", "consumed_as", "delivery", "is_answered", "is_former", "message", "stage")
 
     def __init__(self, delivery: Delivery, message: TaskMessage, consumed_as: str, arrived_at: float) -> None:
         self.delivery = delivery
         self.message = message
-        #: The task type whose queues it came from.
+        #: The task type from whose queues the delivery came.
         self.consumed_as = consumed_as
         self.arrived_at = arrived_at
         self.stage = Stage.WAITING
@@ -68,7 +68,7 @@ class PendingDelivery:
             await self.delivery.put_back()
 
     async def reject(self) -> None:
-        """Dead-letter it, unless it was acknowledged early; then the task's document is the only dead letter."""
+        """Dead-letter the message. If it was acknowledged early, the task's document is the only dead letter."""
         if self._answer():
             await self.delivery.reject()
 
@@ -81,11 +81,12 @@ class PendingDeliveries:
     """All pending deliveries of a worker, in the order of their arrival."""
 
     def __init__(self, clock: Clock, consumer_timeout: Callable[[], timedelta | None]) -> None:
-        """Start with none.
+        """Start with no delivery.
 
         Args:
             clock: tells how long a delivery has been here.
-            consumer_timeout: the broker's. Asked each time, because it may become shorter; None is for ever.
+            consumer_timeout: returns the broker's timeout; None means no timeout. Called each time, because the timeout
+                may become shorter.
         """
         self._clock = clock
         self._consumer_timeout = consumer_timeout
@@ -97,11 +98,11 @@ class PendingDeliveries:
         return pending
 
     def remove(self, pending: PendingDelivery) -> None:
-        """Forget one whose work is done."""
+        """Forget a delivery whose work is done."""
         self._pending.pop(pending, None)
 
     def retire(self, task_type: str) -> None:
-        """Say that the consumers of this type were stopped; later deliveries come from new ones."""
+        """Note that the consumers of this type were stopped; later deliveries come from new consumers."""
         for pending in self._pending:
             pending.is_former = pending.is_former or pending.consumed_as == task_type
 
@@ -116,7 +117,7 @@ class PendingDeliveries:
 
     @property
     def left_over(self) -> set[str]:
-        """The task types whose former consumers left deliveries that are still to be claimed."""
+        """The task types with deliveries of stopped consumers that are still to be claimed."""
         unclaimed = (Stage.WAITING, Stage.CLAIMING)
         return {
             pending.consumed_as
@@ -125,7 +126,7 @@ class PendingDeliveries:
         }
 
     async def rest(self) -> None:
-        """Wait until the next look for deliveries that take long."""
+        """Wait until the next search for deliveries that take long."""
         timeout = self._seconds
         await self._clock.sleep(_LONGEST_PAUSE if timeout is None else min(_LONGEST_PAUSE, timeout * _LOOK))
 
@@ -143,12 +144,12 @@ class PendingDeliveries:
         ]
 
     def seconds_to_claim(self, pending: PendingDelivery) -> float | None:
-        """How much longer a delivery may wait for its claim; None is for ever."""
+        """Return how many more seconds a delivery may wait for its claim; None means without limit."""
         timeout = self._seconds
         return None if timeout is None else pending.arrived_at + timeout * _UNCLAIMED - self._clock.monotonic()
 
     async def patience_is_over(self, pending: PendingDelivery) -> None:
-        """Return when a delivery may not wait for its claim any longer."""
+        """Wait until a delivery may not wait for its claim any longer."""
         while (seconds := self.seconds_to_claim(pending)) is None or seconds > 0:
             await self._clock.sleep(_LONGEST_PAUSE if seconds is None else min(seconds, _LONGEST_PAUSE))
 

@@ -1,4 +1,4 @@
-"""What task code asks its worker to do, from any thread; it is done before the attempt is settled."""
+"""Errands: actions that task code asks of its worker from any thread. They are done before the attempt is settled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Errands:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        #: The worker's context: what is done here does not count as task code.
+        #: The worker's context: errands do not count as task code.
         self.context = contextvars.copy_context()
         self._under_way = Background()
         self._was_asked = False
@@ -25,19 +25,19 @@ class Errands:
 
     @property
     def is_over(self) -> bool:
-        """Whether the attempt is over: nothing begins any more."""
+        """Whether the attempt is over: no errand begins any more."""
         return self._is_over
 
     def start(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-        """Begin it soon; from any thread, without waiting.
+        """Begin the errand soon; from any thread, without waiting.
 
         Returns:
-            Whether it begins. If not, nobody should wait for it: the event loop may not even run any more.
+            Whether the errand begins. If not, do not wait for it: the event loop may not even run any more.
         """
         return self.call(self._begin, errand)
 
     def call(self, function: Callable[..., object], *arguments: Any) -> bool:
-        """Call a function on the event loop soon; as `start`."""
+        """Call a function on the event loop soon; returns the same as `start`."""
         with self._lock:
             if self._is_over:
                 return False
@@ -46,14 +46,14 @@ class Errands:
             return True
 
     async def close(self) -> None:
-        """Accept what was asked for just before the code ended, and nothing after that."""
+        """Let the errands begin that were asked for just before the code ended, and no later ones."""
         with self._lock:
             self._is_over = True
         if self._was_asked:
             await asyncio.sleep(0)
 
     async def finished(self) -> None:
-        """Wait until everything that was begun is done."""
+        """Wait until all errands that began are done."""
         await self._under_way.finished()
 
     def _begin(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> None:

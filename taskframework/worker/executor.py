@@ -1,4 +1,4 @@
-"""The executor: runs task code within its time and turns whatever happens into an outcome."""
+"""The executor: runs task code within its timeout and turns its result or error into an outcome."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MissingMethodError(NonRetryableError):
 
 
 class TaskExecutorService:
-    """Runs attempts: coroutines on the loop, plain functions in threads or processes, both bounded."""
+    """Runs attempts: coroutines on the event loop, plain functions in a bounded number of threads or processes."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class TaskExecutorService:
                 something.set_result(None)
 
         def is_over() -> None:
-            # Code that was asked to stop has time for that; another cancellation would interrupt its clean-up.
+            # Code that was asked to stop has time to do so; another cancellation would interrupt its clean-up.
             if attempt.stop_reason is None:
                 happened()
 
@@ -116,9 +116,9 @@ class TaskExecutorService:
                 context = _context(registration, attempt, reports)
             except InvalidParametersError as error:
                 return Failed(describe(error, False, error.code), False)
-            except BaseException as error:  # a validator of the author's broke or exits, or there is no method to call
+            except BaseException as error:  # the author's validator failed or exits, or there is no method to call
                 return classify(error, registration.executable.options.retry_on)
-            # A task of its own: cancelling it stops the code and nothing else.
+            # A separate asyncio task: cancelling it stops the code and nothing else.
             run = loop.create_task(self._call(registration, call, context, limit))
         run.add_done_callback(happened)
         attempt.runs(run, on_given_up=happened)
@@ -163,7 +163,7 @@ class TaskExecutorService:
             limit.start()  # a middleware that hangs must time out too
             return await self._surroundings.around(functools.partial(self._execute, registration, call, limit))(context)
         except (KeyboardInterrupt, SystemExit) as error:
-            # These two are not kept in the asyncio task: they would end the event loop, and the worker with it.
+            # An asyncio task does not keep these two errors: they would end the event loop, and the worker with it.
             raise ExecutionFailedError(classify(error, registration.executable.options.retry_on)) from error
 
     async def _execute(
@@ -184,7 +184,7 @@ class TaskExecutorService:
 
 
 class _TimeLimit:
-    """The timeout of one attempt. It runs from the start of the code, not while that waits for a thread or process."""
+    """The timeout of one attempt. It begins with the code, not while the code waits for a thread or a process."""
 
     def __init__(self, seconds: float, on_over: Callable[[], None]) -> None:
         self.seconds = seconds

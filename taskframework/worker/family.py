@@ -1,4 +1,4 @@
-"""What a worker does for a task with sub-tasks: it plans the next round, and reads what became of the last one."""
+"""What a worker does for a task with sub-tasks: it plans the next round, and reads the outcomes of the last one."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from taskframework.worker.plan import AttemptPlan, SubtaskKind
 
 T = TypeVar("T")
 
-#: Sub-tasks of one read; the result of each may have a megabyte.
+#: How many sub-tasks one read returns; each may have a result of a megabyte.
 _TOGETHER = 100
 _OVER = "The attempt lost its lease or has ended."
 
 
 class SubtaskKinds(Protocol):
-    """The submission's check of what an attempt wants to plan."""
+    """The check of `submission` for the sub-tasks that an attempt wants to plan."""
 
     async def find(self, task_type: object, options: Mapping[str, Any]) -> SubtaskKind: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyServices:
-    """What the families of all attempts share."""
+    """The services that the families of all attempts share."""
 
     store: TaskStore
     kinds: SubtaskKinds
@@ -47,7 +47,7 @@ class FamilyServices:
 class AttemptFamily:
     """`Family` of one attempt.
 
-    While the store is away everything that needs it waits, until the lease may be over. Then the attempt is lost.
+    While the store is away, calls that need it wait until the lease may be over. Then the attempt is lost.
     """
 
     def __init__(self, services: FamilyServices, attempt: RunningAttempt, errands: Errands) -> None:
@@ -56,7 +56,7 @@ class AttemptFamily:
         self._errands = errands
         self._plan: AttemptPlan | None = None
         self._is_planned = False
-        #: One call at a time, so that slots are given in the order of the calls.
+        #: Lets only one call plan at a time, so that slots are given in the order of the calls.
         self._planning = asyncio.Lock()
 
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
@@ -66,7 +66,7 @@ class AttemptFamily:
         return self._asked(partial(self._page, after_slot))
 
     async def planned(self, registration: Registration) -> Subtasks | None:
-        """The round that begins when the attempt is settled; None if its code submitted no sub-tasks.
+        """Return the round that begins when the attempt is settled; None if its code submitted no sub-tasks.
 
         Raises:
             InvalidRequestError: if its policy can never be met.
@@ -88,7 +88,7 @@ class AttemptFamily:
 
     async def _add(self, wanted: WantedSubtasks) -> list[str]:
         async with self._planning:
-            if self._is_planned:  # called by a thread that the code left behind
+            if self._is_planned:  # a thread that the code left behind called this
                 raise LeaseLostError
             kind = await self._from_store(lambda: self._services.kinds.find(wanted.task_type, wanted.options))
             if self._plan is None:
@@ -104,7 +104,7 @@ class AttemptFamily:
         return [SubtaskOutcome.of(subtask) for subtask in found]
 
     async def _write(self, part: Record) -> None:
-        # Nobody else writes a record with this id: if there is one, we wrote it, and the reply was lost.
+        # Nobody else writes a record with this id: if the record exists, we wrote it, and the reply was lost.
         await self._from_store(lambda: self._services.store.write_records([part]))
 
     async def _from_store(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -119,7 +119,7 @@ class AttemptFamily:
 async def _answer(answer: Future[T], errand: Callable[[], Awaitable[T]]) -> None:
     try:
         answer.set_result(await errand())
-    except LeaseLostError:  # below it becomes a cancellation, which task code does not catch by `except Exception`
+    except LeaseLostError:  # `finally` makes it a cancellation, which task code does not catch by `except Exception`
         pass
     except Exception as error:
         answer.set_exception(error)

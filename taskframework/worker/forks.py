@@ -1,4 +1,4 @@
-"""Task code that forks: the process that it made ends where the task code ends."""
+"""Task code that forks: the forked process ends where the task code ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import TracebackType
 
 
 class ForkedProcessesEnd:
-    """Around task code: a process that was forked in it goes no further than to its end.
+    """Context manager around task code: a process that the code forked ends where the code ends.
 
-    It would go on as a second worker, on the same connections and with the same claim. Its exit code is what `sys.exit`
-    was given, 0 where the code returned, and 1 after any other exception.
+    Otherwise it would continue as a second worker, on the same connections and with the same claim. Its exit code is
+    the argument of `sys.exit`, 0 if the code returned, and 1 after any other exception.
     """
 
     def __enter__(self) -> None:
@@ -26,7 +26,7 @@ class ForkedProcessesEnd:
 
 def _end(error: BaseException) -> None:
     code = error.code if isinstance(error, SystemExit) else 1
-    with contextlib.suppress(Exception):  # what cannot be written is no reason to go on
+    with contextlib.suppress(Exception):  # end the process even if this cannot be written
         if not isinstance(error, SystemExit):
             traceback.print_exception(error)
         elif isinstance(code, str):

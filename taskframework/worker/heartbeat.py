@@ -1,8 +1,8 @@
-"""The heartbeat: renews the leases of a worker, and stops attempts that lost theirs or are to be cancelled.
+"""The heartbeat: renews the leases of a worker, and stops attempts that lost their lease or are to be cancelled.
 
-Three loops run side by side, and none waits for another: one renews all leases with a write per beat, one looks for
-cancels with a read per second, and one only looks at the clock: it stops attempts whose leases could not be renewed
-before another worker may start their tasks.
+Three loops run side by side, and none waits for another. One renews all leases with one write per beat. One looks for
+cancel requests with one read per second. One only looks at the clock: it stops attempts whose leases could not be
+renewed, before another worker may start their tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: An attempt whose lease could not be renewed is stopped this share of the lease before its end.
 _MARGIN = 1 / 6
-#: Seconds between two looks for cancels that another process asked for.
+#: Seconds between two looks for cancel requests from other processes.
 _CANCEL_LOOK = 1.0
 
 
@@ -58,7 +58,7 @@ class Heartbeat:
         return tuple(self._attempts.values())
 
     def add(self, attempt: RunningAttempt) -> None:
-        """Keep the lease of this attempt. If it is over already, because the process paused, the code never runs."""
+        """Keep the lease of this attempt. If the lease is over already, because the process paused, no code runs."""
         self._attempts[attempt.fence.claim_id] = attempt
         if not self._is_ours(attempt, self._clock.monotonic()):
             self._lose(attempt)
@@ -66,7 +66,7 @@ class Heartbeat:
             attempt.stop(StopReason.RELEASED)
 
     def release_all(self) -> None:
-        """Hand back every attempt, and those that are added from now on."""
+        """Hand back every attempt, also each attempt that is added from now on."""
         self._is_releasing = True
         for attempt in self.attempts:
             attempt.stop(StopReason.RELEASED)
@@ -75,14 +75,14 @@ class Heartbeat:
         self._attempts.pop(attempt.fence.claim_id, None)
 
     def hear(self, event: TaskCancelRequestedEvent) -> None:
-        """Listener: a cancel that was asked for in this process need not wait for the next look."""
+        """Stop an attempt at once, as a listener, if this process asked for its cancel."""
         lease = event.task.lease
         attempt = self._attempts.get(lease.claim_id) if lease is not None else None
         if attempt is not None:
             attempt.stop(StopReason.CANCELLED, event.task.cancel)
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._beat_and_pause, self._seconds / 3))
             group.create_task(self._repeat(self.look_for_cancels, _CANCEL_LOOK))
@@ -91,8 +91,8 @@ class Heartbeat:
     async def beat(self) -> bool:
         """Renew every lease once.
 
-        A lease that is over by our own clock is not renewed: its attempt was stopped, and a renewal would only keep the
-        reaper waiting.
+        A lease that is over by this process's clock is not renewed: its attempt was stopped, and a renewal would only
+        make the reaper wait.
 
         Returns:
             Whether the store answered.
@@ -116,13 +116,13 @@ class Heartbeat:
         return True
 
     async def look_for_cancels(self) -> None:
-        """Stop attempts that somebody wants to end. If the read fails nothing happens; the beat reports the trouble."""
+        """Stop attempts with a cancel request. If the read fails, nothing happens; the beat reports the problem."""
         attempts = [attempt for attempt in self.attempts if attempt.stop_reason is None]
         if not attempts:
             return
         try:
-            # Without a time limit except the store's own: further looks after one that hangs would take the connections
-            # of the beat.
+            # Only the store's own time limit applies: if this gave up on a read that hangs, more and more such reads
+            # would take the connections that the beat needs.
             cancels = await self._store.cancel_requests([attempt.fence for attempt in attempts])
         except StoreError:
             return
@@ -143,7 +143,7 @@ class Heartbeat:
         return None
 
     async def _repeat(self, step: Callable[[], Awaitable[float | None]], pause: float) -> None:
-        """Repeat a step for ever, with a pause before each; a step may return the next pause. No error ends it."""
+        """Repeat a step for ever, each time after a pause; the step may return the next pause. No error ends this."""
         while True:
             await self._clock.sleep(pause)
             try:
@@ -160,9 +160,9 @@ class Heartbeat:
         return self._seconds / (3 if renewed else 12)
 
     async def _fence(self) -> None:
-        """Stop attempts whose leases could not be renewed. Does no I/O, so that nothing can delay it.
+        """Stop attempts whose leases could not be renewed. This does no I/O, so that nothing can delay it.
 
-        When the whole process was paused, the beat is due as well; it first gets what is left of the time to renew.
+        After a pause of the whole process, the beat is due too; it may first use the rest of the time to renew.
         """
         woke_late = self._clock.monotonic() - self._fenced_at > 2 * self._fence_pause
         self._fenced_at = self._clock.monotonic()
@@ -178,7 +178,7 @@ class Heartbeat:
                 self._lose(attempt)
 
     def _lose(self, attempt: RunningAttempt) -> None:
-        # If the code has ended there is nothing to stop, and the store decides on its outcome.
+        # If the code has ended, there is nothing to stop, and the store decides whether it accepts the outcome.
         if attempt.code_has_ended or attempt.stop_reason is StopReason.LEASE_LOST:
             return
         if attempt.fence.claim_id in self._attempts:

@@ -1,9 +1,9 @@
-"""What a worker takes in of each task type: how many messages, and when none at all.
+"""The intake: how many messages of each task type a worker takes, and when it takes none.
 
-Prefetch is credit: with every acknowledgement the broker sends another message. When a message is acknowledged early,
-its task still has a slot, so the prefetch must shrink with the free slots; but RabbitMQ fixes it when a consumer
-registers. So this is the one place that compares, for each type by itself, how it is consumed with how it should be,
-and registers new consumers.
+The prefetch is a credit: with every acknowledgement the broker sends another message. When a message is acknowledged
+early, its task still has a slot, so the prefetch must shrink with the free slots. But RabbitMQ fixes the prefetch when
+a consumer registers. So this module alone compares, for each type, the present prefetch with the prefetch that it
+should have, and registers new consumers.
 """
 
 from __future__ import annotations
@@ -25,32 +25,34 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at the slots: so a hundred early acknowledgements cost one new registration.
 _PAUSE = 1.0
-#: Deliveries beyond the free slots (the headroom), as a share of them, so that a slot has its next delivery while the
-#: acknowledgement of the last one is still on its way. With no-op tasks, slots were empty for 28 % of the time without
-#: headroom, for 7 % with a quarter, and for 2 % with a half; more did not help.
+#: Deliveries beyond the free slots (the headroom), as a share of the free slots, so that a slot has its next delivery
+#: while the acknowledgement of the last delivery is still on its way. With no-op tasks, slots were empty for 28 % of
+#: the time without headroom, for 7 % with a quarter, and for 2 % with a half; more did not help.
 _HEADROOM = 1 / 2
-#: With fewer slots than this there is no headroom. Few slots are set for long tasks: compared with these the time of an
-#: acknowledgement does not matter, and a delivery in the headroom would wait long beside free workers.
+#: With fewer slots than this there is no headroom. People set few slots for long tasks: compared with such tasks, the
+#: time of an acknowledgement does not matter, and a delivery in the headroom would wait long while other workers are
+#: free.
 _FEW_SLOTS = 10
-#: But while lanes compete for few slots there is headroom: else the slot of a high task goes to a low one, because the
-#: next high one has not arrived. It stays for this many seconds afterwards, since new consumers cost something.
+#: But while lanes compete for few slots there is headroom: otherwise the slot of a high task goes to a low task,
+#: because the next high task has not arrived. The headroom stays for this many seconds afterwards: new consumers cost
+#: something.
 _AFTER_COMPETITION = 60.0
-#: Most deliveries of all queues in one worker, some 30 MB, unless the slots need more.
+#: The most deliveries of all queues in one worker, about 30 MB, unless the slots need more.
 _MOST_IN_HAND = 10_000
-#: A change by less than this share of the slots is not worth new consumers, unless it is from or to zero, or to all.
+#: A change by less than this share of the slots is not worth new consumers, unless it is from zero, to zero, or to all.
 _STEP = 1 / 8
 
 
 def prefetch(free: int, types: int, limit: int | Literal["auto"], *, lanes_compete: bool = False) -> int:
-    """The prefetch of each queue. One busy queue alone can fill all free slots, with the next deliveries at hand.
+    """Return the prefetch of each queue. One busy queue alone can fill all free slots, and has the headroom as well.
 
-    With so many types that this would be too many deliveries, all queues together at least fill the slots.
+    If there are too many types for this, all queues together at least fill the slots.
 
     Args:
         free: the slots that are not taken by attempts whose delivery was acknowledged early.
         types: how many task types are consumed, each with a queue for every lane.
         limit: the most that the settings allow.
-        lanes_compete: whether the next delivery of each lane must be here when a slot becomes free.
+        lanes_compete: whether lanes compete, so that the next delivery of each must be here when a slot becomes free.
     """
     queues = max(types, 1) * len(LANES)
     share = max(min(free, 2), -(-free // max(types, 1)))
@@ -61,7 +63,7 @@ def prefetch(free: int, types: int, limit: int | Literal["auto"], *, lanes_compe
 
 
 def is_worth_a_registration(present: int, wanted: int, most: int) -> bool:
-    """Whether a change from `present` to `wanted` slots, of the `most` that a type may have, is worth new consumers."""
+    """Return whether a change from `present` to `wanted` slots is worth new consumers; a type has `most` at most."""
     if present == wanted:
         return False
     at_the_end = 0 in (present, wanted) or wanted == most
@@ -70,20 +72,20 @@ def is_worth_a_registration(present: int, wanted: int, most: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What is consumed of one task type."""
+    """How one task type is consumed at present."""
 
     consumption: Consumption
-    #: What the prefetch was computed from.
+    #: The slots, and whether lanes competed, when the prefetch was computed.
     slots: int
     lanes_compete: bool
 
 
-#: Tells the most slots that a task type may have at present; None: as many as the worker has.
+#: Returns the most slots that a task type may have at present; None means as many as the worker has.
 Ceiling = Callable[[str], int | None]
 
 
 class Intake:
-    """Keeps the consumers of one worker as they should be, those of each task type by themselves."""
+    """Keeps the consumers of one worker as they should be, for each task type separately."""
 
     def __init__(
         self,
@@ -98,11 +100,11 @@ class Intake:
 
         Args:
             broker: where the messages are.
-            consumer: takes the deliveries, and knows what they hold.
-            breaker: while it is open nothing is consumed.
+            consumer: takes the deliveries, and knows how many slots are taken.
+            breaker: while it is open, nothing is consumed.
             clock: for the pauses.
             limit: the setting `worker.prefetch`.
-            ceilings: limit single types. Asked at each look, so they must answer at once.
+            ceilings: limit single types. They are asked at each look, so they must answer at once.
         """
         self._broker = broker
         self._consumer = consumer
@@ -112,21 +114,21 @@ class Intake:
         self._ceilings = ceilings
         self._types: Sequence[str] = ()
         self._consumed: dict[str, Consumed] = {}
-        #: When lanes competed last, on our own clock; None: never.
+        #: When lanes competed last, by the clock of this process; None means never.
         self._competed_at: float | None = None
         self._is_stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, task_types: Sequence[str]) -> None:
-        """Consume the queues of these types from now on, whenever they should be consumed."""
+        """Begin to consume the queues of these types, whenever they should be consumed."""
         self._types = task_types
         self._breaker.on_change = self.wake
         if task_types:
             self._task = asyncio.create_task(self._run())
 
     def wake(self) -> None:
-        """Look now: what should be consumed has changed."""
+        """Look now, because the consumers that there should be may have changed."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -134,7 +136,7 @@ class Intake:
         self._is_stopping = True
         self.wake()
         if self._task is not None:
-            # Not cancelled: it may just be replacing consumers.
+            # Not cancelled: at this moment it may be replacing consumers.
             await self._task
 
     @property
@@ -172,11 +174,11 @@ class Intake:
         return self._competed_at is not None and self._clock.monotonic() - self._competed_at < _AFTER_COMPETITION
 
     def _wanted(self) -> Mapping[str, int]:
-        """For how many slots each type should be consumed."""
+        """Return for how many slots each type should be consumed."""
         if self._is_stopping or self._breaker.is_open:
             return dict.fromkeys(self._types, 0)
-        # A type waits until the deliveries of its former consumers are claimed. Else a store that answers pings but
-        # fails at claims would, with each new try, fill this worker with one more prefetch of deliveries.
+        # A type waits until the deliveries of its former consumers are claimed. Otherwise, while a store answers pings
+        # but fails at claims, each new try would fill this worker with one more prefetch of deliveries.
         waits = self._consumer.deliveries.left_over - self._consumed.keys()
         free = self._free
         return {name: 0 if name in waits else min(free, self._most(name)) for name in self._types}
@@ -194,12 +196,12 @@ class Intake:
         changing = [name for name, wanted in self._wanted().items() if self._is_worth_a_change(name, wanted)]
         if changing:
             await self._stop_consuming(changing)
-            # Computed again, since things may have changed meanwhile; from here on nothing is awaited.
+            # Compute this again, because it may have changed meanwhile; from here on nothing is awaited.
             wanted = self._wanted()
             for name in changing:
                 self._consume(name, wanted[name])
         if not self._free and not self._is_stopping:
-            # Here they would wait until the long tasks end, although other workers may be idle.
+            # Here the deliveries would wait until the long tasks end, although other workers may be idle.
             self._consumer.hand_over_what_waits()
 
     def _is_worth_a_change(self, task_type: str, wanted: int) -> bool:
@@ -218,7 +220,7 @@ class Intake:
             self._consumed[task_type] = Consumed(self._broker.consume(request, take), slots, lanes_compete)
 
     async def _stop_consuming(self, task_types: Sequence[str]) -> None:
-        # All at once: each waits for the broker's answer.
+        # Stop all together, because each stop waits for the broker's answer.
         await asyncio.gather(*(self._stop_one(name) for name in task_types if name in self._consumed))
         await self._consumer.acknowledge_early()
 

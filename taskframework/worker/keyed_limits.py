@@ -1,9 +1,9 @@
-"""Rate limits with a key: each value of a field of the parameters has a bucket of its own.
+"""Rate limits with a key: each value of a field of the parameters has its own bucket.
 
-In the queue the tasks of all keys stand in one line, so a task whose bucket is empty must not block it. Such a task is
-put off in the store with a turn, and gets another message when its turn comes. So each costs one more message, however
-many wait. No attempt is counted. Deliveries of one key that are here at the same time ask its bucket together: all
-workers write to that one record, so its writes are what the line in the queue waits for.
+In the queue the tasks of all keys stand in one line, so a task whose bucket is empty must not block the line. Such a
+task is put off in the store with a turn, and gets another message when its turn comes. So each task costs one more
+message, however many wait. No attempt is counted. Deliveries of one key that are here at the same time ask its bucket
+together: all workers write to this one record, so the line in the queue waits for the writes to it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class KeyedRateLimits:
             limits: how much the buckets of a name let through.
             store: has the parameters of a task, which are not in its message.
             clock: of this process, for the waiting.
-            on_taken: told how many permits were taken from the buckets of a name.
-            on_put_off: told the name of the bucket for each task that got a turn instead of a permit.
+            on_taken: called with the name of a limit and how many permits were taken from its buckets.
+            on_put_off: called with the name of the limit for each task that got a turn instead of a permit.
         """
         self._takes = JointTakes(buckets)
         self._limits = limits
@@ -59,13 +59,13 @@ class KeyedRateLimits:
         self._on_put_off = on_put_off
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Take a permit for the task if there is one, else give it a turn."""
+        """Take a permit for the task if there is one; otherwise give the task a turn."""
         limit = None if candidate.registration is None else candidate.registration.rate_limit
         if limit is None or limit.key is None:
             return None
         task = await candidate.claimable(self._tasks)
         if task is None:
-            return None  # the claim will refuse it, so it needs no permit
+            return None  # the claim will refuse the task, so it needs no permit
         return await self._admit(candidate, limit, task)
 
     async def _admit(self, candidate: Candidate, limit: RateLimit, task: Task) -> PutOff | None:
@@ -89,7 +89,7 @@ class KeyedRateLimits:
                 return LATER
             if not permit.is_late(self._clock.monotonic()):
                 return None
-            has_turn = True  # it had to wait long for a slot, and its permit is too late
+            has_turn = True  # the task waited long for a slot in the worker, and now its permit is too late
 
     async def _until(self, time: float) -> bool:
         await self._clock.sleep(max(0.0, time - self._clock.monotonic()))

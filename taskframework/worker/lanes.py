@@ -30,7 +30,7 @@ class LanePolicy:
 
 
 class Lanes(Generic[Item]):
-    """Holds what waits and starts as many items as there are slots. Not thread-safe; belongs to one event loop."""
+    """Keeps the waiting items and starts as many as there are slots. Not thread-safe; belongs to one event loop."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Lanes(Generic[Item]):
             slots: how many items may run at once.
             start: called for an item that got a slot; `release` gives the slot back.
             policy: which lane is next.
-            waited: tells for how long an item could have been started.
+            waited: returns how long an item has been ready to start.
         """
         self._free = slots
         self._slots = slots
@@ -56,12 +56,12 @@ class Lanes(Generic[Item]):
         self._running: dict[Priority, int] = dict.fromkeys(LANES, 0)
         #: How much each lane is owed because slots went to others while it waited.
         self._credits: dict[Priority, int] = dict.fromkeys(LANES, 0)
-        #: Items that gave up their slot for a while and want one again.
+        #: Items that gave up their slot for a while and want a slot again.
         self._returning: deque[tuple[asyncio.Future[None], Priority]] = deque()
         self._closed = False
 
     def put(self, item: Item, lane: Priority) -> None:
-        """Take an item; it starts at once if a slot is free."""
+        """Add an item; it starts at once if a slot is free."""
         self._waiting[lane].append(item)
         self._fill()
 
@@ -72,9 +72,9 @@ class Lanes(Generic[Item]):
         self._fill()
 
     async def slot_again(self, lane: Priority) -> None:
-        """Wait for a slot for an item that gave up its own for a while. It goes before all that have not started.
+        """Wait for a slot for an item that gave up its own for a while. It goes before all items that have not started.
 
-        Once the lanes are closed it gets one at once, since it only has to end then.
+        Once the lanes are closed, the item gets a slot at once, because then it only has to end.
         """
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._returning.append((slot, lane))
@@ -87,13 +87,13 @@ class Lanes(Generic[Item]):
             self._waiting[lane].remove(item)
 
     def close(self) -> list[Item]:
-        """Start nothing more; returns what still waited."""
+        """Start no more items; returns the items that still waited."""
         self._closed = True
         self._fill()
         return self.clear()
 
     def clear(self) -> list[Item]:
-        """Take out and return everything that waits."""
+        """Remove and return all waiting items."""
         left = [item for lane in LANES for item in self._waiting[lane]]
         for waiting in self._waiting.values():
             waiting.clear()
@@ -128,21 +128,21 @@ class Lanes(Generic[Item]):
     def _next(self) -> Priority | None:
         waiting = [lane for lane in LANES if self._waiting[lane]]
         if len(waiting) < 2:
-            # No lane has to wait for another one, so none is owed anything.
+            # No lane has to wait for another lane, so no lane is owed slots.
             self._credits = dict.fromkeys(LANES, 0)
             return waiting[0] if waiting else None
         return self._overdue(waiting) or self._by_weight(waiting)
 
     def _overdue(self, waiting: Sequence[Priority]) -> Priority | None:
-        """The lane whose first item has waited longest, if that is too long."""
+        """Return the lane whose first item has waited longest, if this item has waited too long."""
         waited = {lane: self._waited(self._waiting[lane][0]) for lane in waiting}
         longest = max(waiting, key=waited.__getitem__)
         return longest if waited[longest] > self._policy.max_wait else None
 
     def _by_weight(self, waiting: Sequence[Priority]) -> Priority:
-        """Smooth weighted round-robin: each waiting lane is credited its weight, and the one with the most credit is
-        chosen and pays the sum of the weights. This spreads the turns of a lane evenly, instead of giving high all of
-        its turns before normal has its first.
+        """Choose a lane by smooth weighted round-robin: each waiting lane gets its weight as credit, then the lane with
+        the most credit is chosen and pays the sum of the weights. This spreads the turns of a lane evenly, instead of
+        giving the high lane all its turns before the normal lane has its first turn.
         """
         weights = self._policy.weights
         for lane in waiting:

@@ -1,4 +1,4 @@
-"""A store that is away: calls that are repeated until it answers, and the breaker that stops consuming meanwhile."""
+"""While the store is away: calls are repeated until it answers, and the breaker stops consuming meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds of the first pause between two calls, and of the longest.
+#: Seconds of the first pause between two calls, and of the longest pause.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
 #: If the store is away again within this many seconds after it came back, the first pause is longer.
 _SOON = 30.0
@@ -29,18 +29,18 @@ async def until_available(
     give_up: Callable[[], bool] = lambda: False,
     on_failure: Callable[[StoreUnavailableError], None] = lambda error: None,
 ) -> T:
-    """Call until the store answers, with random pauses in between; adds nothing while the store is there.
+    """Repeat a call until the store answers, with random pauses between; adds no pause while the store answers.
 
     Args:
         call: asks the store; must be safe to repeat.
-        give_up: asked after each failure.
-        on_failure: told of each failure.
+        give_up: called after each failure; returns whether to give up.
+        on_failure: called with each failure.
 
     Returns:
-        What the first call that reached the store returned.
+        The result of the first call that reached the store.
 
     Raises:
-        StoreUnavailableError: the last one, once `give_up` said so.
+        StoreUnavailableError: the last error, once `give_up` returned True.
     """
 
     longest = _FIRST_PAUSE
@@ -64,29 +64,29 @@ class StoreBreaker:
         """Start closed.
 
         Args:
-            ping: asks the store whether it is there; raises while it is not.
+            ping: asks the store whether it is reachable; raises while it is not.
             clock: for the pauses between two pings.
-            deliveries: tells how many deliveries wait for the store, for the log; None in a process without a worker.
+            deliveries: returns how many deliveries wait for the store, for the log; None in a process without a worker.
         """
         self._ping = ping
         self._clock = clock
         self._deliveries = deliveries
         self.is_open = False
-        #: Whether it is open and not even a ping was answered. With a full disk writes fail, and what is there is read.
+        #: Whether the store did not even answer a ping. With a full disk writes fail, but pings and reads still work.
         self.is_silent = False
         self._waiting_is_over = asyncio.Event()
         self._closed_at = -_SOON
         self._relapses = 0
         self._is_stopped = False
         self._probing: asyncio.Task[None] | None = None
-        #: Called when it opens and when it closes.
+        #: Called when the breaker opens and when it closes.
         self.on_change: Callable[[], None] = lambda: None
 
     def open(self, error: StoreUnavailableError) -> None:
-        """Say that the store did not answer; while it is open this changes nothing."""
+        """Open the breaker, because the store did not answer; while the breaker is open this changes nothing."""
         if self.is_open:
             return
-        # With a store that answers pings but fails at writes, consuming must not start and stop in a hot loop.
+        # While a store answers pings but fails at writes, consuming must not start and stop in a hot loop.
         self._relapses = self._relapses + 1 if self._clock.monotonic() - self._closed_at < _SOON else 0
         self.is_open = True
         if not self._is_stopped:
@@ -97,9 +97,9 @@ class StoreBreaker:
         self.on_change()
 
     async def is_away(self, error: StoreUnavailableError) -> bool:
-        """Whether the store is away, after a call that failed like this; or whether only that call took too long.
+        """Return whether the store is away after this failure of a call, or whether only the call took too long.
 
-        If the store is away this opens the breaker, so that also an idle process notices.
+        If the store is away this opens the breaker, so that an idle process notices it too.
         """
         if not self.is_open:
             try:
@@ -108,33 +108,35 @@ class StoreBreaker:
                 self.open(error)
                 self.is_silent = True
             else:
-                # A call that began while the store was away may fail after it is back; that was in the log already.
+                # A call that began while the store was away may fail after the store is back. The log has this already.
                 return self._clock.monotonic() - self._closed_at < _SOON
         return self.is_open
 
     async def closed(self, within: float | None) -> bool:
-        """Wait until it is closed, for this many seconds at most, and not longer than until `give_up`.
+        """Wait until the breaker is closed, at most `within` seconds and not longer than until `give_up` is called.
 
         Returns:
-            Whether it is.
+            Whether the breaker is closed.
         """
         if self.is_open:
             await happens_within(self._waiting_is_over, within, self._clock)
         return not self.is_open
 
     def give_up(self) -> None:
-        """Let nobody wait in `closed` any longer."""
+        """End all waits in `closed`, and let none begin."""
         self._is_stopped = True
         self._waiting_is_over.set()
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Send no more pings."""
         if self._probing is not None:
             await end(self._probing)
 
     @property
     def _is_told(self) -> bool:
-        """Of relapses the 1st, 2nd, 4th, 8th ...: with a full disk each ping succeeds, and the log would fill, too."""
+        """Whether the log tells of this relapse: only the 1st, 2nd, 4th, 8th ... With a full disk each ping succeeds,
+        so there are many relapses, and the log would fill.
+        """
         return self._relapses & (self._relapses - 1) == 0
 
     def _consequence(self, what: str, verb: str) -> str:

@@ -1,4 +1,4 @@
-"""Puts off deliveries of paused task types that this worker has in hand already."""
+"""Puts off deliveries of paused task types that this worker has taken already."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from taskframework.limits.pauses import Pauses
 from taskframework.worker.admission import Candidate, PutOff
 
-#: When the sweeper looks at the task again if the pause does not end before; while the pause lasts, it moves this on.
+#: When the sweeper looks at the task again, if the pause does not end before. During the pause it delays the task more.
 _LATER = timedelta(seconds=20)
 
 
@@ -18,5 +18,5 @@ class PausedTypes:
         self._pauses = pauses
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Let it go on unless its type is paused."""
+        """Let a delivery go on unless its type is paused."""
         return PutOff(_LATER) if self._pauses.is_paused(candidate.message.task_type) else None

@@ -31,23 +31,23 @@ class SubtaskKind(Protocol):
 
     @property
     def header(self) -> Mapping[str, Json]:
-        """The fields of their group in the plan, except the items."""
+        """The fields of the group of these sub-tasks in the plan, except the items."""
         ...
 
     def accept(self, parameters: Any) -> tuple[Json, bytes]:
-        """Parameters as they are stored, and as canonical JSON; an error if they do not fit."""
+        """Return the parameters as they are stored, and as canonical JSON; raise an error if they do not fit."""
         ...
 
 
 class AttemptPlan:
-    """Grows with each sub-task that task code submits; a plan too large for the task's document goes into records."""
+    """The plan of one attempt. Task code adds sub-tasks; a plan too large for the task's document goes into records."""
 
     def __init__(self, task: Task, now: Callable[[], datetime], write: Callable[[Record], Awaitable[object]]) -> None:
         """Begin the next round of a running task.
 
         Args:
-            task: as it was claimed.
-            now: tells the store's time.
+            task: the task as it was claimed.
+            now: returns the store's time.
             write: stores a part of a plan that becomes too large.
         """
         self._task = task
@@ -56,7 +56,7 @@ class AttemptPlan:
         self._round = next_round(task)
         self._policy: str | None = None
         self._planned = 0
-        #: The slot of the first sub-task in `_groups`; those before it are written to records.
+        #: The slot of the first sub-task in `_groups`; the sub-tasks before it are written to records.
         self._first_slot = 0
         self._groups: list[dict[str, Any]] = []
         self._bytes = 0
@@ -66,10 +66,10 @@ class AttemptPlan:
         """Plan some sub-tasks, all or none.
 
         Returns:
-            Their ids.
+            The ids of the sub-tasks.
 
         Raises:
-            SubmissionError: if parameters do not fit, or the plan may not have more.
+            SubmissionError: if parameters do not fit, or the plan may not have more sub-tasks.
         """
         self._check(wanted)
         items = list(_accepted(kind, wanted))
@@ -81,15 +81,15 @@ class AttemptPlan:
         return [subtask_id(task.task_id, task.generation, self._round, slot) for slot in slots]
 
     async def end(self, policy: str, *, resumes: bool) -> Subtasks:
-        """The round as the settlement begins it.
+        """Return the round as the settlement begins it.
 
         Args:
-            policy: of the task type; used if no call named one.
-            resumes: whether the task type has a method to go on in when the round is over.
+            policy: the policy of the task type; used if no call named a policy.
+            resumes: whether the task type has a method with which it continues when the round is over.
 
         Raises:
-            InvalidRequestError: if the policy needs more sub-tasks than were planned, or if too many rounds of nothing
-                came one after the other.
+            InvalidRequestError: if the policy needs more sub-tasks than were planned, or if too many rounds without
+                sub-tasks followed each other.
         """
         policy = self._policy or policy
         if Policy(policy).needed(self._planned) > self._planned:
@@ -155,7 +155,7 @@ class AttemptPlan:
 
 
 def _accepted(kind: SubtaskKind, wanted: WantedSubtasks) -> Iterator[tuple[Json, bytes]]:
-    """The parameters as they are stored."""
+    """Yield the parameters of each sub-task as they are stored, and as canonical JSON."""
     for number, parameters in wanted.numbered():
         with saying_which(number):
             yield kind.accept(parameters)

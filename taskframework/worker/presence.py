@@ -1,4 +1,4 @@
-"""A worker's sign of life: a record in the store by which operators see which workers there are."""
+"""A worker's sign of life: a record in the store, from which operators see which workers exist."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from taskframework.settings.release import RELEASE
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 
-#: Seconds that a stop waits for the store. If the record stays, it shows a lost worker until it is deleted after ten
-#: minutes.
+#: Seconds that a stop waits for the store. If the record stays, operators see a lost worker until the record is deleted
+#: after ten minutes.
 _FAREWELL_SECONDS = 1.0
 
 
 class SignOfLife:
-    """Keeps the record of one worker. Nothing depends on it: leases alone say who may run a task."""
+    """Keeps the record of one worker. Nothing depends on it: only leases decide which worker may run a task."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class SignOfLife:
         concurrency: int,
         in_flight: Callable[[], int],
     ) -> None:
-        """Tell nothing yet.
+        """Prepare without writing.
 
         Args:
-            store: where the record is, and whose clock it follows.
-            worker_id: as in the leases of this worker.
-            task_types: which ones it executes.
-            concurrency: how many attempts it can run at once.
-            in_flight: how many it runs now.
+            store: has the record, and the clock for its times.
+            worker_id: the same id as in the leases of this worker.
+            task_types: returns the task types that the worker executes.
+            concurrency: how many attempts the worker can run at once.
+            in_flight: returns how many attempts the worker runs now.
         """
         self._store = store
         self._worker_id = worker_id
@@ -51,17 +51,18 @@ class SignOfLife:
         self._writing = asyncio.Lock()
 
     async def give(self) -> bool:
-        """Write the record anew; after `withdraw` do nothing.
+        """Write the record again; after `withdraw` do nothing.
 
         Returns:
-            False, which to a repair loop means that there is no more to do now.
+            False, which tells a repair loop that there is no more to do now.
 
         Raises:
-            StoreUnavailableError: if it could not be written.
+            StoreUnavailableError: if the record could not be written.
         """
         async with self._writing:
             if not self._has_left:
-                # Read each time: the retention may have deleted it while the store was out of reach.
+                # Read the record each time: the retention may have deleted it while this process could not reach the
+                # store.
                 there, presence = await read_record(self._store, self._record_id), self._presence()
                 until = presence.seen_at + FORGOTTEN_AFTER
                 record = PRESENCE.with_id(self._record_id, there, presence, expires_at=until)
@@ -69,7 +70,7 @@ class SignOfLife:
         return False
 
     async def withdraw(self) -> None:
-        """Delete the record, because the worker stops. If the store is away, it waits for a moment only."""
+        """Delete the record, because the worker stops. If the store is away, this waits only for a moment."""
         self._has_left = True
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_FAREWELL_SECONDS), self._writing:

@@ -1,4 +1,4 @@
-"""What runs in a child process of the pool: one attempt after the other, until the parent hangs up or dies."""
+"""The program of a child process of the pool: runs one attempt after the other, until the parent hangs up or dies."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from taskframework.telemetry import log_structlog_by_logging, log_threads
 from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.questions import OutcomesAfter, Question
 
-#: A result with a larger pickle is certainly too large as JSON. Refused here, it does not fill the parent's memory.
+#: A result with a larger pickle is certainly too large as JSON. It is refused here, before it fills the parent's
+#: memory.
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
-#: Signals that only the parent handles, which then tells us. Here they get a handler that does nothing, since programs
-#: that task code starts would inherit SIG_IGN.
+#: Signals that only the parent handles; it then tells the child. Here they get a handler that does nothing, and not
+#: SIG_IGN, because programs that task code starts would inherit SIG_IGN.
 PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORMATTER = logging.Formatter()
 
@@ -59,7 +60,8 @@ def main(connection: socket.socket) -> None:
 class _Channel:
     """The connection to the parent; any thread of the task code may use it.
 
-    A thread of its own listens: some of the task code may wait for an answer while another part looks for a cancel.
+    A separate thread listens: one part of the task code may wait for an answer while another looks for a cancel
+    request.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -67,9 +69,9 @@ class _Channel:
         self._sending = threading.Lock()
         self._numbers = itertools.count()
         self._asked: dict[int, Future[Any]] = {}
-        #: Attempts to run, in the end None.
+        #: The attempts to run; None after the last one.
         self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        #: Whether the newest attempt is to stop.
+        #: Whether the newest attempt was asked to stop.
         self.is_cancelled = False
         threading.Thread(target=self._listen, name="taskframework-channel", daemon=True).start()
 
@@ -79,10 +81,10 @@ class _Channel:
             try:
                 self._connection.send_bytes(payload)
             except OSError:
-                os._exit(1)  # the parent is gone, and with it everybody who could want a result
+                os._exit(1)  # the parent is gone, so nobody needs a result any more
 
     def ask(self, question: Question) -> Future[Any]:
-        """Let the parent do something that needs the store."""
+        """Ask the parent to do something that needs the store."""
         answer: Future[Any] = Future()
         number = next(self._numbers)
         self._asked[number] = answer
@@ -149,7 +151,7 @@ class _Control:
         return self
 
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
-        # What crosses is a name and plain JSON: an object of the author's may not exist over there.
+        # Send only a name and plain JSON: the parent may not have the class of the author's object.
         plain = []
         for number, parameters in wanted.numbered():
             with saying_which(number):
@@ -170,7 +172,7 @@ class _Control:
                 self._channel.send("progress", plain)
 
     def end(self) -> None:
-        """Report nothing more: a thread that the code left behind must not report for the next attempt."""
+        """Stop reporting: a thread that the code left behind must not report for the next attempt."""
         with self._sending:
             self._is_over = True
 
@@ -196,7 +198,7 @@ class _LogsToParent(logging.handlers.QueueHandler):
         self._channel = channel
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """A record that can be pickled. Text and traceback stay apart, so that they are put together once, up there."""
+        """Return a record that can be pickled. Its text and its traceback stay separate: the parent joins them."""
         sent = copy.copy(record)
         sent.msg, sent.args, sent.exc_info = record.getMessage(), (), None
         if record.exc_info:
@@ -216,7 +218,7 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
         retry_on = executable.options.retry_on
         logging.getLogger().setLevel(level)
         context: TaskContext[Any] = TaskContext(**fields, logger=logging.getLogger(logger_name), control=control)
-        channel.send("begun", None)  # reading the request has imported the author's modules
+        channel.send("begun", None)  # unpickling the request has imported the author's modules
         with ForkedProcessesEnd():
             result = call.make(executable, context)
             if inspect.iscoroutine(result):
@@ -242,18 +244,18 @@ def _send_result(channel: _Channel, result: Any) -> None:
 
 
 def _leave_signals_to_parent() -> None:
-    """Ctrl-C and a supervisor's SIGTERM mean the parent, which lets attempts finish."""
-    os.setpgid(0, 0)  # and lets the parent kill what the task code starts along with us
+    """Ignore Ctrl-C and a supervisor's SIGTERM: they are meant for the parent, which lets attempts finish."""
+    os.setpgid(0, 0)  # so the parent can also kill this child together with the programs that task code starts
     for number in PARENTS_SIGNALS:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end us when the parent dies.
+    """Let the kernel end this process when the parent dies.
 
-    A thread that waits for that could not run beside C code that keeps the interpreter lock, and a process in an
-    endless match of a regular expression would outlive everybody.
+    A thread that waits for the parent's death could not run beside C code that keeps the interpreter lock. Then a
+    process in an endless match of a regular expression would never end.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -261,7 +263,7 @@ def _end_with_parent() -> None:
     pipe = parent.sentinel
     if sys.platform != "linux":  # elsewhere SIGIO is ignored by default
         signal.signal(signal.SIGIO, lambda *_: os._exit(1))
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())  # the group: what the task code started goes too
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())  # the group, to end the programs that task code started too
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if wait([pipe], 0):
         os._exit(1)

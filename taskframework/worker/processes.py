@@ -1,7 +1,7 @@
 """The process pool for `run_in="process"`: persistent child processes, each running one attempt at a time.
 
-Children are spawned, never forked: a fork of a process with threads and an event loop may hang. As with everything
-spawned, a program that is started as a script needs the usual `if __name__ == "__main__":`.
+Children are spawned, never forked: a fork of a process with threads and an event loop may hang. Therefore a program
+that is started as a script needs the usual `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from taskframework.worker import process_child
 from taskframework.worker.process_child import PARENTS_SIGNALS
 from taskframework.worker.questions import asked
 
-#: Seconds that code in a process or thread has to end after a cancel. The executor and a stopping worker wait longer,
-#: so the process is gone by then.
+#: Seconds within which code in a process or thread must end after a cancel. The executor and a stopping worker wait
+#: longer, so they find the process ended.
 GRACE = 3.0
-#: Seconds that a child has to import what an attempt needs. Only then the attempt's own timeout begins.
+#: Seconds that a child has to import the modules of an attempt. Only after this the attempt's own timeout begins.
 _IMPORT_PATIENCE = 300.0
 #: Seconds that an idle child has to end by itself.
 _EXIT_PATIENCE = 1.0
-#: In both directions a frame is its length, then that many bytes: a pickled pair of kind and content. In the child
-#: `multiprocessing.Connection` reads and writes frames, here the event loop does.
+#: In both directions a frame is a length and then as many bytes: a pickled pair of kind and content. In the child
+#: `multiprocessing.Connection` reads and writes the frames; here the event loop reads and writes them.
 _HEADER = struct.Struct("!i")
 logger = logging.getLogger(__name__)
 _spawning = multiprocessing.get_context("spawn")
-#: Whenever multiprocessing starts a child it reaps all ended ones, and two threads must not reap the same child.
+#: Whenever multiprocessing starts a child, it reaps all ended children. Two threads must not reap the same child.
 _process_table = threading.Lock()
 
 
@@ -91,22 +91,23 @@ class ProcessPool:
         context: TaskContext[Any],
         on_start: Callable[[], None] = lambda: None,
     ) -> Any:
-        """Make the call in a child; what the code asks and reports comes back through `context` and `logging`.
+        """Make the call in a child; questions and reports of the code come back through `context` and `logging`.
 
-        When the caller is cancelled, `context.is_cancel_requested` becomes true in the child, which then has `grace`
-        to end before it is killed together with what it started. A second cancellation kills it at once.
+        When the caller is cancelled, `context.is_cancel_requested` becomes true in the child. The child then has
+        `grace` to end; after that it is killed together with the programs that it started. A second cancellation kills
+        it at once.
 
         Args:
-            executable: whose method runs.
-            call: which one.
-            context: what it is given.
-            on_start: called when the code begins, after whatever it took to find a child and to import there.
+            executable: the object whose method runs.
+            call: the method and its arguments.
+            context: the context that the method gets.
+            on_start: called when the code begins, after the waits for a child and for its imports.
 
         Returns:
-            What the method returned.
+            The result of the method.
 
         Raises:
-            ExecutionFailedError: if it raised, or its result cannot be brought back.
+            ExecutionFailedError: if the method raised an error, or its result cannot be brought back.
             NonRetryableError: if the executable or its parameters cannot be sent.
             ProcessDiedError: if the child died or did not finish importing, or the pool was closed.
         """
@@ -148,7 +149,7 @@ class ProcessPool:
             starting.add_done_callback(self._end_started)
             raise
         if not self._children:
-            # multiprocessing waits for its children at exit, before these could notice that this process ends.
+            # At exit, multiprocessing waits for its children, before they could notice that this process ends.
             atexit.register(self._kill_all)
         self._children.add(child)
         return child
@@ -218,7 +219,7 @@ class _Child:
                     control.report_progress_soon(value)
                 case "ask":
                     number, question = value
-                    # Not awaited: further frames of the child must not wait for the store.
+                    # Not awaited, because further frames of the child must not wait for the store.
                     asked(control, question).add_done_callback(partial(self._tell, number))
                 case "log":
                     _log(value)
@@ -236,11 +237,11 @@ class _Child:
     def _tell(self, number: int, answer: Future[Any]) -> None:
         error = answer.exception()
         if error is not None and not isinstance(error, (TaskframeworkError, TypeError, asyncio.CancelledError)):
-            error = StoreError(str(error))  # others, as a driver's, may not survive pickling
+            error = StoreError(str(error))  # other errors, such as those of a driver, may not survive pickling
         self._writer.write(_packed("answer", (number, None if error else answer.result(), error)))
 
     async def end(self) -> int | None:
-        """End it, at once if it is busy, and return its exit code when it is gone."""
+        """End the child, at once if it is busy, and return its exit code when it has ended."""
         if self._ending is None:
             self._writer.close()
             patience = 0.0 if self._is_busy else _EXIT_PATIENCE
@@ -289,7 +290,7 @@ def _loaded_result(payload: bytes) -> Any:
 
 
 def _log(payload: bytes) -> None:
-    """Log here what was logged in the child: in the context of the attempt, which adds its ids."""
+    """Log a record of the child here, in the context of the attempt, which adds the ids of the task."""
     try:
         record: logging.LogRecord = pickle.loads(payload)
     except Exception as error:  # an object in `extra` that exists in the child only
@@ -310,8 +311,8 @@ def _spawn() -> tuple[SpawnProcess, socket.socket]:
     ours, theirs = socket.socketpair()
     process = _spawning.Process(target=process_child.main, args=(theirs,), name="taskframework-task")
     with theirs, _process_table:
-        resource_tracker.ensure_running()  # its start would unblock the signals
-        # A Ctrl-C while the child still imports would end it with a traceback.
+        resource_tracker.ensure_running()  # start it before: its start would unblock the signals
+        # Block the signals: a Ctrl-C while the child still imports would end the child with a traceback.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
         try:
             process.start()
@@ -332,11 +333,11 @@ def _reap(process: SpawnProcess, patience: float) -> int | None:
 
 
 def _kill(process: SpawnProcess) -> None:
-    """Kill the child's process group: the child, and what the task code started and left."""
+    """Kill the child's process group: the child, and the programs that the task code started and left behind."""
     if (number := process.pid) is not None:
         try:
             os.killpg(number, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # too young to have a group, or dead
+        except (ProcessLookupError, PermissionError):  # the child has no group yet, or is dead
             process.kill()
 
 

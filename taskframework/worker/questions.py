@@ -1,4 +1,4 @@
-"""The requests of task code in a process of its own to its worker, and how the worker serves them."""
+"""The questions that task code in a child process asks its worker, and how the worker answers them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskframework.tasks.subtasks import WantedSubtasks
 
 @dataclass(frozen=True, slots=True)
 class OutcomesAfter:
-    """Read what became of the next sub-tasks, behind this slot."""
+    """Read the outcomes of the next sub-tasks, after this slot."""
 
     slot: int
 
@@ -23,7 +23,7 @@ Question = StepOutcome | WantedSubtasks | OutcomesAfter
 
 
 def asked(control: AttemptControl, question: Question) -> Future[Any]:
-    """Do for code in a child process what code in this process would call."""
+    """Call, for code in a child process, the method that code in this process would call itself."""
     match question:
         case StepOutcome():
             return control.steps.recorder.record(question)

@@ -1,7 +1,7 @@
-"""Rate limits without a key: an attempt begins with a permit of the bucket of its task type.
+"""Rate limits without a key: an attempt begins with a permit from the bucket of its task type.
 
-A delivery waits here for its permit, while others use its slot. The worker takes in only a few at a time, and the rest
-stays in the queue. A wait counts no attempt.
+A delivery waits here for its permit while others use its slot. The worker takes only a few deliveries at a time; all
+other messages stay in the queue. A wait counts no attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from taskframework.worker.admission import Candidate, PutOff
 
 #: For a delivery that has waited here for as long as the broker allows: its task is due again after this time.
 LATER = PutOff(timedelta(minutes=1))
-#: Deliveries taken in beyond those that run: as many as get permits within this many seconds, and at least a few.
+#: Deliveries that a worker takes beyond those that run: as many as get permits within this many seconds, at least a
+#: few.
 _SECONDS_IN_HAND = 0.5
 _FEWEST_IN_HAND = 2
 
@@ -43,7 +44,7 @@ class RateLimits:
             limits: how much each bucket lets through, by its name.
             registry: says which task type has which limit; `limits` has all of them.
             clock: of this process, for the waiting.
-            on_taken: told how many permits were taken from the bucket of a name.
+            on_taken: called with the name of a bucket and how many permits were taken from it.
         """
         self._buckets = buckets
         self._limits = limits
@@ -55,13 +56,13 @@ class RateLimits:
         self._ceilings: dict[str, int] = {}
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Wait until there is a permit for it, if its type needs one."""
+        """Wait until there is a permit for the delivery, if its type needs a permit."""
         if (name := _bucket_of(candidate.registration)) is None:
             return None
         permits, task_type = self._permits_of(name), candidate.message.task_type
         permit = await candidate.without_slot(permits.next())
         if permit is not None and permit.is_late(self._clock.monotonic()):
-            permit = await permits.next()  # it had to wait long for a slot again, so now it waits with the slot
+            permit = await permits.next()  # getting a slot again took long, so now the delivery waits with the slot
         if permit is None:
             return LATER
         candidate.unless_claimed.callback(permits.give_back, permit)
@@ -70,9 +71,9 @@ class RateLimits:
         return None
 
     def ceiling(self, task_type: str) -> int | None:
-        """`Ceiling`: for a type whose deliveries wait here, as many slots as run now and a few more.
+        """Return, as `Ceiling`, for a type whose deliveries wait here, as many slots as run now and a few more.
 
-        A power of two that grows at once and shrinks late, since each change costs new consumers.
+        The ceiling is a power of two. It grows at once and shrinks late, because each change costs new consumers.
         """
         if (name := _bucket_of(self._registry.get(task_type))) is None:
             return None

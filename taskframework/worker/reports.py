@@ -1,4 +1,4 @@
-"""What the code of an attempt reports while it runs, progress and steps, and how that gets into the task."""
+"""The reports of task code while it runs, progress and steps, and how they are written into the task."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class AttemptReports:
     """`AttemptControl` of an attempt, and the `Recorder` of its steps.
 
-    Of progress only the newest value is written, one write at a time. Writing the outcome of a step is tried as long as
-    the lease may last, also after a cancel and while the store is away: the effect of the step has been made.
+    Of progress only the newest value is written, one write at a time. Writing the outcome of a step is repeated until
+    the lease may be over, also after a cancel and while the store is away, because the step has had its effect already.
     """
 
     def __init__(self, attempt: RunningAttempt, moves: TaskMoves, clock: Clock, services: FamilyServices) -> None:
@@ -49,7 +49,7 @@ class AttemptReports:
 
     @property
     def steps(self) -> Steps:
-        # Made on demand: the two refer to each other, which would cost the garbage collector work for every attempt.
+        # Made on demand: the two objects refer to each other, so each pair costs the garbage collector work.
         with self._lock:
             if self._steps is None:
                 self._steps = Steps(self._attempt.task.steps, self)
@@ -57,14 +57,14 @@ class AttemptReports:
 
     @property
     def family(self) -> AttemptFamily:
-        # Rare as well, so also made on demand.
+        # Made on demand too, because few attempts need it.
         with self._lock:
             if self._family is None:
                 self._family = AttemptFamily(self._services, self._attempt, self._errands)
             return self._family
 
     async def planned(self, registration: Registration) -> Subtasks | None:
-        """The sub-tasks that the code submitted, if it did; see `AttemptFamily.planned`."""
+        """Return the sub-tasks that the code submitted, if any; see `AttemptFamily.planned`."""
         return None if self._family is None else await self._family.planned(registration)
 
     @property
@@ -78,7 +78,7 @@ class AttemptReports:
     async def report_progress(self, value: object) -> None:
         self._take(storable(value, "progress", MAX_PROGRESS_BYTES))
         if self._writing_progress is not None:
-            # Shielded: a caller that is cancelled must not interrupt a write in which other values go along.
+            # Shielded: if this caller is cancelled, that must not interrupt the write, which may have others' values.
             await asyncio.shield(self._writing_progress)
 
     def report_progress_soon(self, value: object) -> None:
@@ -91,7 +91,7 @@ class AttemptReports:
         return recorded
 
     async def close(self) -> None:
-        """Wait until what the code reported is written. From now on no more steps are recorded."""
+        """Wait until all reports of the code are written. From now on no more steps are recorded."""
         await self._errands.close()
         while self._writing_progress is not None:
             await asyncio.wait([self._writing_progress])
@@ -111,7 +111,7 @@ class AttemptReports:
                 if await self._moves.make(ReportProgress(self._attempt.fence, self._newest)) is None:
                     self._attempt.stop(StopReason.LEASE_LOST)
                     return
-        except StoreError as error:  # progress is a courtesy; the attempt goes on without it
+        except StoreError as error:  # the attempt continues without this progress
             logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
         finally:
             self._writing_progress = None

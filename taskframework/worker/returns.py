@@ -1,4 +1,4 @@
-"""What task code returned and planned, as the outcome of its attempt."""
+"""Makes the outcome of an attempt from what its task code returned and planned."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class BadResultError(NonRetryableError):
 
 
 def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
-    """The outcome of an attempt whose code returned.
+    """Return the outcome of an attempt whose code returned.
 
     Args:
-        registration: of its task type.
-        call: what was called.
-        returned: the result, or what `context.wait_for` gave.
-        subtasks: the round that it planned, if any.
+        registration: the registration of its task type.
+        call: the call that was made.
+        returned: the result, or the value of `context.wait_for`.
+        subtasks: the round that the code planned, if any.
 
     Raises:
         BadResultError: if the result is not of the declared type.
@@ -54,7 +54,7 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
 
 
 def _result_of_many(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Json:
-    """The result of a chunk, which is a list of results, or of a batch, whose type is not declared."""
+    """Return the result of a chunk, which is a list of results, or of a batch, whose result type is not declared."""
     results = returned if call.is_chunk else [returned]
     if subtasks is not None or any(isinstance(result, WaitForSignal) for result in results):
         raise InvalidRequestError(
@@ -70,10 +70,10 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
 
 
 def storable_result(registration: Registration, value: Any) -> Json:
-    """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
+    """Return the result as JSON. If a result cannot be stored, its error is final: each attempt would fail alike."""
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
-            value.close()  # else Python warns of it, and names a line of ours
+            value.close()  # otherwise Python warns of it, and names a line of the framework
         raise BadResultError(f"The code returned a {type(value).__name__}: `await` is missing before it.")
     try:
         validated = registration.result.validate_python(value)

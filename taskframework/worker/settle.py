@@ -27,9 +27,9 @@ from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which the store has to tell who took a task. The answer is only for the log, and a slot waits for it.
+#: Seconds in which the store has to answer who took a task. The answer is only for the log, and a slot waits for it.
 _TOLD_WITHIN = 2.0
-#: Seconds in which a rate limit has to be held. If it fails, the next attempt that the service refuses tries it again.
+#: Seconds in which a rate limit has to be held. If this fails, the next attempt that the service refuses tries again.
 _HELD_WITHIN = 2.0
 
 Hold = Callable[[Registration, Task, timedelta], Awaitable[None]]
@@ -52,14 +52,14 @@ class SettleStation:
         """Prepare to settle.
 
         Args:
-            store: tells who has a task whose lease was lost.
+            store: tells which worker has a task whose lease was lost.
             bus: where the state aggregator listens.
-            clock: tells when a lease has surely ended.
+            clock: tells when a lease has certainly ended.
             worker_id: written into the history.
-            policy: the retry policy for task types without one of their own.
-            on_stale: told the task type of each attempt that lost its lease.
-            on_store_away: told of each write that did not reach the store.
-            hold: holds the rate limit of a task when its code asked for that.
+            policy: the retry policy for task types without their own policy.
+            on_stale: called with the task type of each attempt that lost its lease.
+            on_store_away: called for each write that did not reach the store.
+            hold: holds the rate limit of a task when its code asked for this.
         """
         self._store = store
         self._bus = bus
@@ -75,8 +75,8 @@ class SettleStation:
     ) -> None:
         """Store the outcome, then acknowledge the delivery; if the task is dead, reject it to the dead-letter exchange.
 
-        While the store is away, the write is tried until the lease has surely ended. Then the reaper has the task, so
-        the message is acknowledged in any case.
+        While the store is away, the write is repeated until the lease has certainly ended. After that the reaper
+        continues the task, so the message is acknowledged in any case.
         """
         outcome = self._with_delay(registration, attempt, outcome)
         if isinstance(outcome, Failed) and outcome.pauses_limit and outcome.delay is not None:
@@ -93,7 +93,7 @@ class SettleStation:
             await delivery.ack()
 
     async def discard(self, attempt: RunningAttempt) -> None:
-        """Count and report an attempt that lost its lease while it ran: its outcome may not be written."""
+        """Count and log an attempt that lost its lease while it ran: its outcome may not be written."""
         self._on_stale(attempt.task.task_type)
         task = await self._present(attempt.task.task_id)
         holder = task.lease.worker_id if task and task.lease else None

@@ -1,4 +1,4 @@
-"""The deliveries of one worker that wait for a slot of one limit. The first one stands in the line of all workers."""
+"""The deliveries of one worker that wait for a slot of one limit. Their first stands in the line of all workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from taskframework.background import end
 from taskframework.clock import Clock, happens_within
 from taskframework.model.slots import KeepPlace, Slots, TakeSlot
 
-#: Seconds for which a place in the line counts. A worker that was killed delays the others for as long.
+#: Seconds for which a place in the line counts. A worker that was killed delays the others by this time.
 _PLACE = 3.0
-#: Seconds between two looks: for each place in the line, the first one included, and at most.
+#: Seconds between two looks: as many times the first number as the place in the line, counted from 1; at most the
+#: second.
 _LOOK, _LONGEST = 0.1, 1.0
-#: The pause is at least this share of the time waited so far, so that long waits cost few looks.
+#: The pause is at least this share of the time waited until now, so that long waits cost few looks.
 _SHARE = 1 / 20
 
 
@@ -32,14 +33,14 @@ class _Waiter:
 
 
 class SlotLine:
-    """Asks the store for all that wait here together, so that many cost no more than one."""
+    """Asks the store once for all waiting deliveries together, so that many cost no more store calls than one."""
 
     def __init__(self, keep_place: Callable[[KeepPlace], Awaitable[Slots]], worker_id: str, clock: Clock) -> None:
         """Ask nothing yet.
 
         Args:
-            keep_place: keeps the place of the first one, and returns the slots.
-            worker_id: who gives it the place.
+            keep_place: keeps the place of the first waiting delivery, and returns the slots.
+            worker_id: the worker of that delivery.
             clock: for the pauses.
         """
         self._keep_place = keep_place
@@ -50,16 +51,16 @@ class SlotLine:
         self._pump: asyncio.Task[None] | None = None
 
     async def turn(self, take: TakeSlot) -> bool:
-        """Wait until there seems to be a slot for this one. It may be gone by the time it is taken.
+        """Wait until a slot seems to be free for `take`. Another claim may still take the slot first.
 
         Raises:
-            StoreUnavailableError: if the store could not be asked.
+            StoreUnavailableError: if the store did not answer.
         """
         waiter = _Waiter(take, self._clock.monotonic(), asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         self.poke()
         if self._pump is None or self._pump.done():
-            # In a context of its own: the pump outlives the caller who waited first.
+            # In a separate context: the pump runs on after the first caller has ended.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         return await waiter.turn
 
@@ -68,7 +69,7 @@ class SlotLine:
         self._poke.set()
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop asking the store."""
         if self._pump is not None:
             await end(self._pump)
 
@@ -88,7 +89,7 @@ class SlotLine:
         return min(self._waiting, key=lambda waiter: waiter.order, default=None)
 
     async def _look(self, waiter: _Waiter) -> int:
-        """Give it its turn if there is a slot for it; returns how many stand before it."""
+        """Give the waiter its turn if there is a slot for it; return how many stand before it in the line."""
         take = waiter.take
         keep = KeepPlace(take.record_id, take.task_id, take.rank, take.since, self._worker_id, _PLACE)
         slots = await self._keep_place(keep)

@@ -1,8 +1,8 @@
-"""Suspects: tasks that one more lost lease makes dead letters.
+"""Suspects: tasks that become dead letters at their next crash, a lost lease.
 
-Tasks that run beside one that kills its worker lose their leases too, come back together with it, and would become dead
-letters with it. So on their last chance suspects begin one at a time in each worker: then only the guilty one becomes a
-dead letter. Once a suspect has run for its probation time without killing the worker, the next one may begin.
+If a task kills its worker, the tasks that run beside it lose their leases too. They come back together with it, and
+would become dead letters together with it. So suspects begin one at a time in each worker: then only the task that
+kills the worker becomes a dead letter. Once a suspect has run for its probation time, the next suspect may begin.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from datetime import timedelta
 from taskframework.model.message import CRASHES_HEADER
 from taskframework.worker.admission import Candidate, PutOff
 
-#: How many suspects may wait for their turn at once, and for how many seconds: each of them blocks a slot meanwhile.
+#: How many suspects may wait for their turn at once, and for how many seconds: each blocks a slot while it waits.
 _WAITING = 4
 _PATIENCE = 5.0
-#: How long a suspect is put off that got no turn.
+#: For how long a suspect that got no turn is put off.
 _LATER = timedelta(seconds=5)
 
 
 class Suspects:
-    """`AdmissionCheck` that keeps the suspects of one worker apart. A message tells of the crashes of its task."""
+    """`AdmissionCheck` that lets suspects of one worker begin one at a time. A message has the crashes of its task."""
 
     def __init__(self, max_crashes: int, probation: timedelta) -> None:
-        """Start with nobody running.
+        """Start with no suspect running.
 
         Args:
-            max_crashes: lost leases that make a task a dead letter.
-            probation: how long the next suspect waits for the one that runs.
+            max_crashes: how many crashes make a task a dead letter.
+            probation: how long a running suspect makes the next suspect wait.
         """
         self._last_chance = max(1, max_crashes - 1)
         self._probation = probation.total_seconds()
@@ -43,7 +43,7 @@ class Suspects:
             return None
         if not await self._comes_up():
             return PutOff(_LATER)
-        turn = contextlib.ExitStack()  # a second `close` does nothing, so whichever comes first ends the turn
+        turn = contextlib.ExitStack()  # a second `close` does nothing: the attempt or the probation ends the turn
         turn.callback(self._turn.release)
         probation = asyncio.get_running_loop().call_later(self._probation, turn.close)
         candidate.holding.callback(turn.close)

@@ -1,4 +1,4 @@
-"""The thread pool for a plain `def execute`. A thread cannot be killed: it is waited for, or left behind."""
+"""The thread pool for a plain `def execute`. A thread cannot be killed: the pool waits for it, or leaves it behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskframework.worker.processes import GRACE, retrieved
 
 
 class ThreadPool:
-    """Runs attempts in threads; one that is left behind keeps its place until it ends by itself."""
+    """Runs attempts in threads; a thread that is left behind keeps its place until it ends by itself."""
 
     def __init__(self, size: int, *, grace: float = GRACE) -> None:
         """Prepare an empty pool.
@@ -29,7 +29,7 @@ class ThreadPool:
             grace: seconds that code has to end by itself after it was cancelled, before it is left behind.
         """
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="taskframework")
-        # As many as threads: so an attempt waits here, before its timeout begins, and not inside the pool.
+        # As many slots as threads: so an attempt waits here, before its timeout begins, and not inside the pool.
         self._slots = asyncio.Semaphore(size)
         self._grace = grace
 
@@ -43,11 +43,11 @@ class ThreadPool:
 
         Args:
             execute: the task code.
-            context: what it is given.
-            on_start: called when a thread is free, after whatever wait that took.
+            context: its argument.
+            on_start: called when a thread is free, however long that takes.
 
         Returns:
-            What `execute` returned; also after a cancellation that it did not notice, since then its work was done.
+            The result of `execute`, also after a cancellation that it did not notice, because then its work was done.
 
         Raises:
             asyncio.CancelledError: if the caller was cancelled, and the code noticed it or did not end in time.
@@ -86,9 +86,9 @@ class ThreadPool:
 
 
 class _ThreadControl:
-    """`AttemptControl` for a thread. A timeout counts as a stop too, and it notes whether the code asked and was told.
+    """`AttemptControl` for a thread. A timeout counts as a stop too. It notes whether the code has seen the stop.
 
-    Code that was told returns early, and what it returns is no result. Code that was not told has finished its work.
+    Code that has seen a stop returns early, and its return value is no result. Other code has finished its work.
     """
 
     def __init__(self, control: AttemptControl) -> None:
@@ -118,7 +118,7 @@ class _ThreadControl:
 
 
 def _keep_stop_iteration(call: Callable[[], Any]) -> Any:
-    """A StopIteration cannot be set on a future and would hang the attempt."""
+    """Call, and replace a StopIteration, which cannot be set on a future and would make the attempt hang."""
     try:
         with ForkedProcessesEnd():
             return call()

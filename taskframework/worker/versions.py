@@ -1,4 +1,4 @@
-"""Versions of keys at a worker: of what still waits only the newest begins."""
+"""Versions of keys at a worker: of the waiting tasks of a key, only the newest version begins."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.worker.admission import Candidate, PutOff
 
-#: For a superseded task. It is over, so putting it off changes nothing in the store, and its message is acknowledged.
+#: For a superseded task. It has ended, so putting it off changes nothing in the store; its message is acknowledged.
 _IS_OVER = PutOff(timedelta(0))
 
 
 class NewestVersions:
-    """`AdmissionCheck` that ends a task if there is a newer version, and finishes what a submitter that died began.
+    """`AdmissionCheck` that ends a task if there is a newer version, and completes a submission whose process died.
 
-    It finds everything that is left undone between the writes of a submission, so no repair is needed.
+    It finds each write that such a submission did not make, so no repair is needed.
     """
 
     def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
-        """Prepare; `kept` as for the submission."""
+        """Prepare; `kept` has the same value as for the submission."""
         self._store = store
         self._moves = moves
         self._kept = kept
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Let the newest version go on; tasks without a version cost nothing."""
+        """Let the newest version go on; a task without a version needs no call to the store."""
         unique = from_headers(candidate.headers)
         if unique is None:
             return None
@@ -44,9 +44,9 @@ class NewestVersions:
         return None
 
     async def _finish_submission(self, task_id: str) -> PutOff | None:
-        """Write the record for the process that stored the task: it died before, or is about to do the same."""
+        """Write the record for the process that stored the task, which died or has not written the record yet."""
         task = await self._store.get(task_id, EVERYONE)
         if task is None or task.unique is None:
-            return None  # the claim will find out what is wrong with it
+            return None  # the claim will find the fault
         newer = await become_newest(self._store, self._moves, task, task.unique, self._kept)
         return None if newer is None else _IS_OVER

@@ -21,12 +21,12 @@ from taskframework.worker.presence import SignOfLife
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that released attempts have to stop and to write that they did. A slower one is left to its lease.
+#: Seconds that released attempts have to stop and to write their release. A slower attempt is left to its lease.
 _RELEASE_SECONDS = STOP_PATIENCE + 2
 
 
 def new_worker_id() -> str:
-    """A name that no other process has or had: host, process id, and a random part, since process ids are reused."""
+    """Return a name that no other process has or had: host, process id, and a random part (process ids are reused)."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
@@ -51,7 +51,7 @@ class Worker:
         *,
         grace: timedelta,
     ) -> None:
-        """Put the parts together; `grace` is how long running tasks may go on after a stop was asked for."""
+        """Put the parts together; `grace` is how long running tasks may continue after `stop` was called."""
         self.worker_id = worker_id
         self._intake = intake
         self._consumer = consumer
@@ -82,11 +82,11 @@ class Worker:
         return self._consumer.lanes.running
 
     async def stop(self) -> None:
-        """Stop consuming, let running tasks finish for the grace, hand back the rest uncounted."""
+        """Stop consuming, let running tasks finish within the grace, then release all others without counting them."""
         await self._intake.stop()
         await self._consumer.close()
         grace = self._grace.total_seconds()
-        if grace and self.heartbeat.attempts:  # else a stop that takes so long looks as if it hung
+        if grace and self.heartbeat.attempts:  # log this, because without it a long stop looks like a hang
             logger.info("waiting up to %g s for running tasks: %d", grace, len(self.heartbeat.attempts))
         if not await self._finished_within(grace):
             logger.info("handing back unfinished tasks: %d", len(self.heartbeat.attempts))
