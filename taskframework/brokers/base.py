@@ -1,6 +1,6 @@
-"""The broker port: everything the framework asks of a message broker.
+"""The broker port: everything that the framework requires of a message broker.
 
-A message is a doorbell. A broker may lose, double, delay or reorder messages; that costs time, never a task.
+A message is a doorbell. A broker may lose, duplicate, delay or reorder messages; this costs time, but never a task.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from taskframework.model.status import Priority
 
 
 class Delivery(Protocol):
-    """A message in the hands of a worker. Exactly one of its three methods is called, as the last thing done with it.
+    """A message that a worker holds. Exactly one of its three methods is called, after all other work with it.
 
-    If the connection is lost by then, they log that and return: the broker delivers the message again, and the claim
-    refuses it.
+    If the connection is lost before the call, the method logs this and returns: the broker delivers the message again,
+    and the claim refuses it.
     """
 
     @property
@@ -36,21 +36,21 @@ class Delivery(Protocol):
     async def ack(self) -> None: ...
 
     async def reject(self) -> None:
-        """Send it to the dead-letter exchange; it is not delivered again."""
+        """Send the message to the dead-letter exchange; it is not delivered again."""
         ...
 
     async def put_back(self) -> None:
-        """Put it back into the queue. Only after its consumption was stopped: else it is delivered here again."""
+        """Put the message back into the queue. Only after its consumption was stopped: otherwise it comes back here."""
         ...
 
 
-#: Called for every delivery, without being awaited by the broker's own callback. Must return quickly.
+#: Called for every delivery, inside the broker's own callback. Must return quickly.
 OnDelivery = Callable[[Delivery], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRequest:
-    """What to consume."""
+    """The queues to consume."""
 
     task_types: Sequence[str]
     #: Unacknowledged deliveries per queue.
@@ -58,10 +58,10 @@ class ConsumeRequest:
 
 
 class Consumption(Protocol):
-    """Running consumers, kept alive through every broken connection until `stop`."""
+    """Running consumers. After each broken connection they are registered again, until `stop`."""
 
     async def stop(self) -> None:
-        """No new deliveries after this returns; those in hand can still be acknowledged until the broker closes."""
+        """Stop new deliveries; after this returns none come. Present ones can be answered until the broker closes."""
         ...
 
     @property
@@ -95,14 +95,14 @@ class Broker(Protocol):
     """A broker with a queue for each task type and lane, a dead-letter queue and an events exchange."""
 
     async def open(self) -> None:
-        """Start connecting in the background. If the broker is away this does not fail, but goes on trying."""
+        """Start connecting in the background. If the broker is away, this does not fail, but keeps trying."""
         ...
 
     async def close(self) -> None: ...
 
     @property
     def is_connected(self) -> bool:
-        """Whether a publication has a chance right now."""
+        """Whether a publication may succeed right now."""
         ...
 
     @property
@@ -117,9 +117,10 @@ class Broker(Protocol):
 
     @property
     def consumer_timeout(self) -> timedelta | None:
-        """How long a delivery may stay unacknowledged until the broker takes it back; None is for ever.
+        """How long a delivery may stay unacknowledged until the broker takes it back; None means without limit.
 
-        It may become shorter: the only way to learn the broker's own limit is that it takes a delivery back.
+        The value may become shorter: the adapter learns the broker's own limit only when the broker takes a delivery
+        back.
         """
         ...
 
@@ -127,7 +128,7 @@ class Broker(Protocol):
         """Declare exchanges and the queues of these types; if they exist, nothing changes.
 
         Raises:
-            TopologyMismatchError: naming the queue or exchange that exists with other arguments.
+            TopologyMismatchError: if a queue or an exchange exists with other arguments; names it.
             BrokerUnavailableError: if the broker is away.
         """
         ...
@@ -136,14 +137,13 @@ class Broker(Protocol):
         """Publish a task message, persistent, and wait for the confirm.
 
         Raises:
-            PublishRefusedError: if no queue takes it, or the broker refuses it; for a delayed message the former does
-                not show.
-            BrokerUnavailableError: not connected, or no confirm in time; it may have been delivered all the same.
+            PublishRefusedError: if the broker refuses the message, or if no queue takes it, except a delayed message.
+            BrokerUnavailableError: not connected, or no confirm in time; the message may still have been delivered.
         """
         ...
 
     async def queue_depth(self, task_type: str, lane: Priority) -> int | None:
-        """Messages ready in a queue; None when there is no such queue.
+        """Return the number of ready messages in a queue; None when there is no such queue.
 
         Raises:
             BrokerUnavailableError: if the broker is away.
@@ -155,11 +155,11 @@ class Broker(Protocol):
         ...
 
     def consume_dead_letters(self, on_delivery: OnDelivery) -> Consumption:
-        """Consume the dead-letter queue, one consumer among several processes."""
+        """Consume the dead-letter queue. Several processes may do so; each message goes to one of them."""
         ...
 
     async def publish_event(self, message: ExternalMessage) -> None:
-        """Publish to the events exchange, persistent, and wait for the confirm. Nobody listening is fine.
+        """Publish to the events exchange, persistent, and wait for the confirm. This succeeds without listeners too.
 
         Raises:
             PublishRefusedError, BrokerUnavailableError: as `publish`.
@@ -167,15 +167,15 @@ class Broker(Protocol):
         ...
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
-        """Hear the events exchange, one message at a time, acknowledged after `on_message` returned.
+        """Receive from the events exchange, one message at a time, acknowledged after `on_message` returned.
 
         Args:
             on_message: awaited for each message, in the order of arrival.
-            durable_name: name of a queue that stays and collects while nobody listens; without it an exclusive
-                queue that goes with the connection.
+            durable_name: name of a queue that stays and collects messages while nobody listens. Without a name, an
+                exclusive queue is used, which ends with the connection.
         """
         ...
 
     async def inspect(self, task_types: Sequence[str] = ()) -> BrokerReport:
-        """Versions, plugin and the queues of these types, for `doctor`. Works without `open`."""
+        """Report versions, the plugin and the queues of these types, for `doctor`. Works without `open`."""
         ...

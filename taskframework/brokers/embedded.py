@@ -1,6 +1,6 @@
-"""A broker inside the process, with the promises of a real one: acknowledgement, redelivery, dead letters, delays.
+"""A broker inside the process that works as a real broker: acknowledgement, redelivery, dead letters, delays.
 
-Its messages are lost when the process ends; the sweeper then sends new ones, as after the loss of any broker.
+Its messages are lost when the process ends; then the sweeper sends new messages, as after the loss of any broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskframework.model.status import LANES, Priority
 
 logger = logging.getLogger(__name__)
 
-#: Most messages that a durable events queue keeps while nobody consumes it; beyond that the oldest are lost.
+#: The most messages that a durable events queue keeps while nobody consumes it; beyond that the oldest are lost.
 MAX_KEPT_EVENTS = 100_000
 _DEAD_LETTER_PREFETCH = 100
 _SYSTEM_CLOCK = SystemClock()
@@ -54,7 +54,7 @@ class EmbeddedBroker:
         self._dead_letters = Queue(f"{prefix}.dlq", is_declared=True)
         self._queues: dict[str, Queue] = {}
         self._event_queues: dict[str, Queue] = {}
-        #: Delayed messages. They go on waiting while the broker is closed.
+        #: Delayed messages. They continue to wait while the broker is closed.
         self._delayed = Background()
         # A dict keeps the order: consumers of a queue take turns in the order in which they came.
         self._running: dict[_Consumption, None] = {}
@@ -68,7 +68,7 @@ class EmbeddedBroker:
             self._connect()
 
     async def close(self) -> None:
-        """Stop everything; what was delivered and not acknowledged is ready again for the next `open`."""
+        """Stop everything; messages that were delivered but not acknowledged are ready again for the next `open`."""
         self._is_open = False
         self._disconnect()
         self._running.clear()
@@ -102,7 +102,7 @@ class EmbeddedBroker:
         queue.put(sent)
 
     def publish_raw(self, routing_key: str, body: bytes, headers: Mapping[str, str | int] | None = None) -> None:
-        """Publish anything, as a foreign program may do; for tests.
+        """Publish any message, as another program may do; for tests.
 
         Args:
             routing_key: `<task_type>.<lane>`, or `<task_type>` for the normal lane.
@@ -149,12 +149,12 @@ class EmbeddedBroker:
         return BrokerReport(facts, ())
 
     def interrupt(self) -> None:
-        """Be away, as a broker that stopped, until `restore`; for tests."""
+        """Behave as a broker that has stopped, until `restore`; for tests."""
         self._is_interrupted = True
         self._disconnect()
 
     def restore(self) -> None:
-        """Come back after `interrupt` and deliver again what was not acknowledged."""
+        """Come back after `interrupt` and deliver all unacknowledged messages again."""
         self._is_interrupted = False
         self._connect()
 
@@ -187,7 +187,7 @@ class EmbeddedBroker:
 
     def _message(self, body: bytes, headers: Mapping[str, str | int] | None, content_type: str = "") -> Message:
         texts = {key: str(value) for key, value in headers.items()} if headers else {}
-        # A copy of the bytes, since those that orjson returns occupy at least 4 KB, and a backlog has many.
+        # Copy the bytes, because bytes from orjson occupy at least 4 KB, and a backlog has many messages.
         return Message(next(self._numbers), bytes(memoryview(body)), texts, content_type)
 
     async def _put_later(self, delay: timedelta, name: str, message: Message) -> None:
@@ -228,7 +228,7 @@ class _Consumption:
 
 
 class _EventConsumption(_Consumption):
-    """`Consumption` of a subscriber's queue, which goes with the connection if it has no name to be found by."""
+    """`Consumption` of a subscriber's queue. A queue without a durable name ends with the connection."""
 
     def __init__(self, broker: EmbeddedBroker, take: Callable[[EmbeddedDelivery], None], name: str | None) -> None:
         super().__init__(broker, (), 1, take)

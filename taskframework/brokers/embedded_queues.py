@@ -1,4 +1,4 @@
-"""The queues of the embedded broker: who gets which message, what is unacknowledged."""
+"""The queues of the embedded broker: which consumer gets which message, and which messages are unacknowledged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Message(NamedTuple):
-    """What a queue keeps."""
+    """A message as a queue keeps it."""
 
     #: Grows with every publication, so that a message that is put back returns to its old place.
     number: int
@@ -38,7 +38,7 @@ class EmbeddedDelivery:
 
     @property
     def is_void(self) -> bool:
-        """Whether it was answered, or the connection was lost."""
+        """Whether the delivery was answered, or its connection was lost."""
         return self not in self.consumer.queue.unacked
 
     async def ack(self) -> None:
@@ -69,7 +69,7 @@ class Consumer:
         queue.wake()
 
     def cancel(self) -> None:
-        """No further deliveries."""
+        """Stop further deliveries."""
         if self in self.queue.consumers:
             self.queue.consumers.remove(self)
 
@@ -113,7 +113,7 @@ class Queue:
         self.wake()
 
     def settle(self, delivery: EmbeddedDelivery) -> bool:
-        """End a delivery; False if it was void already, in which case its message is delivered again."""
+        """End a delivery; return False if it was void already, so that its message is delivered again."""
         if delivery not in self.unacked:
             logger.info("a delivery of %s was lost here; it will be delivered again", self.name)
             return False
@@ -123,7 +123,7 @@ class Queue:
         return True
 
     def take_back(self) -> None:
-        """Make ready again what was delivered and not answered."""
+        """Make all messages ready again that were delivered but not answered."""
         self.put_back(list(self.unacked))
 
     def put_back(self, back: Sequence[EmbeddedDelivery]) -> None:

@@ -19,14 +19,14 @@ _LONGEST_PAUSE = 5.0
 
 
 class EventDelivery(Delivery, Protocol):
-    """A message of the events exchange in our hands."""
+    """A message of the events exchange that a subscriber holds."""
 
     @property
     def content_type(self) -> str: ...
 
     @property
     def is_void(self) -> bool:
-        """Whether its connection is gone, so that the broker delivers it again."""
+        """Whether the connection of this delivery is gone, so that the broker delivers the message again."""
         ...
 
 
@@ -42,7 +42,7 @@ class Subscription:
         """Begin to consume.
 
         Args:
-            on_message: as the port says.
+            on_message: as in `Broker.subscribe`.
             consume: starts to consume the subscriber's queue, with a callback for deliveries.
             sleep: for the pauses before a message that failed is handed over again.
         """
@@ -59,7 +59,9 @@ class Subscription:
         return self._consumption.is_live
 
     async def stop(self) -> None:
-        """Nothing more is handed over after this returns; what is being handled may end and is acknowledged."""
+        """Stop consuming. After this returns no more messages are handed over; a running handler may still end, and its
+        message is then acknowledged.
+        """
         self.is_stopped = True
         await self._consumption.stop()
         if not self._is_handling:
@@ -84,7 +86,7 @@ class Subscription:
                     raise
 
     async def _hand_over(self, delivery: EventDelivery) -> None:
-        """Repeat until it is handled. Not by putting it back, since then other messages would overtake it."""
+        """Repeat until the message is handled. It is not put back, because then other messages would overtake it."""
         if delivery.is_void:
             return
         message = ExternalMessage(delivery.body, delivery.content_type, delivery.headers)

@@ -49,7 +49,7 @@ class RabbitBroker:
             ConfigurationError: if the address cannot be read.
         """
         self.consumer_timeout = settings.consumer_timeout
-        # Quorum queues take it from RabbitMQ 4.3 on; older ones ignore what they do not know of a consumer.
+        # Quorum queues accept this from RabbitMQ 4.3 on; older ones ignore unknown arguments of a consumer.
         self._consumer_arguments = {"x-consumer-timeout": round(settings.consumer_timeout.total_seconds() * 1000)}
         self._names = Names(settings.prefix)
         self._connector = Connector(settings)
@@ -72,7 +72,7 @@ class RabbitBroker:
         self._publisher.open()
 
     async def close(self) -> None:
-        for consumption in self._consumptions:  # in this asyncio task: it may be the handler's, which is not waited for
+        for consumption in self._consumptions:  # in this asyncio task: if a handler calls this, nothing waits for it
             await consumption.close()
         self._consumptions.clear()
         if (connection := await self._connection.stop()) is not None:

@@ -1,4 +1,4 @@
-"""Connections: opening one with a name and a time limit, noticing its loss, keeping one open."""
+"""Connections: opens them with a name and a time limit, and notices their loss."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 #: Longest wait for the answer to a request such as opening a channel or declaring a queue, in seconds.
 ANSWER_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
-#: What the driver logs although we get it as exceptions, and log it once, with a remedy; and a warning for each of the
-#: thirty channels of a consumer that stops while they are opened.
+#: Log lines of the driver about errors that it also raises as exceptions: the framework logs those once, with a remedy.
+#: The last is a warning for each of the thirty channels of a consumer that stops while they are opened.
 _SAID_ELSEWHERE = (
     *("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited"),
     "Closing channel",
@@ -44,7 +44,8 @@ class BrokerConnection:
         """Take a connection that was just opened."""
         self._connection = connection
         self.wire = wire
-        # RabbitMQ blocks a connection only when that publishes; what the driver waits for on a new one is no alarm.
+        # RabbitMQ blocks a connection only after it publishes. If the driver waits on a new connection, that is no
+        # alarm.
         self._tells_alarms = not _must_wait(connection)
         self._purpose = purpose
         self._is_kept = is_kept
@@ -53,7 +54,7 @@ class BrokerConnection:
 
     @property
     def server(self) -> str:
-        """Product and version as the broker gives them."""
+        """The product and the version that the broker reports."""
         properties = self._connection.transport.connection.server_properties if self._connection.transport else {}
         return " ".join(str(properties[name]) for name in ("product", "version") if name in properties)
 
@@ -66,7 +67,7 @@ class BrokerConnection:
         """Open a channel.
 
         Raises:
-            BrokerUnavailableError: if the connection is lost, or so slow that it must be given up.
+            BrokerUnavailableError: if the connection is lost, or so slow that it is given up.
         """
         try:
             with driver_errors("opening a channel"):
@@ -79,7 +80,7 @@ class BrokerConnection:
         return channel
 
     async def close(self) -> None:
-        """Close it within seconds, whatever the broker does. Never fails."""
+        """Close the connection within seconds, whatever the broker does. Never fails."""
         self.lost.set()
         try:
             with driver_errors("closing"):
@@ -95,7 +96,7 @@ class BrokerConnection:
 
 
 def _must_wait(connection: Connection) -> bool:
-    """Whether the driver would wait for the end of an alarm; `ready()` is the only place where it shows that."""
+    """Return whether the driver would wait for the end of an alarm; only its `ready()` shows this."""
     if connection.transport is None:
         return False
     waiting = connection.transport.ready().__await__()
@@ -108,7 +109,7 @@ def _must_wait(connection: Connection) -> bool:
 
 
 def _files_of(settings: BrokerSettings) -> SSLOptions:
-    """The files for TLS by the driver's names. The driver reads them for each connection."""
+    """Return the files for TLS under the driver's names. The driver reads them for each connection."""
     files = {"cafile": settings.ca_file, "certfile": settings.certificate, "keyfile": settings.private_key}
     options: Any = {name: str(file) for name, file in files.items() if file is not None}
     return cast(SSLOptions, options)
@@ -127,7 +128,7 @@ class Connector:
             heartbeat = max(1, round(settings.heartbeat.total_seconds()))
             self._url = make_url(settings.url, ssl_options=_files_of(settings), heartbeat=heartbeat)
         except ValueError:
-            # Without the parser's message, which may quote a part of a password that was not encoded.
+            # Leave out the parser's message, because it may quote a part of a password that was not encoded.
             raise ConfigurationError(
                 "broker.url is not a valid address.",
                 key="broker.url",
@@ -144,8 +145,9 @@ class Connector:
         """Open a connection; the broker's own tools show its purpose.
 
         Args:
-            purpose: part of its name.
-            is_kept: whether it is kept open, so that its loss is logged. The user of a short one gets an exception.
+            purpose: part of the connection's name.
+            is_kept: whether the connection stays open, so that its loss is logged. The user of a short connection gets
+                an exception.
 
         Raises:
             BrokerUnavailableError: with host, port and reason.
@@ -155,7 +157,7 @@ class Connector:
         with contextlib.suppress(Exception):
             return await self._open(purpose, self._fast_wire, is_kept)
         plain = await self._open(purpose, lambda _: PlainWire(), is_kept)
-        # The broker is there. Was it away a moment ago, or can this version of the driver not connect by the fast path?
+        # The broker answers. Try again: it may have been away, or this version of the driver may not fit the fast path.
         try:
             fast = await self._open(purpose, self._fast_wire, is_kept)
         except Exception as error:
@@ -175,13 +177,13 @@ class Connector:
                 async with asyncio.timeout(self._timeout):
                     await connection.connect()
         except BaseException:
-            # Else the driver closes it by an asyncio task of its own when the garbage collector finds it.
+            # Otherwise the driver closes it in a separate asyncio task when the garbage collector finds it.
             await connection.close()
             raise
         return BrokerConnection(connection, wire, purpose, is_kept=is_kept)
 
     def _fast_wire(self, connection: Connection) -> Wire:
-        # Imported here: with a driver that lacks a name this fails, and then the connection is made the plain way.
+        # Import this here: if the driver lacks a name, the import fails, and the connection is made the plain way.
         from taskframework.brokers.rabbitmq.fast.wire import FastWire
 
         return FastWire(connection, self._refuse_fast_path)
@@ -198,7 +200,7 @@ class Connector:
 
     @contextlib.asynccontextmanager
     async def opened(self, purpose: str) -> AsyncIterator[BrokerConnection]:
-        """A connection for the length of a block."""
+        """Open a connection, and close it at the end of the block."""
         connection = await self.open(purpose, is_kept=False)
         try:
             yield connection

@@ -1,4 +1,4 @@
-"""Consuming: one supervised consumer for each queue, back after each loss of connection, channel or queue."""
+"""Consuming: one supervised consumer for each queue, made again after each loss of connection, channel or queue."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _REGISTER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a consumer consumes."""
+    """The queue of a consumer, and how it is consumed."""
 
     #: The queue's name; if `declare` is given, only for the log.
     name: str
     prefetch: int
-    #: Declares the queue on the consumer's own channel and gives its name.
+    #: Declares the queue on the consumer's own channel and returns its name.
     declare: Callable[[AbstractChannel], Awaitable[str]] | None = None
     #: Called when the queue does not exist, before the next attempt.
     repair: Callable[[], Awaitable[None]] | None = None
     lane: Priority = Priority.NORMAL
     #: Arguments of the consumer, not of the queue.
     arguments: Mapping[str, int] | None = None
-    #: Told the broker's consumer timeout when a delivery was kept for longer.
+    #: Called with the broker's consumer timeout when a delivery was kept for longer.
     on_timeout: Callable[[timedelta], None] | None = None
 
 
 class QueueConsumer:
-    """Consumes one queue until stopped, on a channel of its own, so that trouble with it affects no other queue."""
+    """Consumes one queue until stopped, on a separate channel, so that problems with it affect no other queue."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class QueueConsumer:
         consumer = ConsumerChannel(channel, inner, connection.wire, self._source.lane, self._source.on_timeout)
         registering = asyncio.create_task(self._register(channel, consumer))
         try:
-            # Shielded: a cancelled request would close the channel, on which deliveries may have come already.
+            # Shielded: a cancelled request would close the channel, and deliveries may have come on it already.
             await asyncio.shield(registering)
         except asyncio.CancelledError:
             self._background.start(_retire(registering, consumer))
             try:
-                # Deliveries that have come are handed over; put back, they would count as failed ones. If the broker
-                # does not answer, the next cancellation ends the wait.
+                # Deliveries that have come are handed over: if they were put back, they would count as failed. If the
+                # broker does not answer, the next cancellation ends the wait.
                 await consumer.lost.wait()
             finally:
                 consumer.take_no_more()
@@ -98,7 +98,7 @@ class QueueConsumer:
         except Exception as error:
             self._forget(consumer)
             if self._arguments and _is_of_arguments(error.__cause__, self._arguments):
-                # RabbitMQ 4.3 refuses for a classic queue what quorum queues take; older ones pass over it.
+                # RabbitMQ 4.3 accepts this argument for quorum queues but not for classic queues; older ones ignore it.
                 self._arguments = None
                 return await self._establish()
             if self._source.repair is not None and isinstance(error.__cause__, ChannelNotFoundEntity):
@@ -108,7 +108,7 @@ class QueueConsumer:
         return consumer
 
     async def _watch(self, consumer: ConsumerChannel) -> None:
-        """Register anew if the broker has stopped to serve the consumer without saying so."""
+        """Register the consumer again if the broker stops serving it without a message about that."""
         while not consumer.lost.is_set():
             try:
                 async with asyncio.timeout(_WATCH_SECONDS):
@@ -132,7 +132,7 @@ class QueueConsumer:
 
 
 def _is_of_arguments(cause: BaseException | None, arguments: Mapping[str, int]) -> bool:
-    """Whether the broker refused a consumer for one of its arguments."""
+    """Return whether the broker refused a consumer because of one of its arguments."""
     return isinstance(cause, ChannelPreconditionFailed) and any(
         f"invalid arg '{name}'" in str(cause) for name in arguments
     )
@@ -160,9 +160,9 @@ class Consumers:
         return all(consumer.is_live for consumer in self._consumers)
 
     async def stop(self) -> None:
-        """No new deliveries after this returns."""
+        """Stop consuming; after this returns no new deliveries come."""
         await asyncio.gather(*(consumer.stop() for consumer in self._consumers))
 
     async def close(self) -> None:
-        """The same: what is in hand is not ours to end."""
+        """Stop consuming; the worker answers the deliveries that it holds."""
         await self.stop()

@@ -1,4 +1,4 @@
-"""Declares the topology, each time on a connection of its own, so that a refusal disturbs no other work."""
+"""Declares the topology, each time on a separate connection, so that a refusal disturbs no other work."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that one declaration may take: a quorum queue is made on several nodes.
 _DECLARE_SECONDS = 10.0
-#: How many task types are declared at once, each on a channel of its own.
+#: How many task types are declared at once, each on its own channel.
 _PARTS_AT_ONCE = 8
 #: Seconds between two repairs at least.
 _REPAIR_INTERVAL = 1.0
 
 
 class TopologyKeeper:
-    """Knows which task types this process needs queues for, and puts back what is missing."""
+    """Knows for which task types this process needs queues, and declares missing queues and exchanges again."""
 
     def __init__(self, connector: Connector, names: Names, delivery_limit: int, plugin: DelayPlugin) -> None:
         self._connector = connector
@@ -43,14 +43,14 @@ class TopologyKeeper:
         return tuple(sorted(self._wanted))
 
     def remember(self, task_types: Iterable[str]) -> None:
-        """Count these types to what this process needs."""
+        """Note that this process needs the queues of these types."""
         self._wanted.update(task_types)
 
     async def declare(self, task_types: Iterable[str]) -> None:
-        """Declare exchanges and the queues of these types. After an error the others are still declared.
+        """Declare exchanges and the queues of these types. After an error the other types are still declared.
 
         Raises:
-            TopologyMismatchError: the first exchange or queue that exists with other arguments.
+            TopologyMismatchError: for the first exchange or queue that exists with other arguments.
             ConfigurationError: if the settings demand the delayed-message plugin and it is missing.
             BrokerUnavailableError: if the broker is away. The types are declared when it is back.
         """
@@ -61,10 +61,10 @@ class TopologyKeeper:
             raise errors[0]
 
     async def restore(self) -> None:
-        """Look for the plugin and declare everything that is remembered; done for each new connection for publishing.
+        """Look for the plugin and declare everything that is remembered; called before the connection for publishing.
 
         Raises:
-            BrokerUnavailableError: if the broker is away. Other errors are only logged, so that the rest works.
+            BrokerUnavailableError: if the broker is away. Other errors are only logged, so that all else works.
         """
         await self._look_for_plugin()
         if self._wanted:
@@ -72,7 +72,7 @@ class TopologyKeeper:
                 logger.error("%s", problem)
 
     async def repair(self, task_types: Iterable[str]) -> None:
-        """Declare again what was found missing. Requests at the same time share the work. Never fails."""
+        """Declare missing queues and exchanges again. Requests at the same time share the work. Never fails."""
         self._broken.update(task_types)
         if self._repairing is None or self._repairing.done():
             self._repairing = asyncio.create_task(self._repair())
@@ -85,7 +85,7 @@ class TopologyKeeper:
     async def _repair(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            # With a pause, since a queue that cannot be declared is reported missing by every publication.
+            # Pause, because every publication reports a queue as missing that cannot be declared.
             await asyncio.sleep(max(0.0, self._next_repair - loop.time()))
             self._next_repair = loop.time() + _REPAIR_INTERVAL
             types, self._broken = sorted(self._broken), set()
@@ -126,7 +126,7 @@ def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
 
 
 async def _all_declared(connection: BrokerConnection, parts: Iterable[Topology]) -> list[BrokerError | None]:
-    """Declare parts, several at once, since the broker waits for its disk with each queue.
+    """Declare parts, several at once, because the broker waits for its disk for each queue.
 
     Raises:
         BrokerUnavailableError: if the broker is away.
@@ -141,7 +141,7 @@ async def _all_declared(connection: BrokerConnection, parts: Iterable[Topology])
 
 
 async def _declared(connection: BrokerConnection, part: Topology) -> BrokerError | None:
-    # A refusal closes the channel, so each part has one of its own.
+    # A refusal closes the channel, so each part has its own channel.
     channel = await connection.channel()
     try:
         with driver_errors("declaring the topology"):
@@ -155,7 +155,7 @@ async def _declared(connection: BrokerConnection, part: Topology) -> BrokerError
 
 
 async def declare_part(channel: AbstractChannel, part: Topology) -> None:
-    """Declare it all on one channel.
+    """Declare a part of the topology on one channel.
 
     Raises:
         The driver's errors.

@@ -1,4 +1,4 @@
-"""Whether the delayed-message plugin is there. The broker lists no plugins over AMQP, so its exchange type is tried."""
+"""Finds out whether the broker has the delayed-message plugin. AMQP lists no plugins, so its exchange type is tried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class DelayPlugin:
-    """Knows who holds delays: the plugin if it may and can, else the store."""
+    """Knows where delays are held: in the plugin, if it is allowed and present; otherwise in the store."""
 
     def __init__(self, mode: Literal["auto", "plugin", "store"], exchange: Exchange, connector: Connector) -> None:
         self._mode = mode
@@ -29,10 +29,10 @@ class DelayPlugin:
         """Declare the delayed exchange if the broker can.
 
         Returns:
-            Whether delayed publications work; `is_used` says so from now on.
+            Whether delayed publications work; `is_used` has the same value from now on.
 
         Raises:
-            ConfigurationError: if the plugin is demanded and missing.
+            ConfigurationError: if the settings demand the plugin and it is missing.
             TopologyMismatchError: if the exchange exists with another type.
             BrokerUnavailableError: if the broker is away.
         """
@@ -48,7 +48,7 @@ class DelayPlugin:
         return self.is_used
 
     async def _declare(self) -> bool:
-        # An unknown type costs the channel or, on most versions, the connection: hence one that nobody else uses.
+        # An unknown type ends the channel or, on most versions, the connection. So use a separate connection.
         async with self._connector.opened("delay probe") as connection:
             channel = await connection.channel()
             with driver_errors(f"declaring {self._exchange.name}"):

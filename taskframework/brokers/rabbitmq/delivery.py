@@ -30,9 +30,9 @@ Verb = Literal["ack", "reject", "put back"]
 
 
 class ConsumerChannel:
-    """A channel with one consumer. It stays open after the end of the consumer until every delivery is answered.
+    """A channel with one consumer. After the end of the consumer, it stays open until every delivery is answered.
 
-    An answer on a channel that is closed already would end the whole connection.
+    An answer on a closed channel would end the whole connection.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class ConsumerChannel:
         lane: Priority,
         on_timeout: Callable[[timedelta], None] | None = None,
     ) -> None:
-        """Take a fresh channel; `on_timeout` is told the broker's consumer timeout when it ends the channel for it."""
-        self._channel = channel  # referred to, because without it the driver drops the inner one
+        """Take a fresh channel; `on_timeout` is called with the consumer timeout if that ends the channel."""
+        self._channel = channel  # keep a reference: without it the driver drops the inner channel
         self._inner = inner
         self._wire = wire
         self._on_timeout = on_timeout
@@ -96,7 +96,7 @@ class ConsumerChannel:
         self._tag = await self._wire.consume(self._channel, queue, take, arguments)
 
     async def is_served(self) -> bool:
-        """Whether the broker still serves the consumer, as far as can be told. Asks only after a long silence.
+        """Return whether the broker seems to serve the consumer still. Asks the broker only after a long silence.
 
         After RabbitMQ 3.10 was killed and restarted, it does not always tell consumers that their queue was deleted.
         """
@@ -106,12 +106,12 @@ class ConsumerChannel:
             return True
         with driver_errors(f"looking at {self.queue}"):
             found = await self._inner.queue_declare(self.queue, passive=True, timeout=ANSWER_SECONDS)
-        # Messages in the queue at one look may just be on their way to us; at two looks in a row they are not.
+        # Messages in the queue at one look may be on their way to the consumer; at two looks in a row they are not.
         before, self._was_passed_over = self._was_passed_over, bool(found.message_count) and not self._has_news
         return bool(found.consumer_count) and not (before and self._was_passed_over)
 
     async def cancel(self) -> None:
-        """No new deliveries after this returns. Never fails."""
+        """Cancel the consumer; after this returns no new deliveries come. Never fails."""
         if self._tag is not None and not self.is_closed:
             try:
                 with driver_errors(f"cancelling the consumer of {self.queue}"):
@@ -122,22 +122,22 @@ class ConsumerChannel:
         self.take_no_more()
 
     def take_no_more(self) -> None:
-        """Put back whatever arrives from now on."""
+        """Put back all deliveries that arrive from now on."""
         self._takes_no_more = True
         self.lost.set()
 
     def answer(self, tag: int, verb: Verb) -> None:
         """Acknowledge, reject or put back a delivery; without effect if the channel is gone.
 
-        The answer is sent in the next turn of the event loop, in one frame with the same answers to its neighbours.
+        The next turn of the event loop sends the answer, in one frame with equal answers to neighbouring deliveries.
         """
         self._answers.give(tag, verb)
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
 
     async def _flush(self) -> None:
-        # One after the other: the driver may delay a frame, and one that answers all tags up to some tag must not
-        # overtake frames for earlier tags. The broker closes the channel when a tag is answered twice.
+        # Send one after the other: the driver may delay a frame, and a frame that answers all tags up to some tag must
+        # not overtake frames for earlier tags. The broker closes the channel when a tag is answered twice.
         try:
             await asyncio.sleep(0)
             while count := self._answers.waiting:
@@ -151,7 +151,7 @@ class ConsumerChannel:
             self._flushing = None
 
     async def _send(self, answer: _Answer) -> bool:
-        """Whether the frame is on its way."""
+        """Send the frame; return whether the driver took it."""
         last, is_multiple = answer.tags[-1], len(answer.tags) > 1
         try:
             with driver_errors(f"{answer.verb} of a delivery of {self.queue}"):
@@ -195,14 +195,14 @@ class ConsumerChannel:
 
 
 class _Answer(NamedTuple):
-    """One frame: the same answer to some deliveries. If there are several, every older one is answered already."""
+    """One frame: the same answer to some deliveries. With several tags, all older deliveries are answered already."""
 
     verb: Verb
     tags: Sequence[int]
 
 
 class _Answers:
-    """What to tell the broker: one answer for all tags up to one where that is right, else one for each delivery."""
+    """The answers for the broker: one frame for all tags up to a tag where that is right, otherwise one per tag."""
 
     def __init__(self) -> None:
         #: The tags of deliveries whose answers were not sent, the oldest first.
@@ -210,7 +210,7 @@ class _Answers:
         self._given: dict[int, Verb] = {}
 
     def owe(self, tag: int) -> None:
-        """Note a new delivery; tags rise."""
+        """Note a new delivery; each tag is larger than the one before."""
         self._open[tag] = None
 
     def give(self, tag: int, verb: Verb) -> None:
@@ -225,14 +225,14 @@ class _Answers:
         return len(self._given)
 
     def take(self) -> Iterator[_Answer]:
-        """The answers given so far, in the order of the tags. After sending one, call `sent` before taking the next.
+        """Yield the answers given so far, in the order of the tags. After sending one, call `sent` before the next.
 
         An answer that could not be sent stays open, so that no later answer for many tags includes it.
         """
         given, self._given = self._given, {}
         for verb, run in groupby(sorted(given), key=given.__getitem__):
             tags = list(run)
-            # These may be one frame as far as they are the oldest open ones: the frame answers all before its tag too.
+            # Only the oldest open tags may share a frame, because the frame also answers all tags before its tag.
             oldest = enumerate(zip(tags, self._open, strict=False))
             together = next((number for number, (tag, open_tag) in oldest if tag != open_tag), len(tags))
             if together:
@@ -265,7 +265,7 @@ class RabbitDelivery:
 
     @property
     def is_void(self) -> bool:
-        """Whether its channel is gone, so that the broker delivers it again."""
+        """Whether the channel is gone, so that the broker delivers the message again."""
         return self._channel.is_closed
 
     async def ack(self) -> None:
@@ -275,11 +275,11 @@ class RabbitDelivery:
         await self._answer("reject")
 
     async def put_back(self) -> None:
-        """Back to the queue; for what arrived after consuming was stopped."""
+        """Put the message back into the queue; for deliveries that arrived after consuming was stopped."""
         await self._answer("put back")
 
     async def _answer(self, verb: Verb) -> None:
-        # A second answer would close the channel under everybody else's deliveries.
+        # A second answer would close the channel, and all its other deliveries would be lost.
         if not self._answered:
             self._answered = True
             self._channel.answer(self._tag, verb)

@@ -21,12 +21,12 @@ class DepthGauge:
         self._channel: AbstractChannel | None = None
 
     async def messages_ready(self, queue: str) -> int | None:
-        """Messages ready in a queue; None when there is no such queue.
+        """Return the number of ready messages in a queue; None when there is no such queue.
 
         Raises:
             BrokerUnavailableError: if the broker is away.
         """
-        # The limit is for the turn as well: while the broker is silent, no question waits for those before it.
+        # The limit includes the wait for the lock: while the broker is silent, no question waits for earlier ones.
         with driver_errors(f"asking for the depth of {queue}"):
             async with asyncio.timeout(ANSWER_SECONDS), self._lock:
                 try:
@@ -47,7 +47,7 @@ class DepthGauge:
         if self._connection is None or self._connection.lost.is_set():
             await self._drop()
             self._connection = await self._connector.open("queue depth")
-        if self._channel is None or self._channel.is_closed:  # also after each question for a queue that is not there
+        if self._channel is None or self._channel.is_closed:  # a question about a missing queue closes it too
             self._channel = await self._connection.channel()
         return self._channel
 

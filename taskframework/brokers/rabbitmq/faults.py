@@ -1,4 +1,4 @@
-"""From the driver's exceptions to ours, each with the reason in words and what to do about it."""
+"""Translates the driver's exceptions into the framework's errors, each with its reason and its remedy."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from taskframework.errors import BrokerError, BrokerUnavailableError, TopologyMi
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<argument>[^']+)' for (?:queue|exchange) '(?P<name>.+?)' in vhost '.*?': (?P<difference>.+)"
 )
-#: "-1" stands for "not known" in what RabbitMQ 4.3 says to clients without consumer cancellation.
+#: RabbitMQ 4.3 writes "-1" for "not known" to clients without consumer cancellation; then the timeout stays unknown.
 _DELIVERY_TIMED_OUT = re.compile(r"delivery acknowledgement on channel \d+ timed out\. Timeout value used: (\d+) ms")
-#: The driver does not pass on the reason of a refusal at this stage; there are only these.
+#: The driver does not pass on the reason of a refusal at this stage; only these two reasons are possible.
 _NO_VHOST = "the virtual host does not exist, or the user may not use it"
-#: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
+#: Errors of connecting when only one side speaks TLS, or when the certificates are wrong, and their remedies.
 _TLS = {
     "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write amqp:// in broker.url, or its TLS port, "
     "most often 5671.",
@@ -40,10 +40,10 @@ _TLS = {
 
 @contextmanager
 def driver_errors(doing: str) -> Iterator[None]:
-    """Translate what the driver raises inside the block.
+    """Translate the driver's errors inside the block.
 
     Raises:
-        TopologyMismatchError: something exists with other arguments.
+        TopologyMismatchError: a queue or an exchange exists with other arguments.
         BrokerUnavailableError: the broker is away or did not answer.
         BrokerError: the broker refused.
     """
@@ -52,21 +52,21 @@ def driver_errors(doing: str) -> Iterator[None]:
     except asyncio.CancelledError as error:
         if not is_failure(error):
             raise
-        # Nobody cancelled us: this is how the driver tells waiting callers that a channel was closed.
+        # Nobody cancelled this task: the driver raises this to tell waiting callers that a channel was closed.
         raise BrokerUnavailableError(f"RabbitMQ: {doing}: the channel was closed.") from error
     except (AMQPError, OSError, RuntimeError) as error:
         raise translated(error, doing) from error
     except Exception as error:
         if type(error) not in (Exception, StopAsyncIteration):
             raise
-        # A bare Exception is what the driver gives to waiting callers when a channel closed without a reason, the other
-        # what comes out of its loop over frames when a connection ends before it is open.
+        # The driver gives waiting callers a bare Exception when a channel closed without a reason. Its loop over frames
+        # raises StopAsyncIteration when a connection ends before it is open.
         what = "channel" if type(error) is Exception else "connection"
         raise BrokerUnavailableError(f"RabbitMQ: {doing}: the {what} was closed.") from error
 
 
 def translated(error: BaseException, doing: str) -> BrokerError:
-    """Our error for one of the driver's."""
+    """Return the framework's error for an error of the driver."""
     text = str(error) or repr(error)
     if isinstance(error, ChannelPreconditionFailed) and (found := _INEQUIVALENT.search(text)):
         return TopologyMismatchError(found["name"], f"argument {found['argument']}: {found['difference'].rstrip('.')}")
@@ -92,6 +92,6 @@ def translated(error: BaseException, doing: str) -> BrokerError:
 
 
 def delivery_timeout(reason: object) -> timedelta | None:
-    """The broker's consumer timeout, if that is why a channel was closed: the only way in which RabbitMQ tells it."""
+    """Return the broker's consumer timeout, if it is why a channel was closed. RabbitMQ tells it in no other way."""
     found = _DELIVERY_TIMED_OUT.search(str(reason))
     return timedelta(milliseconds=int(found[1])) if found else None

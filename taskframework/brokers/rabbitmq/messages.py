@@ -1,7 +1,7 @@
-"""The wire format: which exchange, key, headers and properties a publication has. Nothing here connects.
+"""The wire format: which exchange, key, headers and properties a publication has. This module does not connect.
 
-The properties are encoded here and not by the driver: so that values that do not fit are refused before anything is
-sent, and because the driver's encoder, which looks up the type of each field by its name, takes three times as long.
+The properties are encoded here and not by the driver, for two reasons. Values that do not fit are refused before
+anything is sent. And the driver's encoder takes three times as long: it looks up the type of each field by its name.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from taskframework.brokers.rabbitmq.topology import Names, routing_key
 from taskframework.errors import PublishRefusedError
 from taskframework.model.message import TaskMessage
 
-#: Most bytes of all properties of a message. They are one frame, and a frame larger than the broker allows (by default
-#: 131,072 bytes, but it may be set to less) ends the whole connection.
+#: The most bytes of all properties of a message. They are one frame, and a frame larger than the broker allows (by
+#: default 131,072 bytes, but the limit may be lower) ends the whole connection.
 MAX_HEADER_BYTES = 4096
-#: The largest message that RabbitMQ 4 takes by default; a larger one ends the channel and all that is under way on it.
+#: The largest message that RabbitMQ 4 takes by default, in bytes; a larger message ends the channel with all
+#: publications on it.
 MAX_BODY_BYTES = 16 * 1024**2
 #: Longest delay the plugin can count, in milliseconds.
 _MAX_DELAY_MS = 2**32 - 1
@@ -31,8 +32,8 @@ _FLAGS, _LENGTH, _INTEGER = struct.Struct(">H"), struct.Struct(">I"), struct.Str
 _PERSISTENT = b"\x02"
 
 
-class Publication(NamedTuple):  # one is made for each message, in a third of the time of a frozen dataclass
-    """One attempt to publish something."""
+class Publication(NamedTuple):  # made for each message, in a third of the time of a frozen dataclass
+    """One attempt to publish a message."""
 
     exchange: str
     routing_key: str
@@ -43,20 +44,20 @@ class Publication(NamedTuple):  # one is made for each message, in a third of th
     message_id: str
     #: The four fields above and the delivery mode (persistent), encoded.
     properties: bytes
-    #: Whether the broker gives it back when no queue takes it.
+    #: Whether the broker returns the message when no queue takes it.
     mandatory: bool
-    #: The failpoint behind its confirm.
+    #: The failpoint after the confirm.
     point: str = "dispatch.reply"
 
 
 def task_publication(names: Names, message: TaskMessage, delay: timedelta | None) -> Publication:
-    """A task message, now or after a delay held by the delayed-message plugin.
+    """Return the publication of a task message, now or after a delay that the delayed-message plugin holds.
 
-    A delayed publication is never mandatory: when the broker answers, the plugin has not routed it yet, so the broker
-    would return each one as unroutable.
+    A delayed publication is never mandatory: when the broker answers, the plugin has not routed the message yet, so the
+    broker would return each message as unroutable.
 
     Raises:
-        PublishRefusedError: if it is too large or cannot be written.
+        PublishRefusedError: if the message is too large or cannot be written.
     """
     headers: dict[str, str | int] = {"x-retry-count": 0, **(message.headers or {})}
     # The id of this dispatch, the same in all attempts to publish it; the message id is new in each attempt.
@@ -74,10 +75,10 @@ def task_publication(names: Names, message: TaskMessage, delay: timedelta | None
 
 
 def event_publication(names: Names, event: ExternalMessage) -> Publication:
-    """An external event; nobody listening is fine.
+    """Return the publication of an external event, which needs no listener.
 
     Raises:
-        PublishRefusedError: if it is too large or cannot be written.
+        PublishRefusedError: if the event is too large or cannot be written.
     """
     headers = {**event.headers}
     return _publication(names.events, "", event.body, event.content_type, headers, mandatory=False, point="relay.reply")
@@ -97,7 +98,7 @@ def _publication(
         raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
     given = headers.get("correlation_id")
     correlation_id = None if given is None else str(given)
-    # New in each attempt, since returned messages are identified by it.
+    # New in each attempt, because it identifies returned messages.
     message_id = uuid_utils.uuid4().hex
     try:
         properties = own_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
@@ -113,10 +114,10 @@ def _publication(
 def own_properties(
     content_type: str, headers: Mapping[str, str | int], *, correlation_id: str | None, message_id: str
 ) -> bytes:
-    """The properties of a persistent message, as the AMQP specification lays them out: flags, then values in its order.
+    """Encode the properties of a persistent message as the AMQP specification says: flags, then values in its order.
 
     Raises:
-        TypeError, ValueError, OverflowError, struct.error: for what does not fit into its field.
+        TypeError, ValueError, OverflowError, struct.error: if a value does not fit into its field.
     """
     table = b"".join([_name(name) + _value(value) for name, value in headers.items()])
     flags = _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE | _MESSAGE_ID

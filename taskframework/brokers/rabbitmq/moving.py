@@ -1,11 +1,12 @@
-"""Finds where the broker differs from what is wanted, and moves queues while messages come and go.
+"""Finds where the broker differs from the wanted topology, and moves queues while messages come and go.
 
-A queue cannot change its type and arguments. So a queue with wrong ones is moved: a second queue beside it takes new
-messages, the waiting ones are carried over to that, the old queue is deleted and declared anew, and all messages are
-carried back. At each moment there is a queue for every message. A message is acknowledged only when the other queue has
-confirmed it, so a crash leaves some messages twice. That is harmless: of two messages of a task, the claim uses one.
+A queue cannot change its type and arguments. So a queue with a wrong type or arguments is moved. A second queue beside
+it takes new messages, and the waiting messages are carried to it. Then the old queue is deleted and declared again, and
+all messages are carried back. At each moment every message has a queue. A message is acknowledged only when the other
+queue has confirmed it, so a crash leaves some messages twice. This is harmless: of two messages of a task, the claim
+uses one.
 
-AMQP tells of a queue only whether a declaration fits it. Bindings cannot be read, so they are made anew each time.
+AMQP tells of a queue only whether a declaration fits it. Bindings cannot be read, so they are made again each time.
 """
 
 from __future__ import annotations
@@ -37,24 +38,23 @@ from taskframework.settings.servers import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
-#: Messages that are carried together.
+#: How many messages are carried together.
 _TOGETHER = 200
-#: How often a queue is moved again because a process with other settings has declared it as it was; such a process does
-#: so at most once a second.
+#: How often a move is tried. A process with other settings may declare the queue as it was, at most once a second.
 _TRIES = 5
 #: Seconds that one publication or declaration may take.
 _SECONDS = 30.0
-#: Seconds after which a message has arrived that was on its way to a queue when its bindings were removed.
+#: Seconds in which a message arrives that was on its way to a queue when the bindings of the queue were removed.
 _ARRIVED_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something on the broker that is not as it should be."""
+    """A queue or an exchange on the broker that is not as it should be."""
 
     kind: Literal["exchange", "queue"]
     name: str
-    #: `missing`, or what differs, as the broker says it.
+    #: `missing`, or the difference, in the broker's words.
     what: str
 
     @property
@@ -66,7 +66,7 @@ class Difference:
 
 
 class TopologyMover:
-    """Compares the broker with what the settings want for some task types, and moves what differs."""
+    """Compares the broker with the topology of some task types in the settings, and moves queues that differ."""
 
     def __init__(self, settings: BrokerSettings, task_types: Sequence[str]) -> None:
         """Prepare without connecting.
@@ -79,7 +79,7 @@ class TopologyMover:
         self._connector = Connector(settings)
 
     async def plan(self) -> list[Difference]:
-        """What is missing or differs; nothing is changed.
+        """Return what is missing or differs; nothing is changed.
 
         Raises:
             BrokerUnavailableError: if the broker is away.
@@ -88,14 +88,14 @@ class TopologyMover:
             return await self._differences(connection, await self._wanted(probes=False))
 
     async def migrate(self) -> list[str]:
-        """Make it as it is wanted: declare what is missing, move the queues that differ.
+        """Make the broker as it is wanted: declare what is missing, move the queues that differ.
 
         Returns:
             The queues that were moved.
 
         Raises:
-            BrokerError: if an exchange differs, or something could not be moved. What was on the way stays in
-                `<queue>.moving`; doing it again goes on.
+            BrokerError: if an exchange differs, or a queue could not be moved. Its messages then stay in
+                `<queue>.moving`; call this again to continue.
             BrokerUnavailableError: if the broker is away.
         """
         wanted = await self._wanted(probes=True)
@@ -129,7 +129,7 @@ class TopologyMover:
 
 
 class _QueueMove:
-    """Moves one queue if it differs, or goes on with a move that was interrupted."""
+    """Moves one queue if it differs, or continues a move that was interrupted."""
 
     def __init__(self, connection: BrokerConnection, queue: Queue, bindings: Sequence[Binding]) -> None:
         self._connection = connection
@@ -138,7 +138,7 @@ class _QueueMove:
         self._beside = replace(queue, name=f"{queue.name}.moving")
 
     async def done(self) -> bool:
-        """Move it; False if there was nothing to move."""
+        """Move the queue; return False if there was nothing to move."""
         what = await _difference(self._connection, self._queue)
         was_begun = await _difference(self._connection, self._beside) != "missing"
         if what in (None, "missing") and not was_begun:
@@ -172,7 +172,7 @@ class _QueueMove:
     async def _carry(self, old: Queue, new: Queue) -> None:
         """Remove the bindings of a queue, carry its waiting messages to another queue, and delete it.
 
-        Deliveries of it in the hands of workers are lost with the queue; their tasks have drivers of their own.
+        Deliveries of it that workers hold are lost with the queue; the drivers of their tasks continue these tasks.
         """
         channel = await self._connection.channel(confirms=True)
         with driver_errors(f"moving {old.name}"):
@@ -181,7 +181,7 @@ class _QueueMove:
                 await source.unbind(binding.source, binding.key)
             while await _some_carried(channel, source, new.name):
                 pass
-            # Wait and carry once more, since a quorum queue cannot be deleted only if it is empty.
+            # Wait and carry again, because RabbitMQ cannot delete a quorum queue on the condition that it is empty.
             await asyncio.sleep(_ARRIVED_SECONDS)
             while await _some_carried(channel, source, new.name):
                 pass
@@ -211,7 +211,7 @@ async def _declare(connection: BrokerConnection, part: Topology) -> None:
 
 
 async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> str | None:
-    """`missing`, what differs, or None. It is declared only if it exists, since a declaration would make it."""
+    """Return `missing`, the difference, or None. Declares the item only if it exists, so that this does not make it."""
     for is_passive in (True, False):
         channel = await connection.channel()
         try:

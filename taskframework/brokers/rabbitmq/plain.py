@@ -28,7 +28,7 @@ class PlainWire:
         self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
     ) -> str:
         async def hear(message: AbstractIncomingMessage) -> None:
-            # Runs as an asyncio task of the driver, which starts them in order and cancels them with the channel.
+            # Runs as an asyncio task of the driver, which starts these in order and cancels them with the channel.
             if message.delivery_tag is not None:
                 take(message.delivery_tag, message.body, lambda: readable(message.content_type, message.headers))
 
@@ -40,7 +40,7 @@ class PlainWire:
 
 
 class PlainWriter:
-    """Publishes with aio-pika on a channel that confirms and raises what comes back."""
+    """Publishes with aio-pika on a channel that confirms, and that raises an error for each returned message."""
 
     def __init__(self, channel: AbstractChannel) -> None:
         self._channel = channel

@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class PublishChannel:
-    """A connection with one channel; when one is lost, both are given up.
+    """A connection with one channel; when one of the two is lost, both are given up.
 
-    After a timeout, a cancellation or an error nothing new is published; what is under way may still be confirmed.
+    After a timeout, a cancellation or an error no new message is published; those under way may still be confirmed.
     """
 
     def __init__(self, connection: BrokerConnection, channel: AbstractChannel, writer: PublicationWriter) -> None:
-        """Take an open connection, its channel, and the writer on that."""
+        """Take an open connection, its channel, and the writer of this channel."""
         self._connection = connection
-        self._channel = channel  # referred to, because the driver closes a channel without references
+        self._channel = channel  # keep a reference: the driver closes a channel without references
         self._writer = writer
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -51,7 +51,7 @@ class PublishChannel:
 
         Raises:
             PublishRefusedError, BrokerUnavailableError: as the port says.
-            TimeoutError: if it is not confirmed by then.
+            TimeoutError: if the message is not confirmed by then.
         """
         self._under_way += 1
         self._idle.clear()
@@ -63,7 +63,7 @@ class PublishChannel:
         except PublishRefusedError:  # nothing was sent
             raise
         except BaseException as error:
-            # If the broker is blocked, a late confirm says nothing about the channel; and a new connection would only
+            # If the broker is blocked, a late confirm says nothing about the channel, and a new connection would only
             # hide the alarm until its first publication.
             if not self.is_blocked:
                 self.lost.set()
@@ -77,7 +77,7 @@ class PublishChannel:
                 self._idle.set()
 
     async def close(self) -> None:
-        """Take nothing new, wait for what is under way (each has its time limit), close."""
+        """Take no new publications, wait for those under way (each has its time limit), then close."""
         self.lost.set()
         if self._under_way:
             await self._idle.wait()
@@ -97,7 +97,7 @@ def _refusal(error: ReturnedError | RefusedError, publication: Publication) -> P
 
 
 def _broken() -> AMQPConnectionError:
-    """What the driver raises when the connection breaks before the confirm."""
+    """Return the error that the driver raises when the connection breaks before the confirm."""
     return AMQPConnectionError("connection lost")
 
 
@@ -116,9 +116,9 @@ class Publisher:
 
         Args:
             connector: opens the connection.
-            prepare: run before the first connection and after each lost one, before anything is published.
-            timeout: longest wait for a confirm, the wait for a free place included.
-            max_unconfirmed: publications under way at once.
+            prepare: called before the first connection, and again after each lost connection before the next one.
+            timeout: longest wait for a confirm, including the wait for a free place.
+            max_unconfirmed: how many publications may be under way at once.
         """
         self._connector = connector
         self._prepare = prepare
@@ -149,7 +149,7 @@ class Publisher:
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
-            # Without a time limit if it does not wait: that would cost as much as the rest of this.
+            # No time limit if there is no wait: the time limit would cost as much as the rest of this.
             if self._places.locked():
                 await self._usable(deadline)  # fails at once if the broker is away
                 async with asyncio.timeout_at(deadline):
@@ -193,11 +193,11 @@ class Publisher:
         return PublishChannel(connection, channel, writer)
 
     def _forget(self, channel: PublishChannel) -> None:
-        # After a lost connection the broker may be another one, so it is prepared anew.
+        # After a lost connection the broker may be another one, so prepare it again.
         self._is_prepared = not channel.was_cut_off
         self._closing.start(channel.close())
 
 
 def is_about_topology(error: BrokerError) -> bool:
-    """Whether a failed publication may mean that a queue or exchange is missing."""
+    """Return whether a failed publication may mean that a queue or exchange is missing."""
     return isinstance(error.__cause__, ReturnedError | ChannelNotFoundEntity)

@@ -13,7 +13,7 @@ _PREFETCH = 100
 
 
 def event_source(names: Names, durable_name: str | None) -> Source:
-    """What a subscriber consumes."""
+    """Return the source of a subscriber."""
     name = f"events ({durable_name or 'exclusive'})"
     return Source(name, _PREFETCH, partial(_subscription_queue, names, durable_name))
 
@@ -22,11 +22,11 @@ async def _subscription_queue(names: Names, durable_name: str | None, channel: A
     """Declare and bind the queue of a subscriber on its own channel.
 
     Returns:
-        The queue's name; the broker chooses that of an exclusive one.
+        The queue's name; the broker chooses the name of an exclusive queue.
     """
     exchange = await channel.declare_exchange(names.events, "fanout", durable=True)
     if durable_name is None:
-        # Deleted together with its consumer: else it would fill up as long as the connection lives.
+        # Deleted together with its consumer: otherwise it would fill up as long as the connection is open.
         queue = await channel.declare_queue(exclusive=True, auto_delete=True, arguments={"x-queue-type": "classic"})
     else:
         queue = await channel.declare_queue(

@@ -1,4 +1,4 @@
-"""Connections, channels and consumers that come back: established in the background, and again after each loss."""
+"""Connections, channels and consumers that come back: made in the background, and made again after each loss."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 #: Seconds of the longest pause between two attempts. Pauses are random and double up to this: so a restarted broker is
 #: found within seconds, and a thousand clients do not come at the same moment.
 _LONGEST_PAUSE = 3.0
-#: Seconds of the pause after a loss (random between these), so that one that is lost at once causes no hot loop.
+#: Seconds of the pause after a loss (random between these), so that a value that is lost at once causes no hot loop.
 _PAUSE_AFTER_LOSS = (0.02, 0.2)
-#: Every so many attempts one line is logged: about one a minute while a broker is away.
+#: One line is logged per this number of attempts: about one a minute while a broker is away.
 _LOG_EVERY = 30
 
 
 class Losable(Protocol):
-    """Something with an event that is set when it is lost."""
+    """A connection, channel or consumer with an event that is set when it is lost."""
 
     @property
     def lost(self) -> asyncio.Event: ...
@@ -35,15 +35,15 @@ T = TypeVar("T", bound=Losable)
 
 
 class Supervised(Generic[T]):
-    """One such thing: it exists whenever it can be established."""
+    """Keeps one losable value: it exists whenever it can be established."""
 
     def __init__(self, what: str, establish: Callable[[], Awaitable[T]], forget: Callable[[T], None]) -> None:
         """Prepare without starting.
 
         Args:
-            what: its name in the log.
-            establish: makes it, or raises; called again with back-off after every failure and loss.
-            forget: called once with each one that was lost, to clean up without waiting.
+            what: the name of the value in the log.
+            establish: makes the value, or raises; called again with back-off after every failure and loss.
+            forget: called once with each lost value, to clean up without waiting.
         """
         self._what = what
         self._establish = establish
@@ -51,26 +51,26 @@ class Supervised(Generic[T]):
         self._value: T | None = None
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
-        #: Set when the present attempt has succeeded or failed; while it is clear, it is worth while to wait.
+        #: Set when the present attempt has succeeded or failed; while it is clear, `get` waits.
         self._decided = asyncio.Event()
         self._problem = f"{what}: not open."
 
     @property
     def value(self) -> T | None:
-        """It, if it exists now; else None."""
+        """The value, if it exists now; otherwise None."""
         return self._value if self._value is not None and not self._value.lost.is_set() else None
 
     def start(self) -> None:
-        """Begin; again changes nothing."""
+        """Begin; a second call changes nothing."""
         if self._task is None:
             self._decided.clear()
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> T | None:
-        """End for good.
+        """End the supervision.
 
         Returns:
-            It, if it existed; the caller has to clean it up.
+            The value, if it existed; the caller has to clean it up.
         """
         if self._task is not None:
             await end(self._task)
@@ -82,10 +82,10 @@ class Supervised(Generic[T]):
         return value
 
     async def get(self) -> T:
-        """It, after waiting for the attempt that is under way, if one is.
+        """Return the value; if an attempt is under way, wait for it first.
 
         Raises:
-            BrokerUnavailableError: if the last attempt failed, at once: the broker is known to be away.
+            BrokerUnavailableError: at once, if the last attempt failed: the broker is known to be away.
         """
         while self._task is not None:
             await self._decided.wait()
@@ -97,7 +97,7 @@ class Supervised(Generic[T]):
         raise BrokerUnavailableError(self._problem)
 
     async def wait(self) -> T:
-        """It, however long that takes."""
+        """Return the value, however long the wait for it takes."""
         while self._value is None:
             await self._up.wait()
         return self._value

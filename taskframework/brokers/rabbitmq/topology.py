@@ -1,4 +1,4 @@
-"""What should exist on the broker, as data: exchanges, queues, bindings and their arguments. Nothing here connects."""
+"""The wanted topology, as data: exchanges, queues, bindings and their arguments. This module does not connect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arguments = Mapping[str, str | int]
 
 
 class Names:
-    """How everything is called, from the prefix of the installation."""
+    """The names of exchanges and queues, made from the prefix of the installation."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -34,7 +34,7 @@ class Names:
 
 
 def routing_key(task_type: str, lane: Priority) -> str:
-    """The key a task message is published with."""
+    """Return the key with which a task message is published."""
     return f"{task_type}.{lane}"
 
 
@@ -67,14 +67,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What belongs together, in the order in which it can be declared."""
+    """Exchanges, queues and bindings that belong together, in the order in which they can be declared."""
 
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
     bindings: tuple[Binding, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """One line for each item, for people."""
+        """Yield one line for each item, for people."""
         for exchange in self.exchanges:
             yield f"exchange {exchange.name} type={exchange.type}{_shown(exchange.arguments)}"
         for queue in self.queues:
@@ -84,12 +84,12 @@ class Topology:
 
 
 def delayed_exchange(names: Names) -> Exchange:
-    """The exchange of the delayed-message plugin; after the delay it routes like a direct exchange."""
+    """Return the exchange of the delayed-message plugin; after the delay it routes like a direct exchange."""
     return Exchange(names.delayed, DELAYED_TYPE, {"x-delayed-type": "direct"})
 
 
 def base_topology(names: Names) -> Topology:
-    """What every process needs, whatever its task types are."""
+    """Return the topology that every process needs, whatever its task types are."""
     return Topology(
         exchanges=(
             Exchange(names.tasks, "direct"),
@@ -102,10 +102,10 @@ def base_topology(names: Names) -> Topology:
 
 
 def task_topology(names: Names, task_type: str, *, delivery_limit: int, with_plugin: bool) -> Topology:
-    """The queues of one task type.
+    """Return the queues of one task type.
 
-    A message leaves the delayed exchange with the key it came with, and a direct exchange passes only keys it has a
-    binding for, so each lane's key is bound from there to the tasks exchange as well.
+    A message leaves the delayed exchange with the same key. A direct exchange passes only keys that have a binding. So
+    each lane's key is also bound from the delayed exchange to the tasks exchange.
     """
     arguments: Arguments = {
         "x-queue-type": QUORUM,
@@ -123,7 +123,7 @@ def task_topology(names: Names, task_type: str, *, delivery_limit: int, with_plu
 
 
 def whole_topology(prefix: str, task_types: Iterable[str], *, delivery_limit: int, with_plugin: bool) -> Topology:
-    """Everything an installation has on the broker, for `topology show`."""
+    """Return everything that an installation has on the broker, for `topology show`."""
     names = Names(prefix)
     parts = [base_topology(names)]
     if with_plugin:

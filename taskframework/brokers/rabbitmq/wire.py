@@ -1,8 +1,8 @@
-"""How messages get on and off a connection: two protocols, and what goes through them.
+"""How messages get on and off a connection: two protocols, and the types that they use.
 
-`plain.py` implements them with the driver's public calls, and is the one to read first. `fast/` does the same in a
-fraction of the time, and falls back to the plain way wherever it cannot prove that it fits the driver. Nothing else
-depends on which one is used.
+`plain.py` implements them with the driver's public calls; read it first. `fast/` does the same in a fraction of the
+time, and uses the plain way wherever it cannot prove that it fits the driver. Nothing else depends on which of the two
+is used.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class PublicationWriter(Protocol):
         """Publish and wait for the confirm, until a time of the event loop's clock.
 
         Raises:
-            PublishRefusedError: if it cannot be written; nothing was sent.
-            ReturnedError, RefusedError: if the broker does not take it.
-            TimeoutError: if it is not confirmed by then.
+            PublishRefusedError: if the message cannot be written; nothing was sent.
+            ReturnedError, RefusedError: if the broker does not take the message.
+            TimeoutError: if the message is not confirmed by then.
             The driver's errors.
         """
         ...
 
 
 class Wire(Protocol):
-    """What one connection carries messages with."""
+    """Consumes and publishes messages on one connection."""
 
     async def consume(
         self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
@@ -68,22 +68,22 @@ class Wire(Protocol):
         ...
 
     async def writer(self, channel: AbstractChannel) -> PublicationWriter:
-        """Publish on a fresh channel that confirms, and on which nobody else publishes."""
+        """Return the writer of a fresh channel that confirms, and on which nobody else publishes."""
         ...
 
 
 def readable(content_type: str | None, headers: Mapping[str, Any] | None) -> Properties:
-    """The properties that the driver read, with texts for all headers."""
+    """Return the properties that the driver read, with texts for all headers."""
     return Properties(content_type or "", {name: header_text(value) for name, value in (headers or {}).items()})
 
 
 def header_text(value: Any) -> str:
-    """A header's value as text; tables and lists, such as x-death, as JSON."""
+    """Return a header's value as text; tables and lists, such as x-death, as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode(errors="replace")
     try:
         return orjson.dumps(value, default=str).decode()
-    except TypeError:  # a stranger's table may be deeper than JSON can be
+    except TypeError:  # the table of another program may be deeper than JSON can be
         return str(value)

@@ -1,4 +1,4 @@
-"""The fast path: messages read from the socket before the driver sees them, and written beside it.
+"""The fast path: reads messages from the socket before the driver sees them, and writes messages beside the driver.
 
-It is a guest of the driver: see `wire.py` for what proves at each channel that both still fit together.
+It depends on how the driver works: `wire.py` says which proof each channel must give that both still fit together.
 """

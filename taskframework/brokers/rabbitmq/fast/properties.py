@@ -1,4 +1,4 @@
-"""The properties of deliveries: of the fourteen that there can be, two matter, and only they are decoded."""
+"""The properties of deliveries: of the fourteen possible ones, two matter, and only these two are decoded."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from taskframework.brokers.rabbitmq.wire import Properties, readable
 logger = logging.getLogger(__name__)
 
 _CONTENT_TYPE, _ENCODING, _HEADERS, _MORE_FLAGS = (1 << bit for bit in (15, 14, 13, 0))
-#: Where the flags stand in a content header, behind class, weight and size of the body, and where the values begin.
+#: Where the flags of a content header begin, after class, weight and size of the body, and where the values begin.
 _FLAGS_AT, _VALUES_AT = 12, 14
-#: Before a text, and before a table, stands its length in bytes; before a value its kind.
+#: A text or a table follows its length in bytes; a value follows its kind.
 _LENGTH = struct.Struct(">I")
 _TEXT, _INTEGER, _INTEGER_SIZE = ord("S"), ord("I"), 4
 
 
 def read_message_id(header: bytes) -> str:
-    """The message id in the payload of a content header; empty if there is none.
+    """Return the message id in the payload of a content header; empty if there is none.
 
     Raises:
         ValueError: if the driver cannot read the header.
@@ -29,24 +29,24 @@ def read_message_id(header: bytes) -> str:
     read = ContentHeader()
     try:
         read.unmarshal(header)
-    except Exception as error:  # the driver's decoder raises all kinds
+    except Exception as error:  # the driver's decoder raises errors of many types
         raise ValueError(f"a content header that cannot be read: {error!r}") from error
     return read.properties.message_id or ""
 
 
 def read_properties(header: bytes) -> Properties:
-    """The properties in the payload of a content header. What cannot be read at all is as good as not there."""
+    """Return the properties in the payload of a content header. Properties that cannot be read count as missing."""
     try:
         return _read(header)
     except Exception:
-        # Whatever a stranger published: a message that comes back for ever would stop its queue.
+        # Take the message, whatever another program published: if it came back for ever, it would stop its queue.
         logger.warning("the properties of a message cannot be read; it is taken without them", exc_info=True)
         return Properties("", {})
 
 
 def _read(header: bytes) -> Properties:
     (flags,) = struct.unpack_from(">H", header, _FLAGS_AT)
-    if flags & (_MORE_FLAGS | _ENCODING):  # rare: something else stands before what is wanted
+    if flags & (_MORE_FLAGS | _ENCODING):  # rare: another field comes before the two that matter
         read = ContentHeader()
         read.unmarshal(header)
         return readable(read.properties.content_type, read.properties.headers)
@@ -62,7 +62,11 @@ def _read(header: bytes) -> Properties:
 
 
 def _read_table(header: bytes, at: int) -> dict[str, str] | None:
-    """A table of texts and 32-bit integers, which is what we send, in a third of the driver's time; None: another."""
+    """Read a table of texts and 32-bit integers, as the framework sends it, in a third of the driver's time.
+
+    Returns:
+        The table; None if it has values of other types.
+    """
     table: dict[str, str] = {}
     (size,) = _LENGTH.unpack_from(header, at)
     at, end = at + _LENGTH.size, at + _LENGTH.size + size

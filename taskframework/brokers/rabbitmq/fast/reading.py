@@ -1,8 +1,8 @@
-"""Reading: what is for our consumers and publishers is taken out of what the broker sends, before the driver sees it.
+"""Reading: takes the frames for our consumers and publishers out of the broker's bytes, before the driver sees them.
 
-The driver makes three objects, three awaits and a task of each delivery, decodes every field of it, and walks through
-everything unconfirmed for a confirm. Here each is a few slices of what came from the socket. All else goes on to the
-driver, byte for byte and in its order, and so does whatever is not as it should be: it fails there as it always did.
+For each delivery the driver makes three objects, three awaits and a task, and decodes every field; for each confirm it
+walks through everything unconfirmed. Here each delivery or confirm is a few slices of the bytes from the socket. All
+other bytes go to the driver, unchanged and in their order. Malformed bytes go there too, and fail as without this.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
-#: Told of a delivery, while the bytes are read: its tag, the payload of its content header, and its body.
+#: Called for a delivery, while the bytes are read: its tag, the payload of its content header, and its body.
 Delivered = Callable[[int, bytes, bytes], None]
-#: Told of a confirm: its number, whether all before it are meant as well, and whether the broker took the message.
+#: Called for a confirm: its number, whether it includes all numbers before, and whether the broker took the message.
 Confirmed = Callable[[int, bool, bool], None]
-#: Told of a message that came back: the payload of its content header. Raises ValueError if that cannot be read.
+#: Called for a message that came back: the payload of its content header. Raises ValueError if that cannot be read.
 Returned = Callable[[bytes], None]
 
 _METHOD, _HEADER, _BODY, _HEARTBEAT = _KINDS = (1, 2, 3, 8)
 _END = 0xCE
-#: A frame is kind, channel and size, then so many bytes, then the end mark.
+#: A frame is kind, channel and size, then as many bytes as the size says, then the end mark.
 _frame = struct.Struct(">BHI").unpack_from
-#: Bytes of a frame before its payload, and before and behind it.
+#: The bytes of a frame before its payload, and the bytes before and after the payload together.
 _BEFORE, _AROUND = 7, 8
 _long = struct.Struct(">Q").unpack_from
-#: Class and method as they begin a method frame's payload.
+#: Class and method, with which the payload of a method frame begins.
 _DELIVER, _RETURN, _ACK, _NACK = (struct.pack(">HH", 60, method) for method in (60, 50, 80, 120))
 _OPEN, _OPEN_OK, _CLOSE, _CLOSE_OK = (struct.pack(">HH", 20, method) for method in (10, 11, 40, 41))
-#: From here on the number stands for another channel or for none.
+#: After one of these methods, the channel number means another channel or no channel.
 _ANOTHER_CHANNEL = frozenset((_OPEN_OK, _CLOSE, _CLOSE_OK))
-#: A heartbeat, and the time in seconds after which the driver is given one in place of what was taken out: it gives up
-#: a connection without frames, after three times `broker.heartbeat`, which is a second at least.
+#: A heartbeat, and after how many seconds the driver gets one in place of the frames that were taken out. Without
+#: frames the driver gives up a connection after three times `broker.heartbeat`, which is at least one second.
 _LIFE = struct.pack(">BHIB", _HEARTBEAT, 0, 0, _END)
 _LIFE_SECONDS = 1.0
-#: The fewest bytes of a frame with a confirm or with a content header, and of Basic.Deliver from its tag on. In fewer
-#: the end mark would be read as a part of a number.
+#: The fewest bytes of a frame with a confirm, of a frame with a content header, and of Basic.Deliver from its tag on.
+#: With fewer bytes, the end mark would be read as a part of a number.
 _CONFIRM_BYTES, _HEADER_BYTES, _FROM_TAG_BYTES = 21, 20, 12
 
 
 class IncomingFrames:
-    """Splits what the broker sends on one connection into what registered channels take and the rest."""
+    """Splits the bytes of one connection into frames for registered channels and bytes for the driver."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._channels: dict[int, _OwnChannel] = {}
-        #: Channels that the broker said it opened.
+        #: Channels that the broker has confirmed as open.
         self.opened: set[int] = set()
-        #: The beginning of a frame, and the size at which it is worth another look.
+        #: The beginning of a frame, and how many bytes must be there before reading it again is useful.
         self._rest = bytearray()
         self._wanted = 0
-        #: What came is not AMQP. The driver says so in its own words, and nothing after it means what it seems to.
+        #: Whether bytes came that are not AMQP. From then on all bytes go to the driver, which raises its own error.
         self._is_broken = False
         self._showed_life = clock()
 
     def register(self, channel: int, delivered: Delivered) -> None:
-        """From now on, hand over what is delivered on an open channel; until the channel is closed.
+        """Hand over the deliveries of an open channel, from now on until the channel is closed.
 
-        Call it before the consumer is requested: deliveries may come before the answer to that.
+        Call this before the request for the consumer: deliveries may come before the answer to that request.
         """
 
         def hand_over(method: bytes, header: bytes, body: bytes) -> None:
-            at = _BEFORE + 5 + method[_BEFORE + 4]  # behind the consumer's tag
+            at = _BEFORE + 5 + method[_BEFORE + 4]  # after the consumer's tag
             if len(method) < at + _FROM_TAG_BYTES:
                 raise ValueError("a delivery that is too short")
             (tag,) = _long(method, at)
@@ -76,14 +76,14 @@ class IncomingFrames:
         self._channels[channel] = _OwnChannel(_DELIVER, hand_over)
 
     def register_confirms(self, channel: int, confirmed: Confirmed, returned: Returned) -> None:
-        """The same for what the broker answers to publications."""
+        """Hand over the broker's answers to publications, from now on until the channel is closed."""
         self._channels[channel] = _OwnChannel(_RETURN, lambda _, header, __: returned(header), confirmed)
 
     def split(self, data: bytes) -> bytes:
         """Hand over the deliveries that are complete.
 
         Returns:
-            What is for the driver: whole frames, unless something is wrong with them.
+            The bytes for the driver: whole frames, unless the bytes are malformed.
         """
         if self._is_broken:
             return data
@@ -102,13 +102,13 @@ class IncomingFrames:
         return b"".join(others)
 
     def incomplete(self) -> bytes:
-        """The beginning of a frame whose end will not come."""
+        """Return the beginning of a frame whose end will not come."""
         return bytes(self._rest)
 
     def _read(self, data: bytes) -> tuple[list[bytes], bool]:
-        """What is for the driver, and whether anything was taken out."""
+        """Return the bytes for the driver, and whether any frames were taken out."""
         others: list[bytes] = []
-        at = begin = 0  # `begin`: of the frames for the driver that are not yet in `others`
+        at = begin = 0  # `begin`: where the frames for the driver begin that are not yet in `others`
         were_taken = False
         try:
             while (found := self._frame_at(data, at)) is not None:
@@ -125,7 +125,7 @@ class IncomingFrames:
                     begin, were_taken = after, True
                 at = after
         except (struct.error, IndexError, ValueError):
-            # All that is not handed over goes to the driver from its first frame on, and fails there.
+            # All frames that are not handed over go to the driver, with the begun messages first, and fail there.
             self._is_broken = True
             others.append(data[begin:at])
             for number in list(self._channels):
@@ -137,15 +137,15 @@ class IncomingFrames:
         return [part for part in others if part], were_taken
 
     def _forget(self, channel: int) -> list[bytes]:
-        """End a registration; returns the frames of a message that is not complete."""
+        """End a registration; return the frames of its incomplete message."""
         forgotten = self._channels.pop(channel, None)
         return forgotten.frames if forgotten is not None else []
 
     def _frame_at(self, data: bytes, at: int) -> tuple[int, int, int] | None:
-        """Kind, channel and end of a frame; None if it is not all there.
+        """Return kind, channel and end of a frame; None if the frame is not complete.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if the bytes are not a frame.
         """
         if at == len(data):
             return None
@@ -165,7 +165,7 @@ class IncomingFrames:
 
 
 class _OwnChannel:
-    """A channel of ours, and the message that is just coming in on it."""
+    """A registered channel, and the message that is arriving on it."""
 
     __slots__ = ("_begins", "_confirmed", "_hand_over", "_missing", "frames")
 
@@ -175,30 +175,33 @@ class _OwnChannel:
         """Prepare for messages.
 
         Args:
-            begins: the method that a message begins with.
-            hand_over: told the frame of that method, the header's payload and the body. Raises struct.error,
+            begins: the method with which a message begins.
+            hand_over: called with the frame of this method, the header's payload and the body. Raises struct.error,
                 IndexError or ValueError if they are malformed.
-            confirmed: told of confirms.
+            confirmed: called for each confirm.
         """
         self._begins = begins
         self._hand_over = hand_over
         self._confirmed = confirmed
-        #: What came of the message, whole frames.
+        #: The frames of the message that have arrived.
         self.frames: list[bytes] = []
         #: Bytes of the body that are still to come.
         self._missing = 0
 
     def takes(self, kind: int, frame: bytes) -> bool:
-        """Whether a frame is for us; the last one of a message hands it over.
+        """Take a frame if it is for this channel's user; the last frame of a message hands the message over.
+
+        Returns:
+            Whether the frame was taken.
 
         Raises:
-            struct.error, IndexError, ValueError: if it cannot be.
+            struct.error, IndexError, ValueError: if the frame is malformed or may not come here.
         """
         if self.frames:
             self._take_next(kind, frame)
             return True
         if kind != _METHOD:
-            return False  # of a message that was asked for
+            return False  # a frame of a message that the driver asked for
         method = frame[_BEFORE : _BEFORE + 4]
         if method == self._begins:
             self.frames.append(frame)
@@ -227,9 +230,9 @@ class _OwnChannel:
 
 
 def opened_channels(data: bytes) -> list[int] | None:
-    """The channels that whole frames of the driver ask to be opened; None if these are no whole frames."""
+    """Return the channels that the driver asks to open in `data`; None if `data` is not whole frames."""
     opened, at = list[int](), 0
-    if data.startswith(b"AMQP"):  # how a connection begins
+    if data.startswith(b"AMQP"):  # the begin of a connection
         return opened
     while at + _AROUND <= len(data):
         kind, number, size = _frame(data, at)

@@ -1,4 +1,4 @@
-"""The transport under a connection of the driver: it sees first what comes, and lets us write beside the driver."""
+"""The transport under a connection of the driver: it sees incoming bytes first, and can write beside the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FrameTransport(TransportFactory):
-    """Makes one connection, by TCP or TLS as the driver does, and shows `incoming` first what comes on it."""
+    """Makes one connection, by TCP or TLS as the driver does, and passes incoming bytes to `incoming` first."""
 
     def __init__(self) -> None:
         self.incoming = IncomingFrames()
@@ -26,7 +26,7 @@ class FrameTransport(TransportFactory):
         """Connect.
 
         Raises:
-            AMQPConnectionError: for whatever the operating system says.
+            AMQPConnectionError: for every error of the operating system.
         """
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
@@ -42,18 +42,18 @@ class FrameTransport(TransportFactory):
         return reader, self._writer
 
     def serves(self, channel: int | None) -> bool:
-        """Whether this is how the driver opened a channel: its request went out here in whole frames, and the answer
-        came in here.
+        """Return whether the driver opened a channel through this transport: its request went out here in whole frames,
+        and the answer came in here.
         """
         return self._writer is not None and channel in self._writer.requested and channel in self.incoming.opened
 
     def write(self, frames: bytes) -> None:
-        """Send whole frames beside the driver, which takes two turns of the event loop for it.
+        """Send whole frames beside the driver, which would take two turns of the event loop to send them.
 
-        Nothing waits for the socket here: what is written must be bounded otherwise, as by the confirms it waits for.
+        This does not wait for the socket: the caller must bound what it writes, for example by unconfirmed messages.
 
         Raises:
-            AMQPConnectionError: if the driver is in the middle of a frame, which ours would break.
+            AMQPConnectionError: if the driver is in the middle of a frame, which these frames would break.
         """
         if self._writer is None or not self._writer.is_between_frames:
             raise AMQPConnectionError("the driver does not write whole frames")
@@ -62,7 +62,7 @@ class FrameTransport(TransportFactory):
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader with what is not taken out."""
+    """Feeds a stream reader with the bytes that are not taken out."""
 
     def __init__(self, reader: asyncio.StreamReader, incoming: IncomingFrames) -> None:
         super().__init__(reader)
@@ -77,11 +77,11 @@ class _Protocol(asyncio.StreamReaderProtocol):
 
 
 class _WatchedWriter(asyncio.StreamWriter):
-    """Through which the driver writes, each time whole frames; how they look is what lets us write between them."""
+    """The driver's writer. It watches whether each write is whole frames: only then may we write between them."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: Channels that the driver asked to be opened.
+        #: Channels that the driver asked the broker to open.
         self.requested: set[int] = set()
         self.is_between_frames = True
 

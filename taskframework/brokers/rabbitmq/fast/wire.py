@@ -1,4 +1,4 @@
-"""The fast way over a connection, channel by channel, wherever the driver still works as it is expected to."""
+"""The fast path on a connection, channel by channel, wherever the driver works as the fast path expects."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from taskframework.brokers.rabbitmq.fast.writing import FastWriter
 from taskframework.brokers.rabbitmq.plain import PlainWire
 from taskframework.brokers.rabbitmq.wire import PublicationWriter, Take
 
-#: Told why the fast path is not taken.
+#: Called with the reason why the fast path is not taken.
 Refuse = Callable[[str], None]
 
 
 class FastWire:
-    """Reads and writes beside the driver on channels that provably go through our transport, else the plain way.
+    """Reads and writes beside the driver on channels that provably use our transport; on others, the plain way.
 
     The proof is the opening of the channel: the driver's request went out through our transport in whole frames, and
-    the broker's answer was seen in it. The driver is given the plain callback in any case, so that a delivery which is
-    not taken out before it is only slower.
+    the broker's answer came in there. The driver gets the plain callback in any case, so a delivery that is not taken
+    out before the driver sees it is only slower.
     """
 
     def __init__(self, connection: Connection, refuse: Refuse) -> None:
@@ -32,7 +32,7 @@ class FastWire:
         self._refuse = refuse
         self._transport = FrameTransport()
         self._plain = PlainWire()
-        # aio-pika has no parameter for a transport; this is what it passes on to aiormq, which has one.
+        # aio-pika has no parameter for a transport. It passes these arguments on to aiormq, which has this parameter.
         connection.kwargs["transport_factory"] = self._transport
 
     async def consume(

@@ -1,8 +1,8 @@
-"""Putting publications on a channel, those of one moment in one piece, and hearing what became of them.
+"""Writes publications to a channel, all of one turn of the event loop in one piece, and receives their confirms.
 
-The driver's own call takes a lock, a time limit and a write to the socket for each message, spells out the same frame
-every time, and looks at everything that is under way for each confirm. Nobody else publishes on our channel, so the
-numbers of the confirms can be given here.
+The driver's own call takes a lock, a time limit and a write to the socket for each message, encodes the same frame
+every time, and walks through all unconfirmed messages for each confirm. Nobody else publishes on this channel, so the
+numbers of the confirms can be counted here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from taskframework.errors import PublishRefusedError
 
 logger = logging.getLogger(__name__)
 
-#: A frame is kind, channel and size, then so many bytes, then the end mark; a header is class, weight and body size.
+#: A frame is kind, channel and size, then as many bytes as the size says, then the end mark; a header is class, weight
+#: and body size.
 _header = struct.Struct(">BHIHHQ").pack
 _body = struct.Struct(">BHI").pack
 _BASIC, _HEADER_BYTES = 60, 12
@@ -39,15 +40,16 @@ class FastWriter:
     """Writes publications to a channel that confirms, in the order of the calls."""
 
     def __init__(self, channel: AbstractChannel, inner: aiormq.Channel, transport: FrameTransport) -> None:
-        """Take a fresh channel, and the one inside it, of a connection that this transport serves."""
+        """Take a fresh channel, and its inner channel, of a connection that this transport serves."""
         self._channel = inner
         self._transport = transport
-        #: Bytes of a body that go into one frame; a broker without a limit tells 0, less the frame's own bytes.
+        #: How many bytes of a body go into one frame. For a broker without a limit the driver has a negative number: 0
+        #: minus the frame's own bytes.
         self._size = inner.max_content_size if inner.max_content_size > 0 else MAX_BODY_BYTES
         self._frames: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
         self._tag = 0
-        #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
+        #: The publications that are not confirmed yet: message id and confirm, by their number, the oldest first.
         self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
         self._deadlines = Deadlines()
         channel.close_callbacks.add(lambda _, reason: self._end_all(reason))
@@ -62,7 +64,7 @@ class FastWriter:
         if self._flushing is not None:
             self._flushing.cancel()
         error = reason if isinstance(reason, AMQPError) else AMQPConnectionError("the channel was closed")
-        if error is not reason:  # anything that the driver stumbled over, which means nothing to who publishes
+        if error is not reason:  # an error inside the driver, which does not help the caller
             error.__cause__ = reason
         unconfirmed, self._open = self._open, {}
         for _, confirm in unconfirmed.values():
@@ -70,7 +72,7 @@ class FastWriter:
 
     def _write(self, publication: Publication) -> asyncio.Future[None]:
         channel, content = self._channel, publication.body
-        if channel.is_closed:  # nothing would ever confirm
+        if channel.is_closed:  # a confirm would never come
             raise ChannelInvalidStateError("the channel is closed")
         number, size = channel.number, self._size
         method = _method(number, publication.exchange, publication.routing_key, publication.mandatory)
@@ -105,7 +107,7 @@ class FastWriter:
             _end(self._open.pop(other)[1], error)
 
     def _returned(self, header: bytes) -> None:
-        # Its confirm follows; by then it is over.
+        # The confirm of this message still follows; `_end` ignores it.
         message_id = read_message_id(header)
         for sent, confirm in self._open.values():
             if sent == message_id:
@@ -115,7 +117,7 @@ class FastWriter:
 
 
 def _end(confirm: asyncio.Future[None], error: Exception | None) -> None:
-    if confirm.done():  # nobody waits any more, or it came back
+    if confirm.done():  # nobody waits any more, or the message came back
         return
     if error is None:
         confirm.set_result(None)
