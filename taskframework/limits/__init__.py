@@ -1,1 +1,1 @@
-"""What keeps a task from beginning: pauses, and limits over all workers."""
+"""The reasons that keep a task from beginning: pauses, and limits over all workers."""

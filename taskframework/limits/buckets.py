@@ -1,4 +1,4 @@
-"""The bucket port, and the buckets that need no server of their own: in the store, or in this process's memory."""
+"""The bucket port, and the buckets that need no extra server: in the store, or in the memory of this process."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class LimiterUnavailableError(TaskframeworkError):
 
 
 class Buckets(Protocol):
-    """Where the buckets of rate limits are. The rules of `taskframework.model.rate_limits` say what each call means."""
+    """The buckets of rate limits. The rules in `taskframework.model.rate_limits` define what each call does."""
 
     async def take(self, take: TakePermits) -> Bucket:
         """Take permits; may wait while the buckets cannot be reached.
 
         Returns:
-            The bucket after the request, with what the request got.
+            The bucket after the request, with the permits that the request got.
 
         Raises:
-            StoreUnavailableError: if the buckets are in the store, and that is away.
+            StoreUnavailableError: if the buckets are in the store, and the store is away.
         """
         ...
 
     async def hold(self, hold: HoldBucket) -> None:
-        """Let nothing through for a time.
+        """Let no attempt begin for a time.
 
         Raises:
             TaskframeworkError: if the buckets are away.
@@ -45,7 +45,7 @@ class Buckets(Protocol):
         ...
 
     async def read(self, record_id: str) -> Bucket | None:
-        """A bucket as the last request left it; None if it is full, or nobody waits for it.
+        """Return a bucket as the last request left it; None if it is full, or nobody waits for it.
 
         Raises:
             TaskframeworkError: if the buckets are away.
@@ -53,7 +53,7 @@ class Buckets(Protocol):
         ...
 
     async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
-        """Buckets that are not known to be full, by their ids.
+        """Return buckets that are not known to be full, by their ids.
 
         Raises:
             TaskframeworkError: if the buckets are away.
@@ -84,11 +84,11 @@ class StoreBuckets:
         return [(record.id, RATE.content(record)) for record in records]
 
     async def close(self) -> None:
-        """Nothing: the store is closed by whoever opened it."""
+        """Do nothing: the code that opened the store closes it."""
 
 
 class MemoryBuckets:
-    """Buckets of this process only. Another process, or this one after a restart, begins with full ones."""
+    """Buckets of this process only. Another process, or this process after a restart, begins with full buckets."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ class MemoryBuckets:
         return sorted(self._buckets.items())[:limit]
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def _change(self, change: TakePermits | HoldBucket) -> Bucket:
         now = seconds_of(self._clock.now())
@@ -117,21 +117,21 @@ class MemoryBuckets:
         return bucket
 
     def _forget_full_ones(self, now: float) -> None:
-        """Once a minute, since with a key for each user there may be many."""
+        """Forget full buckets once a minute, because with a key for each user there may be many."""
         if now >= self._forget_at:
             self._forget_at = now + 60
             self._buckets = {name: it for name, it in self._buckets.items() if seconds_of(it.expires_at) > now}
 
 
 class JointTakes:
-    """Single permits of many buckets. Requests for the same bucket that come while others are under way go together."""
+    """Takes single permits of many buckets. Requests for one bucket that come while others are under way are joined."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
         self._group: Grouping[TakePermits, Bucket] = Grouping(self._take_all)
 
     async def take(self, take: TakePermits) -> Bucket:
-        """`Buckets.take`, of a single permit or turn."""
+        """Take a single permit or turn; otherwise as `Buckets.take`."""
         return await self._group(take)
 
     async def _take_all(self, takes: Sequence[TakePermits]) -> Sequence[Bucket | Exception]:
@@ -141,7 +141,7 @@ class JointTakes:
         return [next(answers[take]) for take in takes]
 
     async def _take_some(self, take: TakePermits, wanted: int) -> list[Bucket | Exception]:
-        """As many permits as there are, and turns for the others."""
+        """Take as many permits as there are, and turns for the other requests."""
         answers: list[Bucket | Exception] = []
         while left := wanted - len(answers):
             try:

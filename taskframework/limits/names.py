@@ -1,4 +1,4 @@
-"""From the limits of a task type to their records: checks them, finds the bucket or slots, holds the bucket."""
+"""The limits of a task type: checks them, finds the record of the bucket or of the slots, holds the bucket."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from taskframework.tasks.registry import Registration
 
 
 def limits_of(settings: RateLimiterSettings) -> Mapping[str, BucketLimit]:
-    """How much each bucket of the settings lets through, by its name."""
+    """Return how much each bucket of the settings lets through, by its name."""
     return {name: AttemptLimit(it.rate, it.burst_capacity) for name, it in settings.buckets.items()}
 
 
 def bucket_id(limit: RateLimit, parameters: Json) -> str:
-    """The id of the bucket from which a task with these parameters takes its permits."""
+    """Return the id of the bucket from which a task with these parameters takes its permits."""
     return RATE.id_of(limit.name, *([] if limit.key is None else [key_of(parameters, limit.key)]))
 
 
 class BucketHolds:
-    """Holds the bucket of a task whose attempt learned that it began too early."""
+    """Holds the bucket of a task whose attempt found out that it began too early."""
 
     def __init__(self, buckets: Buckets, limits: Mapping[str, BucketLimit]) -> None:
         self._buckets = buckets
         self._limits = limits
 
     async def hold(self, registration: Registration, task: Task, delay: timedelta) -> None:
-        """Let nothing begin under the same bucket for this time. Does nothing if the type has no rate limit.
+        """Let no attempt begin under the same bucket for this time. Does nothing if the type has no rate limit.
 
         Raises:
             TaskframeworkError: if the buckets are away.
@@ -46,7 +46,7 @@ class BucketHolds:
 
 
 def limit_at_once(registration: Registration | None, numbers: Mapping[str, int]) -> ConcurrencyLimit | None:
-    """The concurrency limit of a task type; a number in the settings replaces the one in its options."""
+    """Return the concurrency limit of a task type; a number in the settings replaces the number in its options."""
     if registration is None:
         return None
     limit, number = registration.concurrency_limit, numbers.get(registration.task_type)
@@ -56,7 +56,7 @@ def limit_at_once(registration: Registration | None, numbers: Mapping[str, int])
 
 
 def slots_id(limit: ConcurrencyLimit, task_type: str, parameters: Json = None) -> str:
-    """The id of the slots of which a task of this type, with these parameters, takes one."""
+    """Return the id of the record of the slots from which a task of this type, with these parameters, takes one."""
     return SLOTS.id_of(task_type, *([] if limit.key is None else [key_of(parameters, limit.key)]))
 
 
@@ -64,11 +64,11 @@ def check_limits(registration: Registration, buckets: Iterable[str]) -> None:
     """Check that the bucket of a task type exists, and the fields that the keys of its limits name.
 
     Args:
-        registration: of the task type.
+        registration: the registration of the task type.
         buckets: the names in the settings.
 
     Raises:
-        RegistrationError: naming the nearest one.
+        RegistrationError: if a bucket or a field does not exist; names the nearest name.
     """
     if (at_once := registration.concurrency_limit) is not None:
         _check_key(registration, "concurrency limit", at_once.key)

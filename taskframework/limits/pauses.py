@@ -1,4 +1,4 @@
-"""Which task types are paused, as every process knows it: it looks once a second."""
+"""Which task types are paused. Every process looks once a second."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ logger = logging.getLogger(__name__)
 
 
 class Pauses:
-    """The task types that were paused at the last look. While the store is away this does not change."""
+    """The task types that were paused at the last look. While the store is away they do not change."""
 
     def __init__(self, records: Records) -> None:
-        """Know of none before the first look."""
+        """Know of no pause before the first look."""
         self._records = records
         self.paused: Mapping[str, Pause] = {}
         #: Called after a look that found a change.
         self.on_change: list[Callable[[], None]] = []
 
     async def look(self) -> frozenset[str]:
-        """Look again.
+        """Read the pauses again.
 
         Returns:
             The types whose pause has ended since the last look.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked.
+            StoreUnavailableError: if the store does not answer.
         """
         paused = {pause.task_type: pause for pause in await all_contents(self._records, PAUSE)}
         begun, over = paused.keys() - self.paused.keys(), frozenset(self.paused.keys() - paused.keys())
@@ -47,5 +47,5 @@ class Pauses:
         return task_type in self.paused
 
     def ceiling(self, task_type: str) -> int | None:
-        """`Ceiling`: no slots while the type is paused; None, no limit, otherwise."""
+        """Return, as `Ceiling`, 0 while the type is paused; otherwise None, which means no limit."""
         return 0 if task_type in self.paused else None

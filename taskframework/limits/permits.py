@@ -1,7 +1,7 @@
-"""The permits of one bucket in one process: taken together for all that wait here, given out one by one at their time.
+"""The permits of one bucket in one process: taken together for all waiting calls, given out one by one at their times.
 
 So a bucket costs each process only a few requests a second, however many permits it gives. A permit is taken only when
-somebody waits for it: one that was kept for later would be one too many in some window of time.
+a call waits for it: if a permit were kept for later, some window of time would have one permit too many.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
 from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
-#: How many seconds before their time permits are taken. A process that is killed loses the permits it has in hand:
-#: those of a quarter of a second at most.
+#: How many seconds before their time permits are taken. A process that is killed loses the permits that it has taken:
+#: the permits of a quarter of a second at most.
 AHEAD = 0.25
-#: For at least how many seconds after its time, or after it came here, a permit may still be used. Strictly, a bucket
-#: that holds one permit allows no lateness at all, but no process is always quicker than this.
+#: A permit may be used for at least this many seconds after its time, or after it came here. Strictly, a bucket that
+#: holds one permit allows no lateness at all, but no process is always quicker than this.
 _LATENESS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Leave to begin one attempt, between two times of this process's own clock."""
+    """Permission to begin one attempt, between two times of this process's own clock."""
 
     not_before: float
     until: float
 
     def is_late(self, now: float) -> bool:
-        """Whether it must not be used any more: so late it would be one too many."""
+        """Return whether the permit is so late that its use would make one attempt too many."""
         return now > self.until
 
 
 def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[Permit]:
-    """The permits that a request got, by this process's own clock.
+    """Return the permits that a request got, with times of this process's own clock.
 
     Args:
         bucket: the answer to the request.
-        limit: of the bucket.
-        received_at: when the answer came. It is taken for the time of the request at the server, which was a little
+        limit: the limit of the bucket.
+        received_at: when the answer came. This counts as the time of the request at the server, which was a little
             earlier; so permits are used late and never early.
     """
-    # The other half of what is held back is for the claim that follows.
+    # The other half of the time that the limit holds back is for the claim that follows.
     lateness = max(limit.ahead + limit.held_back / 2, _LATENESS)
     times = [received_at + bucket.first_at + at / limit.rate - bucket.asked_at for at in range(bucket.granted)]
     return [Permit(time, max(time + lateness, received_at + _LATENESS)) for time in times]
 
 
 class Permits:
-    """The permits of one bucket, for those in this process that wait for one; first come, first served."""
+    """The permits of one bucket for the calls that wait in this process, in the order in which they came."""
 
     def __init__(self, buckets: Buckets, record_id: str, limit: BucketLimit, clock: Clock) -> None:
-        """Take nothing yet.
+        """Take no permits yet.
 
         Args:
             buckets: where the bucket is.
-            record_id: which one.
-            limit: how much it lets through.
+            record_id: the id of the bucket.
+            limit: how much the bucket lets through.
             clock: for the times of the permits.
         """
         self._buckets = buckets
@@ -75,29 +75,29 @@ class Permits:
         self._in_hand: deque[Permit] = deque()
         self._ask_again_at = 0.0
         self._pump: asyncio.Task[None] | None = None
-        #: Told how many permits were taken.
+        #: Called with how many permits were taken.
         self.on_taken: Callable[[int], None] = lambda count: None
 
     async def next(self) -> Permit:
-        """Wait for a permit, until its time has come. If the caller is cancelled meanwhile, the next one gets it.
+        """Wait for a permit, until its time has come. If the caller is cancelled meanwhile, the next caller gets it.
 
         Raises:
-            StoreUnavailableError: if the bucket could not be asked.
+            StoreUnavailableError: if the bucket could not be reached.
         """
         future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         if self._pump is None or self._pump.done():
-            # In a context of its own: the pump outlives the caller who waited first.
+            # In a separate context: the pump runs on after the first caller has ended.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         return await future
 
     def give_back(self, permit: Permit) -> None:
-        """Give back a permit that was not used; whoever waits gets it at once, for its time has come already."""
+        """Give back a permit that was not used; a waiting caller gets it at once, because its time has come already."""
         if not permit.is_late(self._clock.monotonic()) and not self._give(permit):
             self._in_hand.appendleft(permit)
 
     async def close(self) -> None:
-        """Take no more; nobody waits any longer."""
+        """Take no more permits; by now no caller waits."""
         if self._pump is not None:
             await end(self._pump)
 
@@ -110,7 +110,7 @@ class Permits:
                 self._fail(error)
 
     def _wanted(self) -> int:
-        """How many wait; those who gave up are forgotten."""
+        """Forget callers that gave up; return how many wait."""
         self._waiting = deque(future for future in self._waiting if not future.done())
         return len(self._waiting)
 
@@ -122,14 +122,14 @@ class Permits:
             self.on_taken(bucket.granted)
             now = self._clock.monotonic()
             self._in_hand.extend(permits_of(bucket, self._limit, now))
-            # Late enough that more than one permit is ready, and not in all processes at the same moment.
+            # Ask late enough that several permits are ready, and not in all processes at the same moment.
             wait = bucket.first_at - bucket.asked_at - AHEAD + AHEAD * random.uniform(0.25, 0.5)
             self._ask_again_at = now if bucket.granted else now + max(wait, AHEAD / 8)
         elif not self._in_hand:
             await self._clock.sleep(early)
 
     async def _give_some(self) -> None:
-        """Give out permits in hand when their times come; returns early to take more, so that there is no pause."""
+        """Give out the taken permits when their times come; return early to take more, so that there is no pause."""
         while self._in_hand:
             permit, now = self._in_hand[0], self._clock.monotonic()
             if permit.not_before <= now:

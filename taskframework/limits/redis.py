@@ -1,4 +1,4 @@
-"""Buckets in Redis: the rules of `taskframework.model.rate_limits` as scripts, each atomic, by the server's clock."""
+"""Buckets in Redis: the rules of `taskframework.model.rate_limits` as atomic scripts, with the server's clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: What connecting says where one side speaks TLS and the other does not, or a certificate is not trusted.
+#: Errors of connecting when only one side speaks TLS, or a certificate is not trusted, and their remedies.
 _TLS = {
     "CERTIFICATE_VERIFY_FAILED": "Set rate_limiter.redis_ca_file to the authority that "
     "signed the server's certificate.",
@@ -31,15 +31,16 @@ _TLS = {
     "reset by peer": "Check that it runs and that rate_limiter.redis_url is right; a port for TLS needs rediss://, and "
     "rate_limiter.redis_certificate if the server requires a client certificate.",
 }
-#: PEM files for TLS: the authority, the own certificate, its key.
+#: PEM files for TLS: the authority, the client's certificate, and its key.
 Files = tuple[Path | None, Path | None, Path | None]
 
-#: Seconds that one answer may take; and of the first and the longest pause between two tries while Redis is away.
+#: Seconds that one answer may take; below, seconds of the first and the longest pause between two tries while Redis is
+#: away.
 _TIMEOUT = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
-#: The beginning of both scripts. A server that was restarted may have lost buckets, or have them as they were some time
-#: before. So no bucket has more permits than it got since the start of the server.
+#: The beginning of both scripts. A restarted server may have lost buckets, or may have them in an older state. So no
+#: bucket has more permits than it got since the start of the server.
 _BEGINNING = """
 local rate, at_once = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
@@ -91,10 +92,12 @@ class RedisBuckets:
 
         Args:
             url: `redis://host:port/number`.
-            prefix: what every key begins with.
+            prefix: the beginning of every key.
             clock: for the pauses while Redis is away.
-            files: for `rediss://`: of who signed the server's certificate, the own certificate, and its key.
-            waits: whether `take` waits while Redis is away; if not, it lets everything through, and `read` says so.
+            files: for `rediss://`: the authority that signed the server's certificate, the client's certificate, and
+                its key.
+            waits: whether `take` waits while Redis is away. If not, `take` lets everything through, and `read` returns
+                None.
 
         Raises:
             LimiterUnavailableError: if the URL cannot be used.
@@ -162,10 +165,10 @@ class RedisBuckets:
         return self._prefix + change.record_id
 
     async def _asked(self, call: Awaitable[T]) -> T:
-        """What Redis answers; the log tells once that it is away, and once that it is back.
+        """Return the answer of Redis; log once that Redis is away, and once that it is back.
 
         Raises:
-            LimiterUnavailableError: if it does not answer.
+            LimiterUnavailableError: if Redis does not answer.
         """
         try:
             answer = await call

@@ -1,4 +1,4 @@
-"""The slots of concurrency limits: taken for a claim, given back by whoever ended the attempt, and repaired."""
+"""The slots of concurrency limits: taken for a claim, given back by the process that ends the attempt, and repaired."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from taskframework.stores.reading import all_records
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a free slot is kept for the task that was woken for it; then others may have it.
+#: Seconds for which a free slot is kept for the task that was woken for it; after that others may take it.
 _WOKEN = 2.0
-#: How many tasks more than stand in the line are read to find one to wake, since other processes wake some as well.
+#: To find a task to wake, this many more tasks are read than stand in the line, because other processes wake some too.
 _PASSED_OVER = 10
 
 
@@ -32,7 +32,7 @@ class SlotKeeper:
         """Prepare; `dispatch` sends the message of a task that is due."""
         self._store = store
         self._dispatch = dispatch
-        #: Told the id of a limit when one of its slots was given back in this process.
+        #: Called with the id of a limit when one of its slots was given back in this process.
         self.on_given_back: Callable[[str], None] = lambda limit: None
 
     async def change(self, change: TakeSlot | KeepPlace | GiveSlotBack) -> Slots:
@@ -44,14 +44,14 @@ class SlotKeeper:
         return SLOTS.content(await self._store.change_record(change))
 
     def hear(self, event: TaskEvent) -> Awaitable[None] | None:
-        """Listener for every event that ends an attempt, whoever ended it: its slot is given back."""
+        """Give back the slot of an ended attempt, as a listener for every event that ends an attempt."""
         held = slot_given_up(event.task)
         return None if held is None else self._end(held)
 
     async def give_back(self, limit: str, claim_id: str, until: float | None = None) -> None:
-        """Give back the slot of a claim that does not run, and wake a task that waits for one.
+        """Give back the slot of a claim that does not run, and wake a task that waits for a slot.
 
-        If it fails, `reconcile` finds the slot when its time is over.
+        If this fails, `reconcile` finds the slot when its time is over.
 
         Args:
             limit: the id of the record.
@@ -68,8 +68,8 @@ class SlotKeeper:
             logger.info("a slot of %s is given back later: %s", limit, error.message)
 
     async def reconcile(self) -> bool:
-        """Free slots that were not given back because a process died or the store was away; and wake tasks for free
-        slots, where a process died before it could.
+        """Free slots that were not given back because a process died or the store was away. Wake tasks for free slots
+        if a process died before it woke them.
 
         Returns:
             False: there is never more to do at once.

@@ -15,25 +15,25 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_record
 
-#: Most rounds of reading and writing the record. In each lost round another submission of the key was faster.
+#: The most rounds of reading and writing the record. In each lost round another submission of the key was faster.
 _ROUNDS = 50
 
 
 async def read_newest(records: Records, user_id: str, key: str) -> Newest | None:
-    """What the record of a user's key says; None where there is none.
+    """Return the content of the record of a user's key; None if there is no record.
 
     Raises:
-        StoreUnavailableError: if the store cannot be asked.
+        StoreUnavailableError: if the store does not answer.
     """
     record = await _read(records, user_id, key)
     return None if record is None else VERSIONS.content(record)
 
 
 async def supersede_before(moves: TaskMoves, newest: Newest) -> None:
-    """End the task that the record named before, which waits still if the submitter of the newest one died.
+    """End the task that the record named before; it still waits if the process that submitted the newest task died.
 
-    Before a newer version is accepted, and before the same one is accepted once more: an older task that a worker has
-    looked at already would begin after that.
+    Call this before a newer version is accepted, and before the same version is accepted again. Otherwise an older task
+    that a worker has checked already could begin after that.
     """
     if newest.before is not None:
         await moves.make(Supersede(newest.before, newest.version, newest.stops_older))
@@ -42,18 +42,18 @@ async def supersede_before(moves: TaskMoves, newest: Newest) -> None:
 async def become_newest(
     store: TaskStore, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta
 ) -> Newest | None:
-    """Make the record of a key name this task, and supersede the task it named before; or if the record names a newer
-    task, supersede this one.
+    """Make the record of a key name this task, and supersede the task that the record named before. If the record names
+    a newer task, supersede this task.
 
     Args:
         store: where the record is.
         moves: makes the moves.
         task: a task that is stored.
-        unique: which version and run it is.
-        kept: how long the record is kept at least, from the time on at which the task can begin.
+        unique: the version and the run of the task.
+        kept: how long the record is kept at least, from the time at which the task can begin.
 
     Returns:
-        The newer version that superseded the task; None: the task is the newest.
+        The newer version that superseded the task; None if the task is the newest.
 
     Raises:
         StoreUnavailableError: if the record could not be written.
@@ -67,15 +67,15 @@ async def become_newest(
         return before
     if is_above(unique, before):
         await moves.make(Supersede(before.task_id, unique.version, unique.stops_older))
-    else:  # somebody else has written this task into the record, and may not have come further
+    else:  # another process has written this task into the record, and may have died after that
         await supersede_before(moves, before)
     return None
 
 
 async def _name(records: Records, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta) -> Newest | None:
-    """Write the task into the record unless that names a newer one; returns what the record named before.
+    """Write the task into the record unless the record names a newer one; return what the record named before.
 
-    What the record names as the task before is forgotten by this, so it is ended first.
+    This write forgets the task that the record names in `before`, so that task is ended first.
     """
     for _ in range(_ROUNDS):
         record = await _read(records, task.user_id, unique.key)

@@ -1,4 +1,4 @@
-"""Positions of streams that were taken but have no task: they are given up, and a task that comes too late is moved."""
+"""Stream positions that were taken but have no task: they are given up. A task that comes too late is moved."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.stores.reading import read_record
 
-#: Most rounds of reading and writing the record. In each lost round somebody else wrote it.
+#: The most rounds of reading and writing the record. In each lost round another process wrote it.
 _ROUNDS = 50
-#: How many of the last gaps of a stream are searched for tasks that came late, and how many tasks of each.
+#: How many of the last gaps of a stream are searched for tasks that came late, and how many tasks of each gap.
 _GAPS, _TASKS = 10, 100
 
 
@@ -30,13 +30,13 @@ class StreamGaps:
         self._kept = kept
 
     async def give_up(self, stream: StreamKey, positions: Sequence[int]) -> Stream:
-        """Write down that these positions are given up, before anybody goes on without them.
+        """Record that these positions are given up, before any reader continues without them.
 
         Returns:
-            The stream after it.
+            The stream after this write.
 
         Raises:
-            StoreUnavailableError: if it could not be written.
+            StoreUnavailableError: if the record could not be written.
         """
         for _ in range(_ROUNDS):
             record = await read_record(self._store, stream.record_id)
@@ -53,7 +53,7 @@ class StreamGaps:
         raise StoreUnavailableError(f"The stream {stream.key!r} is being changed by too many processes at once.")
 
     async def moved(self, stream: StreamKey, stored: Sequence[Inserted | Exception]) -> Sequence[Inserted | Exception]:
-        """The tasks that were just stored; those that came too late for their positions are moved to later ones."""
+        """Return the tasks that were just stored; move those that came too late for their positions to later ones."""
         record = await read_record(self._store, stream.record_id)
         if record is None:
             return stored
@@ -64,20 +64,20 @@ class StreamGaps:
         ]
 
     async def adopt_late(self, stream: StreamKey, state: Stream) -> None:
-        """Move tasks at given-up positions, whose process died before it noticed that it was too late."""
+        """Move tasks at given-up positions. The process that stored them died before it noticed that it was late."""
         for gap in state.skipped[-_GAPS:]:
             most = min(_TASKS, gap.last - gap.first + 1)
             for task in await self._store.list_stream(stream, limit=most, after_position=gap.first - 1):
                 await self._moved(stream, state, Inserted(task, is_new=False))
 
     async def _moved(self, stream: StreamKey, state: Stream, inserted: Inserted) -> Inserted:
-        """The task after it was moved to a position that is not given up, if that was needed."""
+        """Move a task to a position that is not given up, if needed; return the task."""
         task = inserted.task
         while state.has_skipped(position_of(task)):
             taken = await self._store.change_record(TakePositions(stream, self._kept, state.mode, 1))
             position = STREAMS.content(taken).next_position - 1
             moved = await self._moves.make(MovePosition(task.task_id, position_of(task), position))
-            if moved is None:  # somebody else has moved it, so the new position stays empty
+            if moved is None:  # another process has moved it, so the new position stays empty
                 await self.give_up(stream, [position])
                 break
             task = moved
@@ -87,7 +87,7 @@ class StreamGaps:
 
 
 def _gaps_of(positions: Sequence[int]) -> list[Gap]:
-    """The positions in order, with neighbours joined to one gap."""
+    """Return the positions as gaps, in order; neighbouring positions are one gap."""
     runs = groupby(enumerate(sorted(positions)), lambda place: place[1] - place[0])
     found = [[position for _, position in run] for _, run in runs]
     return [Gap(run[0], run[-1]) for run in found]

@@ -1,8 +1,9 @@
-"""When a process looks whose turn it is in a serial stream: when it has stored, seen ended or queued anew a task of it.
+"""When a process looks whose turn it is in a serial stream: after it stored a task of the stream, and after it heard
+that a task of the stream ended or was queued again.
 
-Looks at one stream follow each other, and what is heard during one is covered by the next. If a process dies before it
-has looked, that event of the task is not marked as published, so a relay brings the task here again; and a BLOCKED task
-has a driver by which somebody looks.
+Looks at one stream follow each other, and the next look covers everything that was heard during the one before. If a
+process dies before it has looked, the event of the task is not marked as published, so a relay brings the task here
+again. A BLOCKED task also has a driver that makes some process look.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from taskframework.streams.turns import StreamTurns
 
 logger = logging.getLogger(__name__)
 
-#: How many streams this process looks at at the same time: enough for groups of a hundred while others are under way.
+#: At how many streams this process looks at the same time: enough for groups of a hundred while others are under way.
 _AT_ONCE = 256
 
 
 @dataclass(slots=True)
 class _Look:
-    """The look at a stream that goes on, and what was heard of the stream since it began."""
+    """The present look at a stream, and what was heard of the stream since this look began."""
 
-    #: A task that has ended, if the end of one was heard.
+    #: A task that has ended, if the end of a task was heard.
     ended: Task | None = None
     #: Whether another look is needed after the present one.
     is_wanted: bool = True
-    #: To be called after the next look.
+    #: The functions to call after the next look.
     told: list[Callable[[], None]] = field(default_factory=list)
     #: The tasks that need no further look after the next one, each with its sequence.
     seen_to: dict[str, int] = field(default_factory=dict)
-    #: Both for the present look. The bridge may ask for a task of which the bus told just before.
+    #: The same two for the present look. The bridge may ask for a task that the bus reported just before.
     now_told: list[Callable[[], None]] = field(default_factory=list)
     now_seen_to: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> Task | None:
-        """Begin a look that covers all that was heard; returns the task that ended, if one did."""
+        """Begin a look that covers everything heard until now; return the task that ended, if any."""
         ended, self.ended = self.ended, None
         self.now_told, self.now_seen_to = self.told, self.seen_to
         self.told, self.seen_to, self.is_wanted = [], {}, False
@@ -53,7 +54,7 @@ class _Look:
 
 
 class StreamLooks:
-    """Looks at the streams of which this process hears."""
+    """Looks at the streams about which this process hears."""
 
     def __init__(self, turns: StreamTurns) -> None:
         """Prepare; in a look, `turns` passes the turn on if it is time."""
@@ -61,11 +62,11 @@ class StreamLooks:
         self._looks: dict[StreamKey, _Look] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._looking = Background()
-        #: Tasks after which somebody has looked, each with its sequence: the bridge asks after it has published a task.
+        #: Tasks that an ended look covered, each with its sequence: the bridge asks after it has published a task.
         self._done = Sequences()
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener for the ends of tasks and for what is queued anew."""
+        """Look soon, as a listener for tasks that end and for tasks that are queued again."""
         if event.task.stream is not None:
             self.take(event.task)
 
@@ -73,8 +74,8 @@ class StreamLooks:
         """Look soon whose turn it is in the stream of a task.
 
         Args:
-            task: one that ended, or that waits for its turn; any other task needs no look.
-            then: called when somebody has looked; not called if that fails.
+            task: a task that ended, or that waits for its turn; any other task needs no look.
+            then: called after the look; not called if the look fails.
         """
         stream = stream_of(task)
         if stream is None or not _matters(task) or self._done.of(task.task_id) >= task.sequence:
@@ -94,11 +95,11 @@ class StreamLooks:
             look.told.append(then)
 
     def look(self, stream: StreamKey) -> None:
-        """Look soon whose turn it is in a stream, even if somebody has looked already."""
+        """Look soon whose turn it is in a stream, even if a look has just ended."""
         self._look_at(stream)
 
     async def finished(self) -> None:
-        """Wait until everything heard of is looked at, or left to the repair."""
+        """Wait until all wanted looks are done or left to the repair."""
         await self._looking.finished()
 
     async def now(self, stream: StreamKey, state: Stream, tasks: Sequence[Task]) -> None:
@@ -135,5 +136,5 @@ class StreamLooks:
 
 
 def _matters(task: Task) -> bool:
-    """Whether a task may have to pass its turn on, or waits for its turn."""
+    """Return whether a task may have to pass its turn on, or waits for its turn."""
     return is_serial(task) and (task.status.is_final or task.status is TaskStatus.BLOCKED)

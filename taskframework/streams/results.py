@@ -1,12 +1,13 @@
-"""The results of a stream in order. A reader waits for a gap until a deadline; then the gap is passed over for all.
+"""The results of a stream in order. A reader waits for a gap until a deadline; then all readers skip the gap.
 
-How long a reader waits for
+How long a reader waits:
 
-- a live task: until its own deadline; if it has none, for the time in the settings after a higher position ended;
-- a position without a task: for `GIVEN_UP_AFTER` after a higher position was stored. If the process that took the
-  position stores its task later, `StreamGaps` moves that to a later position.
+- for a live task: until its own deadline; without a deadline, for the time in the settings after a higher position
+  ended;
+- for a position without a task: for `GIVEN_UP_AFTER` after a higher position was stored. If the process that took the
+  position stores its task later, `StreamGaps` moves this task to a later position.
 
-A reader writes down that a gap is passed over before it goes on, so that all readers see the same.
+A reader records that a gap is skipped before it continues, so that all readers see the same results.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 from taskframework.streams.gaps import StreamGaps
 
-#: How many tasks behind a gap are looked at to find the first one that ended, or was stored.
+#: How many tasks after a gap are read to find the first task that ended, or was stored.
 _BEHIND = 1_000
 
 
@@ -34,7 +35,7 @@ class Ready:
     """The known results from a position on, up to the first gap."""
 
     results: tuple[StreamResult, ...]
-    #: When that gap is passed over at the latest; None: not known yet, or there is no gap.
+    #: When that gap is skipped at the latest; None if this is not known yet, or there is no gap.
     due: datetime | None = None
 
 
@@ -56,10 +57,10 @@ class StreamResults:
         self._gap = gap
 
     async def state(self, stream: StreamKey) -> Stream:
-        """The record of a stream.
+        """Read the record of a stream.
 
         Raises:
-            TaskNotFoundError: if there is none.
+            TaskNotFoundError: if there is no such record.
         """
         record = await read_record(self._store, stream.record_id)
         if record is None:
@@ -67,13 +68,13 @@ class StreamResults:
         return STREAMS.content(record)
 
     async def adopt_late(self, stream: StreamKey) -> None:
-        """Move tasks that came too late to positions that count; to be called before results are read."""
+        """Move tasks that came too late to positions that count; call this before results are read."""
         state = await self.state(stream)
         if state.skipped:
             await self._gaps.adopt_late(stream, state)
 
     async def ready(self, stream: StreamKey, first: int, limit: int) -> Ready:
-        """The results from a position on, up to the first gap that readers still wait for.
+        """Return the results from a position on, up to the first gap for which readers still wait.
 
         Raises:
             TaskNotFoundError: if there is no such stream.
@@ -97,7 +98,7 @@ class StreamResults:
     async def _result_at(
         self, stream: StreamKey, position: int, task: Task | None
     ) -> tuple[StreamResult | None, datetime | None]:
-        """The result of a position, or if there is none yet the time at which it is passed over."""
+        """Return the result of a position, or the time at which the position is skipped if it has no result yet."""
         if task is None:
             return StreamResult(position), None
         if task.status.is_final or (task.stream is not None and task.stream.is_skipped):
@@ -109,9 +110,9 @@ class StreamResults:
         return (None, due) if skipped is None else (StreamResult.of(skipped), None)
 
     async def _deadline_of(self, stream: StreamKey, task: Task) -> datetime | None:
-        """Until when readers wait for a live task; None: not known yet."""
+        """Return until when readers wait for a live task; None if this is not known yet."""
         if is_serial(task):
-            return None  # nothing behind it has begun
+            return None  # no task after it has begun
         if task.deadline is not None:
             return task.deadline
         behind = await self._store.stream_times(stream, limit=_BEHIND, after_position=position_of(task))
@@ -119,7 +120,7 @@ class StreamResults:
         return None if ended is None else ended + self._gap
 
     async def _give_up(self, stream: StreamKey, state: Stream, position: int) -> tuple[Stream, datetime | None]:
-        """Give up a position without a task, with the empty ones behind it, if it is time; or say when that is."""
+        """Give up a position without a task, and the empty positions after it, if it is time; or return when it is."""
         behind = await self._store.stream_times(stream, limit=_BEHIND, after_position=position - 1)
         stored = _earliest(times.created_at for times in behind)
         if stored is None or behind[0].position == position:

@@ -1,7 +1,7 @@
-"""Whose turn it is in a serial stream: the next task gets it when the one before has ended, and is unblocked.
+"""Whose turn it is in a serial stream: when a task has ended, the next task gets the turn and is unblocked.
 
-Any process may pass a turn on. If several do, one of them makes the write, and the others find another turn than they
-expected and look again. `model/streams.py` says what is promised, `looks.py` when a process looks.
+Any process may pass a turn on. If several try, one of them makes the write; the others find a turn that they did not
+expect, and look again. `model/streams.py` says what is promised, `looks.py` says when a process looks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads, read_record
 
-#: Most rounds of looking and writing. In each lost round another process passed the turn on.
+#: The most rounds of looking and writing. In each lost round another process passed the turn on.
 _ROUNDS = 50
 
 
@@ -37,11 +37,11 @@ class _Pass:
     """A turn that is to be passed on."""
 
     stream: StreamKey
-    #: The turn as it is now; None: there was none yet.
+    #: The turn as it is now; None if there was no turn yet.
     turn: Turn | None
-    #: Whether no task gets it, because the stream halts.
+    #: Whether no task gets the turn, because the stream halts.
     halts: bool
-    #: Whoever had it halted the stream and was given up: it halts no more, also if nobody waits.
+    #: Whether the task that had the turn was discarded: then the stream halts no more, even if no task waits.
     frees: bool
 
 
@@ -49,7 +49,7 @@ class _Pass:
 class _Passed:
     """The result of passing a turn on."""
 
-    #: The next turn; None: no task waits.
+    #: The next turn; None if no task waits.
     chosen: Turn | None
     #: Whether the stream has that turn now.
     is_made: bool = False
@@ -65,23 +65,23 @@ class StreamTurns:
             store: where the tasks and the records of their streams are.
             moves: unblocks tasks.
             dispatch_after: as in `NewTasks`.
-            kept: how long the record of a stream is kept at the least.
+            kept: how long the record of a stream is kept at least.
         """
         self._store = store
         self._moves = moves
         self._dispatch_after = dispatch_after
         self._kept = kept
-        #: Ends of tasks in many streams that come together share the calls of the store.
+        #: Turns of many streams that are passed on at the same time share the calls to the store.
         self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
         self._tasks = JointReads(store)
 
     async def advance(self, stream: StreamKey, *, known: Stream | None = None, ended: Task | None = None) -> None:
-        """Unblock the task whose turn it is, if one waits.
+        """Unblock the task whose turn it is, if a task waits.
 
         Args:
-            stream: which one.
+            stream: the stream.
             known: the content of its record, if it was just read; the task that has the turn is read in any case.
-            ended: a task of it that has ended, and so probably has the turn.
+            ended: a task of the stream that has ended, and so probably has the turn.
 
         Raises:
             StoreError: if the store failed; a relay or a repair looks later.
@@ -114,13 +114,13 @@ class StreamTurns:
         )
 
     async def go_on(self, stream: StreamKey, state: Stream) -> bool:
-        """Let a halted stream go on with the next task.
+        """Let a halted stream continue with the next task.
 
         Returns:
-            Whether it was halted and this call let it go on.
+            Whether the stream was halted and this call let it continue.
 
         Raises:
-            StoreError: if the store failed; the stream may go on all the same.
+            StoreError: if the store failed; the stream may still continue.
         """
         if not state.is_halted:
             return False
@@ -131,10 +131,10 @@ class StreamTurns:
         return True
 
     async def _pass_on(self, stream: StreamKey, turn: Turn | None, holder: Task | None) -> bool:
-        """Give the turn of an ended task to the next one; or halt the stream, if the task says so.
+        """Give the turn of an ended task to the next task; or halt the stream, if the outcome of the task requires it.
 
         Returns:
-            Whether it is done. Not if another task had the turn, or the chosen task is not BLOCKED any more.
+            Whether this is done. It is not if another task had the turn, or the chosen task is not BLOCKED any more.
         """
         halts = turn_state(turn, holder) is TurnState.FAILED
         frees = holder is not None and holder.discarded is not None
@@ -155,7 +155,7 @@ class StreamTurns:
             if turn is not None or each.frees
         ]
         await failpoint.reached("stream.before_turn")
-        # If a turn was passed on before, this write finds another turn, and is refused.
+        # If another process passed the turn on before, this write finds another turn and is refused.
         made = iter(await self._store.pass_turns(passes) if passes else ())
         return [
             _Passed(None) if turn is None and not each.frees else _Passed(turn, next(made))
