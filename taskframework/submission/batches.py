@@ -1,5 +1,5 @@
-"""The way in for batches. A small one whose items are all known is one write, with the items as its plan. Any other is
-stored part by part while it comes, and sealed at the end.
+"""Submits batches. A small batch whose items are all known is one write, with the items as its plan. Any other batch is
+stored part by part while its items come, and sealed at the end.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
 from taskframework.tasks.kinds import AnyTaskType
 
-#: Most items that are stored together.
+#: The most items that are stored together.
 TOGETHER = 500
-#: Most seconds for which an item waits to be stored together with others.
+#: The most seconds for which an item waits to be stored together with others.
 _HELD_BACK = 0.5
-#: The policy of a batch that names none: most batches can live with a few failed items.
+#: The policy of a batch that names no policy: most batches can accept a few failed items.
 _POLICY = "allow_failures"
 _NO_KEY = "the upload was interrupted, and it cannot be continued without an idempotency key"
 
@@ -53,8 +53,8 @@ class BatchRequest:
         """Make a request; it is checked when it is submitted.
 
         Args:
-            task_type: the name of a type, or its class or an instance of that.
-            user_id: who owns the batch and its tasks.
+            task_type: the name of a type, its class, or an instance of the class.
+            user_id: the owner of the batch and its tasks.
             options: see `BatchOptions`.
 
         Raises:
@@ -75,13 +75,13 @@ class BatchSubmission:
 
 
 class BatchSubmissionService:
-    """The way in for batches."""
+    """Accepts and stores batches."""
 
     def __init__(self, bus: EventBus, new_tasks: NewTasks, moves: TaskMoves, upload_timeout: timedelta) -> None:
-        """Prepare the way in.
+        """Prepare to accept batches.
 
         Args:
-            bus: hears of batches and of their tasks after they are stored.
+            bus: gets the events of batches and of their tasks after they are stored.
             new_tasks: finds task types, and makes the fields of new batches.
             moves: makes the moves of batches.
             upload_timeout: how long an upload may pause.
@@ -92,11 +92,11 @@ class BatchSubmissionService:
         self._upload_timeout = upload_timeout
 
     async def submit(self, request: BatchRequest, items: Sequence[Any]) -> BatchSubmission:
-        """Store a batch of which all items are given. If one of them is wrong, nothing is stored.
+        """Store a batch of which all items are given. If one item is wrong, nothing is stored.
 
         Raises:
             SubmissionError: if the request or an item is wrong, or the key stands for another batch.
-            StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
+            StoreUnavailableError: if the batch could not be stored; submit again, with an idempotency key to be safe.
         """
         kind = await self._new.find(request.task_type)
         batch = self._new_batch(request, kind)
@@ -118,13 +118,13 @@ class BatchSubmissionService:
         continues it. A batch without a key is cancelled.
 
         Args:
-            request: what is wanted.
+            request: the type, owner and options of the batch.
             parts: lists of items, of any length.
 
         Raises:
             SubmissionError: as `submit`; `BatchItemError` names the item.
             StoreUnavailableError: as `submit`.
-            Exception: what `parts` raised.
+            Exception: the error that `parts` raised.
         """
         kind = await self._new.find(request.task_type)
         batch = self._new_batch(request, kind)
@@ -134,7 +134,7 @@ class BatchSubmissionService:
                 for at in range(0, len(part), TOGETHER):
                     before = upload.items if upload else 0
                     accepted = list(_accepted(kind, part[at : at + TOGETHER], before))
-                    if upload is None:  # not before: a request whose first items are wrong leaves no batch
+                    if upload is None:  # only now, so that a request whose first items are wrong leaves no batch
                         upload = await stack.enter_async_context(self._uploading(await self._insert(batch)))
                     await upload.add(accepted)
             if upload is None:
@@ -164,12 +164,12 @@ class BatchSubmissionService:
             yield upload
         except (Exception, asyncio.CancelledError):
             if inserted.task.idempotency_key is None:
-                with contextlib.suppress(StoreError):  # if this fails, it is cancelled when its `seal_by` has passed
+                with contextlib.suppress(StoreError):  # if this fails, the batch is cancelled after its `seal_by`
                     await self._moves.make(Cancel(inserted.task.task_id, EVERYONE, BY_UPLOAD, _NO_KEY))
             raise
 
     def _new_batch(self, request: BatchRequest, kind: Submittable) -> Task:
-        """An open batch without items."""
+        """Make an open batch without items."""
         options = accepted_of_batch(request.options)
         policy, chunk_size = options.pop("policy", _POLICY), options.pop("chunk_size", 1)
         if chunk_size > kind.max_chunk_size:
@@ -181,10 +181,10 @@ class BatchSubmissionService:
         begun = self._new.fields(kind, request.user_id, options)
         waiting = {
             "schema_version": FAMILY_VERSION,
-            # With another hash it is another batch under the same key. Times and priority make no difference.
+            # Under the same key, another hash means another batch. Times and priority make no difference.
             "parameters_hash": fingerprint("batch", kind.task_type, policy, str(chunk_size)),
             "next_dispatch_at": None,
-            "start_by": None,  # its tasks have one
+            "start_by": None,  # its tasks have this time
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),
@@ -194,7 +194,7 @@ class BatchSubmissionService:
         return Task.new(**{**begun, **waiting})
 
     def _with_plan(self, batch: Task, items: Sequence[Item]) -> Task | None:
-        """The batch with its items as the plan, sealed from the beginning; None if they are too large for that."""
+        """Return the batch with its items as the plan, sealed from the beginning; None if the items are too large."""
         if not items:
             raise _no_items()
         if sum(len(item.canonical) + ITEM_BYTES for item in items) > MAX_PLAN_BYTES:
@@ -217,7 +217,7 @@ def _no_items() -> InvalidRequestError:
 
 
 async def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Sequence[Any]]:
-    """Items in parts for `BatchSubmissionService.upload`: many at once, but none held back for long."""
+    """Yield items in parts for `BatchSubmissionService.upload`: many together, but no item waits long."""
     part: list[Any] = []
     began = time.monotonic()
     async for item in _each(items):
@@ -238,7 +238,7 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
 
 
 def _accepted(kind: Submittable, items: Sequence[Any], before: int) -> Iterator[Item]:
-    """The items as they are stored; `before` tells how many came before them."""
+    """Yield the items as they are stored; `before` is how many items came before them."""
     for index, item in enumerate(items, before):
         try:
             yield Item(*kind.accept(item))

@@ -1,4 +1,4 @@
-"""Inserts of debounced tasks: the record of the key, then the task that it names, or newer parameters for that.
+"""Inserts of debounced tasks: first the record of the key, then the task that it names, or newer parameters for it.
 
 `model/debounce.py` says what is promised.
 """
@@ -24,12 +24,12 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.stores.reading import read_record
 
-#: Most rounds of reading and writing. In each lost round another submission of the key, or a worker, was faster.
+#: The most rounds of reading and writing. In each lost round another submission of the key, or a worker, was faster.
 _ROUNDS = 50
 
 
 class DebouncedInserts:
-    """Stores debounced tasks, or replaces the parameters of one that waits."""
+    """Stores debounced tasks, or replaces the parameters of the waiting task."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
         """Prepare to store; the record of a key is kept for `kept` after the end of its task."""
@@ -38,10 +38,10 @@ class DebouncedInserts:
         self._kept = kept
 
     async def insert(self, task: Task, debounce: Debounce) -> Inserted:
-        """Store a task as the first one of its window, or give its parameters to the one that waits.
+        """Store a task as the first task of its window, or give its parameters to the waiting task of the window.
 
         Raises:
-            StoreUnavailableError: if it is not known whether it was stored. Submit it again.
+            StoreUnavailableError: if it is not known whether the task was stored. Submit it again.
         """
         for _ in range(_ROUNDS):
             record = await read_record(self._store, window_id(task, debounce.key))
@@ -62,7 +62,7 @@ class DebouncedInserts:
         return await self._stored(under_id(task, window.task_id), replace)
 
     async def _opened(self, record: Record | None, task: Task, debounce: Debounce) -> Inserted | None:
-        """Open the next window; None if somebody else has."""
+        """Open the next window; return None if another submission has opened it."""
         [written] = await self._store.write_records([window_of(task, debounce.key, record, self._kept)])
         await failpoint.reached("debounce.after_record")
         if written is None:
@@ -71,7 +71,7 @@ class DebouncedInserts:
         return await self._stored(task, replace)
 
     async def _stored(self, task: Task, replace: ReplaceParameters) -> Inserted | None:
-        """Store the task of a window; None if somebody else had stored it and it has begun since."""
+        """Store the task of a window; return None if another process had stored the task and it has begun since."""
         [stored] = await self._store.insert([task])
         if isinstance(stored, Exception):
             raise stored

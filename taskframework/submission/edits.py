@@ -1,4 +1,4 @@
-"""Parameters of stored tasks: whether they still fit their type, and other parameters in their place."""
+"""Parameters of stored tasks: whether they still fit their type, and other parameters to replace them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Edits:
         self._types = types
 
     async def misfit(self, task: Task) -> SubmissionError | None:
-        """Why the parameters of a task do not fit its type any more; None if they do, or if the type is unknown."""
+        """Return why the parameters of a task no longer fit its type; None if they fit, or if the type is unknown."""
         try:
             await self.accept(task, task.parameters)
         except UnknownTaskTypeError:
@@ -26,10 +26,10 @@ class Edits:
         return None
 
     async def accept(self, task: Task, parameters: Json) -> Edited:
-        """Other parameters for a task. For a chunk of a batch they are a list of items, as many as it has.
+        """Accept other parameters for a task. For a chunk of a batch they are a list with as many items as it has.
 
         Raises:
-            SubmissionError: if they do not fit, or the type is unknown.
+            SubmissionError: if the parameters do not fit, or the type is unknown.
         """
         [found] = (await self._types.find([task.task_type])).values()
         if isinstance(found, UnknownTaskTypeError):

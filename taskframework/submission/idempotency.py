@@ -1,8 +1,8 @@
 """Inserts of tasks with idempotency keys: for each key of a user there is one task.
 
-Two writes: first the record of the key, which names a task id, and then the task with that id. A request that finds the
-record goes on with the id in it. So if a process died between the two, the next request with the key inserts the task;
-and of two requests that insert it, one finds the task of the other.
+There are two writes: first the record of the key, which names a task id, and then the task with that id. A request that
+finds the record continues with the id in it. So if a process died between the two writes, the next request with the key
+inserts the task. If two requests insert the task, one finds the task of the other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 
-#: Most rounds of writing and reading: a record that existed at the write may be deleted before it is read.
+#: The most rounds of writing and reading: a record that existed at the write may be deleted before it is read.
 _ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """The record of a key, and whether this call has put it there."""
+    """The record of a key, and whether this call wrote it."""
 
     record: Record
     is_ours: bool
@@ -37,13 +37,13 @@ class _Key:
 
 
 class TaskInserts(Protocol):
-    """Stores tasks, as `TaskStore.insert`."""
+    """Stores tasks in the same way as `TaskStore.insert`."""
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]: ...
 
 
 class IdempotentInserts:
-    """Stores tasks; of tasks of one user with the same key only the first."""
+    """Stores tasks; of the tasks of one user with the same key it stores only the first."""
 
     def __init__(self, store: TaskStore, kept: timedelta, inserts: TaskInserts | None = None) -> None:
         """Prepare to store. A key is kept for `kept` after the end of its task. Without `inserts` the store inserts."""
@@ -52,11 +52,11 @@ class IdempotentInserts:
         self._kept = kept
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store tasks, or find those that their keys stand for.
+        """Store tasks, or find the tasks for which their keys stand.
 
         Returns:
-            For each, in the order given, the task or an error: `IdempotencyConflictError` if the key stands for another
-            type or other parameters, `StoreUnavailableError` if it is not known whether the task is stored.
+            For each task, in the order given, the stored task or an error: `IdempotencyConflictError` if the key stands
+            for another type or other parameters, `StoreUnavailableError` if it is not known whether the task is stored.
         """
         if all(task.idempotency_key is None for task in tasks):
             return await self._inserts.insert(tasks)
@@ -76,7 +76,7 @@ class IdempotentInserts:
         ]
 
     async def _keys(self, tasks: Iterable[Task]) -> Mapping[str, _Key | StoreError]:
-        """The records of the keys of these tasks, by id; a new one names the first task with its key."""
+        """Return the records of the keys of these tasks, by id; a new record names the first task with its key."""
         new: dict[str, Record] = {}
         for task in tasks:
             if task.idempotency_key is not None:
@@ -103,10 +103,10 @@ class IdempotentInserts:
         raise StoreUnavailableError("The idempotency key was deleted by others at the same time.")
 
     async def _correct(self, keys: Iterable[_Key], stored: Mapping[str, Inserted | Exception]) -> None:
-        """Mend records that name a task which will never be stored.
+        """Correct records that name a task which will never be stored.
 
-        Either the task cannot be stored, or the store found another task with the key, inserted by an earlier release,
-        which has no records. If this write fails, the next request with the key comes here again.
+        Either the task cannot be stored, or the store found another task with the key, which an earlier release without
+        records inserted. If this write fails, the next request with the key corrects the record.
         """
         other, unused = [], []
         for key in keys:
@@ -124,7 +124,7 @@ class IdempotentInserts:
 
 
 def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exception:
-    """The task under the id that its key names."""
+    """Return the task with the id that the record of its key names."""
     if task.idempotency_key is None:
         return task
     key = keys[key_id(task.user_id, task.idempotency_key)]
@@ -137,7 +137,7 @@ def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exceptio
 
 
 def _reply(task: Task, stored: Inserted | Exception, *, is_first: bool) -> Inserted | Exception:
-    """The answer to one of several requests for a task; only the first one made it."""
+    """Return the answer to one of several requests for a task; only the first request made the task."""
     if isinstance(stored, Exception):
         return stored
     if stored.task.parameters_hash != task.parameters_hash:

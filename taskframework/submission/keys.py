@@ -1,4 +1,4 @@
-"""Options by which several submissions mean one task: which ones exclude each other, and what they store."""
+"""Options that make several submissions share one task: which of them exclude each other, and what they store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskframework.model.idempotency import under_id
 from taskframework.model.options import Debounce
 from taskframework.model.task import Task
 
-#: Options that identify the task, so that a submission may have only one; with the hint that says why.
+#: Options that identify the task, so that a submission may have only one of them; each with a hint that says why.
 _WHY = {
     "idempotency_key": "A key stands for one task only.",
     "unique": "The same version already is the same task.",
@@ -25,10 +25,10 @@ _WAITS = 10
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """See that the options do not contradict each other.
+    """Check that the options do not contradict each other.
 
     Raises:
-        InvalidRequestError: naming two that exclude each other.
+        InvalidRequestError: if two options exclude each other; names both.
     """
     given = [name for name in _WHY if name in options]
     if len(given) > 1:
@@ -41,7 +41,7 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 def debounced(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """What a debounced task is stored with.
+    """Return the fields that a debounced task is stored with.
 
     Raises:
         InvalidRequestError: if `max_wait` is shorter than `wait`.
@@ -58,7 +58,7 @@ def debounced(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 
 def throttled(task: Task, throttle: Mapping[str, Any]) -> Task:
-    """The task under the id of its key and period."""
+    """Return the task with the id that its key and period give."""
     return under_id(
         task, throttled_id(task.user_id, task.task_type, throttle["key"], throttle["every"], task.created_at)
     )

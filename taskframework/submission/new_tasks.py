@@ -1,4 +1,4 @@
-"""What every submission shares: finding a type, the fields of a new task, and storing one task for each key."""
+"""The common parts of every submission: finding a type, the fields of a new task, and storing one task for each key."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from taskframework.tasks.kinds import AnyTaskType, type_name
 from taskframework.tasks.retention import FOR_EVER, at_least
 from taskframework.telemetry import current_traceparent
 
-#: Options by which a later submission finds the task. It stays as long as their records, whatever its type says.
+#: Options by which a later submission finds the task. The task stays as long as their records, whatever its type says.
 _NAMING = frozenset({"idempotency_key", "unique"})
 
 
 def defaults_of(kind: Submittable, max_attempts: int) -> dict[str, Any]:
-    """Options of a task that its submission did not give; `max_attempts` if its type does not say either."""
+    """Return the options of a task that its submission does not give; `max_attempts` is used if its type has none."""
     defaults = {
         "priority": lane_of(kind.priority),
         "max_attempts": max_attempts if kind.max_attempts is None else kind.max_attempts,
@@ -54,13 +54,13 @@ class NewTasks:
         """Prepare.
 
         Args:
-            store: where they are stored.
+            store: where the tasks are stored.
             types: the task types that are known.
-            max_attempts: for task types that do not say.
-            dispatch_after: how long after its submission the sweeper dispatches a task that nobody else has; zero in a
-                process that does not dispatch.
+            max_attempts: for task types without this option.
+            dispatch_after: how long after its submission the sweeper dispatches a task that no other process has
+                dispatched; zero in a process that does not dispatch.
             keys_kept: how long an idempotency key is kept after the end of its task.
-            kept: how long tasks stay after their end if their type does not say; by default for ever.
+            kept: how long tasks of types without a retention stay after their end; by default for ever.
             inserts: stores tasks; by default the store, which gives no positions in streams.
         """
         self.store = store
@@ -72,11 +72,11 @@ class NewTasks:
         self._kept = kept
 
     async def find(self, task_type: AnyTaskType) -> Submittable:
-        """The type of that name.
+        """Find a task type.
 
         Raises:
-            SubmissionError: if it is unknown, or no name.
-            StoreUnavailableError: if it is not registered here and the store cannot be asked.
+            SubmissionError: if the type is unknown, or `task_type` is not a name.
+            StoreUnavailableError: if the type is not registered here and the store does not answer.
         """
         name = type_name(task_type)
         kind = (await self.types.find([name]))[name]
@@ -87,16 +87,16 @@ class NewTasks:
     def fields(
         self, kind: Submittable, user_id: str, options: Mapping[str, Any], throttle: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The fields of a new task, except its parameters.
+        """Return the fields of a new task, except its parameters.
 
         Args:
             kind: its type.
-            user_id: whose it is.
-            options: those that were given and accepted.
-            throttle: the option of that name.
+            user_id: its owner.
+            options: the options that were given and accepted.
+            throttle: the option `throttle`.
 
         Raises:
-            InvalidRequestError: if the user's name is not valid, or the deadline lies before the beginning.
+            InvalidRequestError: if the user's name is not valid, or the deadline is before the earliest start.
         """
         now, task_id = self.store.now(), new_task_id()
         not_before = accepted_times(options, now)
@@ -123,11 +123,11 @@ class NewTasks:
         }
 
     def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
-        """How long a task stays whose id is made of a key: while it is stored, no other task gets the id."""
+        """Return how long a task stays whose id is made from a key: while it is stored, no other task gets the id."""
         return at_least(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
 
     def _first_wait(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-        """Other fields of a new task in a serial stream: it is BLOCKED until it has the turn."""
+        """Return other fields of a new task in a serial stream, which is BLOCKED until it has the turn."""
         place = options.get("stream")
         if place is None or place.mode != "serial":
             return {}

@@ -1,4 +1,4 @@
-"""The options of a submission, each defined once: those of Python, HTTP and the command line derive from here."""
+"""The options of a submission, each defined once: the options of Python, HTTP and the command line come from here."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 NAME_PATTERN = "^[ -~]*$"
 #: The largest whole number that every program that reads JSON can represent.
 MAX_VERSION = 2**53 - 1
-#: Times may be this far ahead.
+#: Times may be at most this far in the future.
 _FARTHEST = timedelta(days=3660)
-#: What lies before is this time: a store's indexes need not know the year 1.
+#: An earlier time becomes this time, so that the indexes of a store need not support the year 1.
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_SPAN, _LONGEST_SPAN = timedelta(milliseconds=1), timedelta(days=366)
 _NO_NAME = f"must be 1 to {MAX_NAME} printable ASCII characters"
@@ -45,7 +45,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
 def _only_timestamps(value: object) -> object:
-    """Refuse other values: pydantic would accept seconds since 1970 as well, and a bare date as midnight."""
+    """Refuse other values: pydantic would also accept seconds since 1970, and a date without a time as midnight."""
     if isinstance(value, datetime) or (isinstance(value, str) and _TIMESTAMP.match(value)):
         return value
     raise ValueError("must be an RFC 3339 time such as 2027-01-31T12:00:00Z")
@@ -93,7 +93,7 @@ Name = Annotated[
 
 @with_config(extra="forbid")
 class UniqueOption(TypedDict):
-    """Which version of a key a task is."""
+    """The key of a task, and which version of the key it is."""
 
     key: Required[Name]
     version: Required[Annotated[int, Field(ge=0, le=MAX_VERSION, strict=True)]]
@@ -113,7 +113,7 @@ _Span = Annotated[timedelta | str, BeforeValidator(_span)]
 
 @with_config(extra="forbid")
 class DebounceOption(TypedDict):
-    """Which later submissions replace the parameters of the task, and how long it waits for them."""
+    """The key whose later submissions replace the parameters of the task, and how long the task waits for them."""
 
     key: Required[Name]
     wait: Required[_Span]
@@ -122,7 +122,7 @@ class DebounceOption(TypedDict):
 
 @with_config(extra="forbid")
 class ThrottleOption(TypedDict):
-    """The key of which the task is the only one in each period."""
+    """The key that has only one task in each period, and the period."""
 
     key: Required[Name]
     every: Required[_Span]
@@ -150,7 +150,7 @@ _Unique = Annotated[UniqueOption, WithJsonSchema(_UNIQUE_SCHEMA)]
 
 @with_config(extra="forbid")
 class StreamOption(TypedDict):
-    """Which ordered stream a task belongs to."""
+    """The ordered stream of a task."""
 
     key: Required[Annotated[Name, AfterValidator(_in_an_address)]]
     mode: NotRequired[StreamMode]
@@ -181,7 +181,7 @@ class SharedOptions(TypedDict, total=False):
 
 
 class SubmissionOptions(SharedOptions, total=False):
-    """How a task is to be done. What is left out or None comes from the task type's options, then from the settings.
+    """How a task is to be done. An option that is missing or None comes from the task type, then from the settings.
 
     An option is stored in the task's field of the same name.
     """
@@ -212,7 +212,7 @@ _Policy = Annotated[str, AfterValidator(_policy), Field(json_schema_extra={"patt
 
 
 class BatchOptions(SharedOptions, total=False):
-    """How a batch is to be done: what each of its tasks gets, and what holds for the whole."""
+    """How a batch is to be done: the options of each of its tasks, and the options of the whole batch."""
 
     policy: Annotated[_Policy | None, Field(description="When it counts as succeeded (default allow_failures)")]
     chunk_size: Annotated[_ChunkSize | None, Field(description="Items per task (default 1)")]
@@ -226,13 +226,13 @@ _ALL_OF_BATCH = TypeAdapter(BatchOptions)
 
 @cache
 def described() -> Mapping[str, Mapping[str, Any]]:
-    """The JSON Schema of each option of a task, by name."""
+    """Return the JSON Schema of each option of a task, by name."""
     return _properties(_ALL)
 
 
 @cache
 def described_of_batch() -> Mapping[str, Mapping[str, Any]]:
-    """The JSON Schema of each option of a batch, by name."""
+    """Return the JSON Schema of each option of a batch, by name."""
     return _properties(_ALL_OF_BATCH)
 
 
@@ -242,16 +242,16 @@ def _properties(all_there_are: TypeAdapter[Any]) -> Mapping[str, Mapping[str, An
 
 
 def accepted(options: SubmissionOptions) -> dict[str, Any]:
-    """The options that are given, as they are stored.
+    """Return the options that are given, as they are stored.
 
     Raises:
-        InvalidRequestError: naming the option that is wrong.
+        InvalidRequestError: if an option is wrong; names the option.
     """
     return _given(_ALL, options) if options else {}
 
 
 def accepted_of_batch(options: BatchOptions) -> dict[str, Any]:
-    """`accepted` for a batch."""
+    """Return the given options of a batch, as `accepted` does for a task."""
     return _given(_ALL_OF_BATCH, options)
 
 
@@ -263,10 +263,10 @@ def _given(all_there_are: TypeAdapter[Any], options: Mapping[str, Any]) -> dict[
 
 
 def accepted_times(options: Mapping[str, Any], now: datetime) -> datetime:
-    """When the first attempt may begin, by accepted options.
+    """Return when the first attempt may begin, from accepted options.
 
     Raises:
-        InvalidRequestError: if the deadline comes before that.
+        InvalidRequestError: if the deadline is before that time.
     """
     not_before: datetime = max(options.get("not_before", now), now)
     deadline = options.get("deadline")
@@ -278,10 +278,10 @@ def accepted_times(options: Mapping[str, Any], now: datetime) -> datetime:
 
 
 def accepted_name(name: str, field: str) -> str:
-    """A name that somebody gave in this field.
+    """Check the name that was given in a field, and return it.
 
     Raises:
-        InvalidRequestError: if it is none.
+        InvalidRequestError: if the name is not valid.
     """
     if not is_name(name):
         raise InvalidRequestError(field, f"{_NO_NAME}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME} characters.")
@@ -292,7 +292,7 @@ def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> N
     """Refuse options that do not exist.
 
     Raises:
-        TypeError: naming them, and the nearest that there is or all.
+        TypeError: if there are such options; names them, and the nearest existing options or all.
     """
     if unknown := sorted(set(given) - set(known)):
         near = [name for each in unknown for name in difflib.get_close_matches(each, known, 1)]

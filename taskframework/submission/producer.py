@@ -1,7 +1,7 @@
-"""The producer: hears that a task became claimable and rings the broker's doorbell.
+"""The producer: hears that a task became claimable, and sends its message to the broker.
 
-It fails no caller. A message that it cannot send, because the broker is away or this process dies, is sent by the
-sweeper when the task's `next_dispatch_at` has come.
+It never raises an error to the caller. If it cannot send a message, because the broker is away or this process dies,
+the sweeper sends the message when the task's `next_dispatch_at` has come.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from taskframework.telemetry import current_traceparent, is_tracing, span
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between the tries of a timer that is early by the store's clock: our estimate of that clock may be wrong by a
+#: Seconds between the tries of a timer that is early by the store's clock. The estimate of this clock may be wrong by a
 #: part of a round trip, and the sweeper would come up to a second late.
 _EARLY = (0.01, 0.05, 0.25)
-#: Most publications under way at once. One that waits for its confirm does not delay the others.
+#: The most publications under way at once. A publication that waits for its confirm does not delay the others.
 _SENDERS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
-    """When a message is sent again, and which delays are given to the broker or a timer at all."""
+    """When a message is sent again, and up to which length the broker or a timer may hold a delay."""
 
     redispatch: timedelta = timedelta(seconds=20)
     redispatch_max: timedelta = timedelta(minutes=15)
     delay_limit: timedelta = timedelta(minutes=10)
-    #: How long the mark of a confirmed message waits. Most tasks are claimed by then and need no mark.
+    #: How long the mark of a confirmed message waits. Most tasks are claimed before that and need no mark.
     mark_after: timedelta = LONGEST_DELAY
-    #: Most tasks that wait to be published, and most that wait for their time. The rest is left to the sweeper, so that
-    #: memory stays bounded.
+    #: The most tasks that wait to be published, and the most that wait for their time. All others are left to the
+    #: sweeper, so that memory stays bounded.
     max_pending: int = 20_000
     #: Whether a repeated attempt travels one lane below the lane of its task.
     lowers_retries: bool = False
@@ -74,7 +74,7 @@ class TaskMessageProducer:
             clock: for the timers.
             policy: when to send.
             on_refused: called when the broker refuses a message: a queue may be missing.
-            is_paused: tells whether the tasks of a type are left to the sweeper.
+            is_paused: returns whether the tasks of a type are left to the sweeper.
         """
         self._store = store
         self._broker = broker
@@ -82,25 +82,25 @@ class TaskMessageProducer:
         self._policy = policy
         self._on_refused = on_refused
         self._is_paused = is_paused
-        #: What is to be published now, and the senders that do it; each takes one after the other.
+        #: The tasks to publish now, and the senders; each sender publishes one task after the other.
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
         self._timers = Background()
         self._delayed_marks = DelayedMarks(MarkDispatched, self._write_marks, clock, policy.mark_after)
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener for every event after which a task is claimable."""
+        """Publish the task of an event, or plan it, as a listener for every event after which a task is claimable."""
         task = event.task
         if task.status not in CLAIMABLE or len(self._outgoing) >= self._policy.max_pending:
             return
         if self._is_paused(task.task_type):
             return
-        # What was due when it was written is due now: asking for the time would cost as much as the rest of this.
+        # A task that was due when it was written is due now: asking for the time would cost as much as all the rest.
         wait = timedelta(0) if task.not_before <= task.updated_at else task.not_before - self._store.now()
         if wait <= timedelta(0):
             self._publish(task, None)
         elif wait > self._policy.delay_limit:
-            return  # it stays in the store, where it can be listed and cancelled; the sweeper sends it in time
+            return  # the task waits in the store, where it can be listed and cancelled; the sweeper sends it in time
         elif self._broker.holds_delays:
             self._publish(task, wait)
         elif len(self._timers.tasks) < self._policy.max_pending:
@@ -110,41 +110,41 @@ class TaskMessageProducer:
         """Publish a reserved task for the sweeper.
 
         Returns:
-            Whether the broker confirmed it.
+            Whether the broker confirmed the message.
         """
         return await self._send(task, None)
 
     async def dispatch_now(self, task: DueTask) -> None:
-        """Publish a task that was just made due, rather than leave it to the next sweep."""
+        """Publish a task that was just made due, instead of leaving it to the next sweep."""
         if self._broker.is_connected and not self._is_paused(task.task_type):
             reserved = await self._store.apply(self.reservation(task.task_id, task.dispatch_epoch))
             if reserved is not None:
                 await self._send(reserved, None)
 
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
-        """The transition by which one of several sweepers wins a due task."""
+        """Return the transition by which one of several sweepers gets a due task."""
         return ReserveDispatch(task_id, dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
 
     def lane_of(self, task: Task | DueTask) -> Priority:
-        """Where the message of a task travels."""
+        """Return the lane in which the message of a task travels."""
         is_lowered = self._policy.lowers_retries and task.status is TaskStatus.RETRYING
         return lane_below(task.lane) if is_lowered else task.lane
 
     async def sent(self) -> None:
-        """Wait until everything heard so far is confirmed, or left to the sweeper."""
+        """Wait until every message to send until now is confirmed, or left to the sweeper."""
         await self._senders.finished()
 
     async def close(self) -> None:
-        """Finish what is being published; forget the timers, the store has their times."""
+        """Finish the running publications; forget the timers, because the store has their times."""
         await end(*self._timers.tasks)
         await self.sent()
         await self._delayed_marks.drain()
 
     def _publish(self, task: Task, delay: timedelta | None) -> None:
-        # Without parameters if it has to wait for a sender: thousands may wait.
+        # Keep a task without its parameters if it has to wait for a sender: thousands may wait.
         self._outgoing.append((task if len(self._outgoing) < _SENDERS else _small(task), delay))
         if len(self._senders.tasks) < _SENDERS:
-            # In a context of its own: a sender outlives the caller of its first task, whose spans end.
+            # In a separate context: a sender runs on after the caller of its first task, whose spans end.
             self._senders.start(self._send_outgoing(), contextvars.Context())
 
     async def _send_outgoing(self) -> None:
@@ -212,5 +212,5 @@ class TaskMessageProducer:
 
 
 def _small(task: Task) -> Task:
-    """The task without its parameters, which may be large and are in no message."""
+    """Return the task without its parameters, which may be large and are in no message."""
     return task.evolve(parameters=None)

@@ -9,11 +9,11 @@ class BatchItemError(SubmissionError):
     """An item of a batch cannot be accepted."""
 
     def __init__(self, index: int, cause: SubmissionError) -> None:
-        """Say which.
+        """Make the error of one item.
 
         Args:
-            index: its place in the upload, from 0.
-            cause: what is wrong with it.
+            index: the place of the item in the upload, from 0.
+            cause: why the item was refused.
         """
         super().__init__(f"Item {index}: {cause.message}", hint=cause.hint)
         self.code = cause.code

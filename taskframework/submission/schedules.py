@@ -1,4 +1,4 @@
-"""Definitions of schedules, checked: the same for HTTP, the command line and the settings."""
+"""Definitions of schedules and their checks: the same for HTTP, the command line and the settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TASK_TYPE
 from taskframework.tasks.values import storable_parameters
 
-#: Most bytes of the parameters as JSON. It is small because each look for due schedules reads them all.
+#: The most bytes of the parameters as JSON. The limit is low because each look for due schedules reads all parameters.
 MAX_SCHEDULE_BYTES = 16 * 1024
 #: Bounds of `every`, and of `jitter`.
 _SHORTEST, _LONGEST = timedelta(seconds=1), timedelta(days=3660)
@@ -108,10 +108,10 @@ class ScheduleDefinition(BaseModel):
 
 
 def definition_of(values: Mapping[str, Any]) -> ScheduleDefinition:
-    """A definition, from values by name.
+    """Make a definition from values by name.
 
     Raises:
-        InvalidRequestError: naming the first one that is wrong.
+        InvalidRequestError: if a value is wrong; names the first wrong value.
     """
     try:
         return ScheduleDefinition.model_validate(values)
@@ -128,10 +128,10 @@ def definition_of(values: Mapping[str, Any]) -> ScheduleDefinition:
 
 
 def accepted_schedule_name(name: str) -> str:
-    """A name for a schedule.
+    """Check the name of a schedule, and return it.
 
     Raises:
-        InvalidRequestError: if it is none.
+        InvalidRequestError: if the name is not valid.
     """
     if not TASK_TYPE.fullmatch(name):
         raise InvalidRequestError(
@@ -143,7 +143,7 @@ def accepted_schedule_name(name: str) -> str:
 
 
 def run_request(schedule: Schedule, key: str | None) -> SubmitRequest:
-    """The submission of one run."""
+    """Return the request that submits one run."""
     return SubmitRequest(
         task_type=schedule.task_type,
         parameters=schedule.parameters,
@@ -154,10 +154,10 @@ def run_request(schedule: Schedule, key: str | None) -> SubmitRequest:
 
 
 def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinition]:
-    """The schedules of the settings, by name; checked without a store.
+    """Return the schedules of the settings, by name; checked without a store.
 
     Raises:
-        ConfigurationError: naming the first thing that is wrong.
+        ConfigurationError: if a schedule is wrong; names the first wrong value.
     """
     definitions = {}
     for name, values in named.items():
@@ -178,7 +178,7 @@ def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinitio
 
 
 def wrong_in_settings(name: str, error: SubmissionError) -> ConfigurationError:
-    """The same error, of a schedule in the settings."""
+    """Return the same error for a schedule in the settings."""
     return ConfigurationError(
         f"The configuration is wrong: schedules.{name}: {error.message}", key=f"schedules.{name}", hint=error.hint
     )
@@ -187,18 +187,18 @@ def wrong_in_settings(name: str, error: SubmissionError) -> ConfigurationError:
 async def accepted_schedule(
     types: TaskTypes, name: str, definition: ScheduleDefinition, now: datetime, *, is_from_settings: bool = False
 ) -> Schedule:
-    """The schedule that a definition makes, from now on.
+    """Make the schedule of a definition; it begins now.
 
     Args:
         types: knows the task types.
-        name: of the schedule.
-        definition: what it does.
+        name: the name of the schedule.
+        definition: the task and the times of the schedule.
         now: the store's time.
-        is_from_settings: whether it is made from the settings. Then the task type may be unknown: its first worker may
-            start later.
+        is_from_settings: whether the definition comes from the settings. Then the task type may be unknown, because its
+            first worker may start later.
 
     Raises:
-        SubmissionError: for a name, a time zone, a task type or parameters that are wrong.
+        SubmissionError: if the name, the time zone, the task type or the parameters are wrong.
     """
     accepted_schedule_name(name)
     await know_zone(definition.timezone)

@@ -29,7 +29,7 @@ from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 
 R = TypeVar("R", default=Any, covariant=True)
 
-#: Requests of `submit_many` that are stored together; in between the event loop can do other work.
+#: How many requests of `submit_many` are stored together; between two such writes the event loop can do other work.
 _TOGETHER = 1_000
 
 
@@ -80,9 +80,9 @@ class SubmitRequest(Generic[R]):
         """Make a request; it is checked when it is submitted.
 
         Args:
-            task_type: the name of a type, or its class or an instance of that.
-            parameters: what the type's model accepts, as JSON or as an instance.
-            user_id: who owns the task.
+            task_type: the name of a type, its class, or an instance of the class.
+            parameters: a value that the type's model accepts, as JSON or as an instance.
+            user_id: the owner of the task.
             options: see `SubmissionOptions`.
 
         Raises:
@@ -104,15 +104,15 @@ class Submission:
 
 
 class TaskSubmissionService:
-    """The only way in for single tasks."""
+    """Accepts and stores single tasks; nothing else submits them."""
 
     def __init__(
         self, bus: EventBus, new_tasks: NewTasks, versions: VersionedInserts, debounced: DebouncedInserts
     ) -> None:
-        """Prepare the way in.
+        """Prepare to accept tasks.
 
         Args:
-            bus: hears `TaskSubmittedEvent` after the task is stored.
+            bus: gets `TaskSubmittedEvent` after the task is stored.
             new_tasks: finds task types, and makes the fields of new tasks.
             versions: stores tasks that are versions of a key.
             debounced: stores tasks whose parameters later submissions replace.
@@ -126,11 +126,11 @@ class TaskSubmissionService:
         """Store a task.
 
         Returns:
-            The task once it is stored durably. Dispatch goes on by itself.
+            The task, after it is stored durably. Dispatch continues in the background.
 
         Raises:
             SubmissionError: if the request is wrong; nothing is stored.
-            StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
+            StoreUnavailableError: if the task could not be stored; submit again, with an idempotency key to be safe.
         """
         task = self._new_task(request, await self._new.find(request.task_type))
         await failpoint.reached("submit.before_insert")
@@ -153,13 +153,13 @@ class TaskSubmissionService:
         """Check a request without a store, for types that are registered here.
 
         Raises:
-            SubmissionError: as `submit` would.
+            SubmissionError: if `submit` would refuse the request.
         """
         self._new_task(request, self._new.types.registered(type_name(request.task_type)))
 
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store tasks; versions of keys and debounced ones one after the other, since two may have the same key. All in
-        the order of the list, which tasks of a stream have to keep.
+        """Store tasks in the order of the list, because the tasks of a stream must keep their order. Versions of keys
+        and debounced tasks are stored one after the other, because two of them may have the same key.
         """
         stored: list[Inserted | Exception] = []
         for is_shared, part in groupby(tasks, _shares_a_key):
@@ -223,7 +223,7 @@ def _shares_a_key(task: Task) -> bool:
 
 
 def _version(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a version of a key is stored with."""
+    """Return the fields that a version of a key is stored with."""
     unique = options["unique"]
     is_stopping = unique.get("on_running") == "cancel"
     version = Unique(unique["key"], unique["version"], stops_older=is_stopping)
@@ -231,10 +231,10 @@ def _version(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a task of a stream is stored with; its position is given when it is stored.
+    """Return the fields that a task of a stream is stored with; it gets its position when it is stored.
 
     Raises:
-        InvalidRequestError: for options that contradict each other.
+        InvalidRequestError: if options contradict each other.
     """
     if "debounce" in options:
         raise InvalidRequestError(
@@ -254,7 +254,7 @@ def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:
-    """The types that these requests name; one that names none is refused later, by itself."""
+    """Return the types that these requests name; a request without a valid name is refused later, alone."""
     names = set()
     for request in requests:
         with suppress(InvalidRequestError):

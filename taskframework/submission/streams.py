@@ -1,8 +1,9 @@
 """Inserts of tasks that belong to ordered streams: a position first, then the task, then a look whose turn it is.
 
 The tasks of one call that belong to one stream take their positions by one write, in the order of the call, and are
-stored in that order. If a process dies after it took a position, it leaves a gap: a serial stream passes over it, and
-readers of results give it up after a while. If it dies after the insert, the task has a driver by which somebody looks.
+stored in that order. If a process dies after it took a position, it leaves a gap: a serial stream skips the gap, and
+readers of results give it up after a while. If it dies after the insert, the task has a driver, so another process
+looks.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from taskframework.submission.refusals import StreamModeError
 
 logger = logging.getLogger(__name__)
 
-#: Streams in which tasks are stored at the same time: one group of a hundred can gather while another is written.
+#: In how many streams tasks are stored at the same time: a group of a hundred can gather while another is written.
 _AT_ONCE = 256
 
 
 class StreamInserts:
-    """Stores tasks, and gives those in streams the next positions."""
+    """Stores tasks, and gives tasks of streams the next positions."""
 
     def __init__(self, store: TaskStore, looks: StreamLooks, gaps: StreamGaps, kept: timedelta) -> None:
         """Prepare to store; the record of a stream is kept for at least `kept`."""
@@ -42,21 +43,21 @@ class StreamInserts:
         self._gaps = gaps
         self._kept = kept
         self._places = asyncio.Semaphore(_AT_ONCE)
-        #: Submissions to many streams at once share the calls of the store.
+        #: Submissions to many streams at once share the calls to the store.
         self._taking: Grouping[TakePositions, Record] = Grouping(store.take_positions, key=lambda take: take.record_id)
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """`TaskStore.insert`, after each task of a stream was given its position.
+        """Give each task of a stream its position, then store the tasks with `TaskStore.insert`.
 
         A task that is stored already takes no position.
 
         Returns:
-            As `TaskStore.insert`; `StreamModeError` for a task of a stream with another mode.
+            The same as `TaskStore.insert`; `StreamModeError` for a task of a stream with another mode.
         """
         if all(task.stream is None for task in tasks):
             return await self._store.insert(tasks)
         replies: dict[int, Inserted | Exception] = dict(await self._found(tasks))
-        # By mode too: tasks of a mode that a stream does not have are refused without the others.
+        # Group by mode too: tasks with a mode that a stream does not have are refused without the others.
         by_stream: dict[tuple[StreamKey, StreamMode], list[int]] = {}
         for at, task in enumerate(tasks):
             if at not in replies and task.stream is not None and (stream := stream_of(task)) is not None:
@@ -80,7 +81,7 @@ class StreamInserts:
             return [error] * len(tasks)
 
     async def _found(self, tasks: Sequence[Task]) -> Mapping[int, Inserted]:
-        """Those tasks of streams that are stored already: a submission with a key may be repeated."""
+        """Return the tasks of streams that are stored already, because a submission with a key may be repeated."""
         named = {
             at: task.task_id for at, task in enumerate(tasks) if task.stream and (task.idempotency_key or task.unique)
         }
@@ -104,7 +105,7 @@ class StreamInserts:
     async def _looked_at(
         self, stream: StreamKey, state: Stream, placed: Sequence[Task], stored: Sequence[Inserted | Exception]
     ) -> Sequence[Inserted | Exception]:
-        """Give unused positions up and look whose turn it is. What fails now is found by a repair later."""
+        """Give unused positions up and look whose turn it is. If this fails now, a repair does it later."""
         pairs = zip(placed, stored, strict=True)
         unused = [position_of(task) for task, reply in pairs if _is_unused(position_of(task), reply)]
         try:
@@ -120,7 +121,7 @@ class StreamInserts:
 
 
 def _is_unused(position: int, reply: Inserted | Exception) -> bool:
-    """Whether the position will surely stay without a task. After no answer of the store that is not sure."""
+    """Return whether it is certain that the position stays without a task. Without a store's answer it is not."""
     if isinstance(reply, Inserted):
         return position_of(reply.task) != position
     return isinstance(reply, SubmissionError)

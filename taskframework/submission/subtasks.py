@@ -1,4 +1,4 @@
-"""Sub-tasks that an attempt plans, checked as a submission is."""
+"""Checks the sub-tasks that an attempt plans in the same way as a submission."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from taskframework.tasks.kinds import type_name
 
 @dataclass(frozen=True, slots=True)
 class SubtaskKind:
-    """What sub-tasks that are planned together have in common: a task type and options."""
+    """The task type and the options that sub-tasks planned together have in common."""
 
-    #: The fields of their group in the plan, except the items.
+    #: The fields of the group of these sub-tasks in the plan, except the items.
     header: Mapping[str, Json]
     type: Submittable
 
     def accept(self, parameters: Any) -> tuple[Json, bytes]:
-        """`Submittable.accept`."""
+        """Accept parameters, as `Submittable.accept`."""
         return self.type.accept(parameters)
 
 
 class SubtaskKinds:
-    """Looks up what attempts want to plan."""
+    """Finds and checks the task types and options of sub-tasks."""
 
     def __init__(self, types: TaskTypes, now: Callable[[], datetime], max_attempts: int) -> None:
-        """Prepare; `now` tells the store's time, `max_attempts` is for task types that do not say."""
+        """Prepare; `now` returns the store's time, `max_attempts` is for task types without this option."""
         self._types = types
         self._now = now
         self._max_attempts = max_attempts
 
     async def find(self, task_type: object, options: Mapping[str, Any]) -> SubtaskKind:
-        """The kind of these sub-tasks.
+        """Return the kind of these sub-tasks.
 
         Raises:
-            SubmissionError: if the type is unknown, or an option wrong.
+            SubmissionError: if the type is unknown, or an option is wrong.
             TypeError: for an option that sub-tasks do not have.
-            StoreUnavailableError: if the type is not registered here and the store cannot be asked.
+            StoreUnavailableError: if the type is not registered here and the store does not answer.
         """
         refuse_unknown("a sub-task", options, SUBTASK_OPTIONS)
         name = type_name(task_type)
@@ -64,7 +64,7 @@ def _json(value: Any) -> Json:
         case datetime():
             return value.isoformat()
         case str():
-            return str(value)  # a lane is more than its text
+            return str(value)  # a lane is a `Priority`, of which only the text is stored
         case StartLimit() | KeptFor():
             return plain(value)
     return value

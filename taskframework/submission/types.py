@@ -18,7 +18,7 @@ from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
 
 
 class Submittable(Protocol):
-    """What a submission needs of a task type: a `Registration`, or a `TaskDeclaration`."""
+    """The part of a task type that a submission needs: a `Registration`, or a `TaskDeclaration`."""
 
     @property
     def task_type(self) -> str: ...
@@ -49,12 +49,12 @@ class Submittable(Protocol):
 
 @contextmanager
 def naming_store(url: str) -> Iterator[None]:
-    """Add to the error of an unknown task type in which store it was looked for: it may be another than was meant.
+    """Add to the error of an unknown task type in which store the type was searched: it may be the wrong store.
 
-    For the doors of the program's own people alone. Callers over HTTP are not told where the store is.
+    Use this only for people who may know the address of the store. Callers over HTTP may not know it.
 
     Args:
-        url: of the store, whose secrets are not told.
+        url: the address of the store; its secrets are left out.
     """
     try:
         yield
@@ -65,24 +65,24 @@ def naming_store(url: str) -> Iterator[None]:
 
 
 class TaskTypes:
-    """Looks task types up, those registered in this process before those declared in the store."""
+    """Finds task types, first among the types of this process, then among the types declared in the store."""
 
     def __init__(self, registry: TaskRegistry, store: TaskStore) -> None:
         self._registry = registry
         self._store = store
-        #: Declarations of the types of this process, kept because making a schema takes a millisecond.
+        #: Declarations of the types of this process, kept here because making a schema takes a millisecond.
         self._own: dict[str, TaskDeclaration] = {}
 
     def registered(self, task_type: str) -> Registration:
-        """A type of this process.
+        """Return a type that is registered in this process.
 
         Raises:
-            UnknownTaskTypeError: if it is none.
+            UnknownTaskTypeError: if the type is not registered here.
         """
         return self._registry.require(task_type)
 
     async def find(self, names: Iterable[str]) -> Mapping[str, Submittable | UnknownTaskTypeError]:
-        """For each of these names its type, or the error that says it is unknown."""
+        """Return for each of these names its type, or the error that the type is unknown."""
         found: dict[str, Submittable | UnknownTaskTypeError] = {}
         missing = []
         for name in names:
@@ -102,12 +102,12 @@ class TaskTypes:
         return found
 
     async def buckets(self, names: Iterable[str]) -> Mapping[str, str | None]:
-        """The bucket that each of these types shares as a whole, of those types that are known."""
+        """Return, for each known type of these, the bucket that all its tasks share."""
         found = await self.find(names)
         return {name: kind.bucket for name, kind in found.items() if not isinstance(kind, UnknownTaskTypeError)}
 
     async def known(self) -> list[TaskDeclaration]:
-        """Every type that can be submitted, by name."""
+        """Return every type that can be submitted, in the order of their names."""
         known = {declaration.task_type: declaration for declaration in await declared_types(self._store)}
         for own in self._declarations():
             there = known.get(own.task_type)
@@ -115,13 +115,13 @@ class TaskTypes:
         return [known[name] for name in sorted(known)]
 
     async def names(self) -> list[str]:
-        """The names of all of them."""
+        """Return the names of all types that can be submitted."""
         return [known.task_type for known in await self.known()]
 
     async def declare(self) -> None:
-        """Tell other processes of the types that this one executes.
+        """Tell other processes which types this process executes.
 
-        If several processes start at the same moment, the declaration of any of them may be the one that stays.
+        If several processes start at the same moment, the declaration of any of them may stay.
         """
         now = self._store.now()
         own = {DECLARATION.id_of(each.task_type): replace(each, declared_at=now) for each in self._declarations()}
@@ -143,5 +143,5 @@ class TaskTypes:
 
 
 async def declared_types(records: Records) -> list[TaskDeclaration]:
-    """What workers have declared of all task types."""
+    """Return the declarations of all task types."""
     return await all_contents(records, DECLARATION)

@@ -1,7 +1,7 @@
-"""The upload of a batch: items become stored sub-tasks, part by part, and the batch is sealed behind the last one.
+"""The upload of a batch: items become stored sub-tasks, part by part, and the batch is sealed after the last one.
 
-Each part is announced in the batch before it is stored, so that a seal cannot overlook it. The id of a sub-task follows
-from the batch and its slot, so what an earlier upload stored is found, compared and not stored again.
+Each part is announced in the batch before it is stored, so that a seal cannot overlook it. The id of a sub-task is made
+from the batch and its slot. So a sub-task that an earlier upload stored is found, compared and not stored again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskContent:
-    """What one sub-task of a batch is to do: one item, or a chunk of them as a list."""
+    """The parameters of one sub-task of a batch: one item, or the list of items of a chunk."""
 
     parameters: Json = field(repr=False)
     parameters_hash: str
 
 
 def contents_of(batch: Task, items: Sequence[Item]) -> list[SubtaskContent]:
-    """What the sub-tasks of these consecutive items are to do.
+    """Return the contents of the sub-tasks for these consecutive items.
 
     Raises:
         InvalidRequestError: if the items of a chunk are too large together.
@@ -70,7 +70,7 @@ def check_policy(batch: Task, planned: int) -> None:
     """Refuse a batch that could never succeed.
 
     Raises:
-        InvalidRequestError: if its policy asks for more than it has.
+        InvalidRequestError: if its policy asks for more sub-tasks than it has.
     """
     own, subtasks = parts_of(batch)
     policy, tasks = Policy(subtasks.policy), "sub-tasks" if own.chunk_size == 1 else f"chunks of {own.chunk_size} items"
@@ -99,9 +99,9 @@ class Upload:
 
         Args:
             store: where the batch is.
-            bus: hears of each sub-task.
+            bus: gets the event of each sub-task.
             moves: makes the seal.
-            batch: as it was stored or found.
+            batch: the batch as it was stored or found.
             dispatch_after: as in `NewTasks`.
             timeout: how long the batch waits for the next part before it is cancelled.
         """
@@ -111,18 +111,18 @@ class Upload:
         self._moves = moves
         self._dispatch_after = dispatch_after
         self._timeout = timeout
-        #: How many items came, and the last ones, which do not fill a chunk yet.
+        #: How many items have come, and the last of them, which do not fill a chunk yet.
         self.items = 0
         self._rest: list[Item] = []
 
     async def add(self, items: Sequence[Item]) -> None:
-        """Store the next items, or find them there.
+        """Store the next items, or find them in the batch.
 
         Raises:
-            BatchTooLargeError: if there are too many.
-            BatchConflictError: if the batch has other items in their place.
-            BatchClosedError: if it takes no more.
-            StoreError: if not all of them could be stored.
+            BatchTooLargeError: if the batch has too many items.
+            BatchConflictError: if the batch has other items at their positions.
+            BatchClosedError: if the batch takes no more items.
+            StoreError: if not all items could be stored.
         """
         self.items += len(items)
         if self.items > MAX_SUBTASKS:
@@ -134,16 +134,16 @@ class Upload:
         await self._take(coming[:whole], until=self.items - rest)
 
     async def end(self) -> bool:
-        """Seal the batch behind the last item.
+        """Seal the batch after the last item.
 
         Returns:
-            Whether this upload did it; an earlier one with the same items may have.
+            Whether this upload sealed the batch; an earlier upload with the same items may have sealed it.
 
         Raises:
             InvalidRequestError: if there are too few items for the policy.
-            BatchConflictError: if the batch has more.
-            BatchClosedError: if it was cancelled meanwhile.
-            StoreError: if it could not be stored.
+            BatchConflictError: if the batch has more items.
+            BatchClosedError: if the batch was cancelled meanwhile.
+            StoreError: if the seal could not be stored.
         """
         await self._take(self._rest, until=self.items)
         planned = self._slot(self.items + parts_of(self.batch)[0].chunk_size - 1)
@@ -161,7 +161,7 @@ class Upload:
         return False
 
     async def _take(self, items: Sequence[Item], *, until: int) -> None:
-        """Store items that make whole sub-tasks; behind the last of them, `until` items have come."""
+        """Store items that make whole sub-tasks; including the last of them, `until` items have come."""
         if not items:
             return
         contents = contents_of(self.batch, items)
@@ -194,8 +194,8 @@ class Upload:
                 await self._bus.publish(TaskSubmittedEvent(reply.task))
 
     async def _compare(self, contents: Sequence[SubtaskContent], first_slot: int, until: int) -> None:
-        """Check that a batch which takes no more items has these. Sub-tasks that are not stored (yet, or any more) are
-        passed over.
+        """Check that a batch that takes no more items has these items. This skips sub-tasks that are not stored (not
+        yet, or not any more).
         """
         await self._check_is_sealed()
         batch, subtasks = parts_of(self.batch)
@@ -210,7 +210,7 @@ class Upload:
 
     async def _check_is_sealed(self) -> None:
         if not is_sealed(self.batch):
-            # If this process slept, it may have stored the last part long after the batch was cancelled.
+            # If this process paused, it may have stored the last part long after the batch was cancelled.
             await self._store.mark(CascadeAgain(self.batch.task_id))
             raise BatchClosedError(self.batch.task_id, self.batch.status)
 
@@ -227,11 +227,11 @@ class Upload:
         self.batch = batch
 
     def _slot(self, items: int) -> int:
-        """The slot of the sub-task behind so many items."""
+        """Return the slot of the sub-task that follows after this many items."""
         return items // parts_of(self.batch)[0].chunk_size
 
 
 def _first_difference(chunk: Json, found: Json) -> int:
-    """Where in a chunk the first item is that is another one than in the chunk that was found."""
+    """Return the index of the first item of a chunk that differs from the chunk that was found."""
     pairs = zip_longest(chunk, found, fillvalue=_NO_ITEM)
     return next((at for at, (mine, other) in enumerate(pairs) if mine != other), 0)

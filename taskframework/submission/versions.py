@@ -1,7 +1,7 @@
 """Inserts of tasks that are versions of a key: the task first, then the record that names it.
 
 `model/versions.py` says what is promised. A version lower than the newest is refused. For the same version the stored
-task is returned; if that failed or was deleted, the version is stored once more, as its next run. A higher version
+task is returned; if this task failed or was deleted, the version is stored again, as its next run. A higher version
 supersedes older tasks that have not begun.
 """
 
@@ -25,7 +25,7 @@ from taskframework.submission.idempotency import TaskInserts
 
 
 class VersionedInserts:
-    """Stores versions of keys, and supersedes older ones."""
+    """Stores versions of keys, and supersedes older versions."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta, inserts: TaskInserts | None = None) -> None:
         """Prepare to store; the record of a key is kept for `kept` after the end of its newest task. Without `inserts`
@@ -37,15 +37,16 @@ class VersionedInserts:
         self._kept = kept
 
     async def insert(self, task: Task, unique: Unique) -> Inserted:
-        """Store a task as this version of its key, or find the one that is there.
+        """Store a task as this version of its key, or find the task that is stored already.
 
         Raises:
             NewerVersionError: if a higher version was accepted before.
-            StoreUnavailableError: if it is not known whether it was stored. Submit it again.
+            StoreUnavailableError: if it is not known whether the task was stored. Submit it again.
         """
         newest, mine = await read_newest(self._store, task.user_id, unique.key), unique
         if newest is not None and newest.version > unique.version:
-            # An earlier try of this submission may have stored it and died. Else a worker would end it when it is due.
+            # An earlier try of this submission may have stored the task and died. End the task now; otherwise a worker
+            # would end it only when it is due.
             await self._moves.make(Supersede(versioned_id(task.user_id, unique), newest.version))
             raise _refusal(unique, newest)
         if newest is not None and newest.version == unique.version:
@@ -69,5 +70,5 @@ def _refusal(unique: Unique, newest: Newest) -> NewerVersionError:
 
 
 def _under(task: Task, unique: Unique) -> Task:
-    """The task under the id of its version and run."""
+    """Return the task with the id that its version and run give."""
     return under_id(task, versioned_id(task.user_id, unique)).evolve(unique=unique)
