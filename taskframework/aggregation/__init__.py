@@ -1,1 +1,3 @@
-"""What an outcome means: here, and only here, an attempt becomes COMPLETED, RETRYING, FAILED or another end."""
+"""Turns the outcome of an attempt into the next state of its task, such as COMPLETED, RETRYING or FAILED. Only this
+sub-package does so.
+"""

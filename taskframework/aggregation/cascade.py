@@ -1,7 +1,7 @@
-"""The cascade: cancels the sub-tasks that nobody waits for any more.
+"""The cascade: cancels the sub-tasks for which no parent waits any more.
 
-A parent that ends, or goes on before all of its sub-tasks have ended, sets `cascade_at`. A cancelled sub-task that has
-sub-tasks itself does the same, so that whole trees are cancelled, level by level.
+A parent that ends, or continues before all of its sub-tasks have ended, sets `cascade_at`. A cancelled sub-task that
+has sub-tasks itself does the same, so that whole trees are cancelled, level by level.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-#: A process that was storing a plan when the parent ended may store some more of it. So long after the end, and this
-#: often, the cascade looks for such sub-tasks.
+#: A process that was storing a plan when the parent ended may store more of the plan. The cascade looks for such
+#: sub-tasks for the first time after the end, at intervals of the second.
 _LATE_SPAWN = timedelta(minutes=1)
 _LOOK_AGAIN = timedelta(seconds=5)
-#: `cancel.by` of a cancel that comes from the parent.
+#: The value of `cancel.by` when the cancel comes from the parent.
 BY_PARENT = "parent"
 
 
 class Cascade(ParentWork):
-    """Cancels the sub-tasks of rounds that their parent has left."""
+    """Cancels the sub-tasks of rounds for which their parent no longer waits."""
 
     left = "the cancel of the sub-tasks of task"
 
@@ -43,7 +43,7 @@ class Cascade(ParentWork):
         self._moves = moves
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener for the moves after which a parent no longer waits."""
+        """Begin a cascade, as a listener for the moves after which a parent no longer waits."""
         if event.task.cascade_at is not None:
             self.start(event.task)
 
@@ -51,12 +51,12 @@ class Cascade(ParentWork):
         """Cancel the sub-tasks for which a parent does not wait, unless another process is doing so.
 
         Raises:
-            StoreError: if some could not be cancelled; the parent is due again later.
+            StoreError: if some sub-tasks could not be cancelled; the parent is due again later.
         """
         present = await self._move_time(parent, self._in_hand)
         is_done = False
         while present is not None and not is_done:
-            is_done = True  # unless something was cancelled: a sub-task may change its status between two lists
+            is_done = True  # unless a sub-task is cancelled: a sub-task may change its status between two lists
             async with aclosing(self._left(present)) as parts:
                 async for live in parts:
                     cancelled = await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
@@ -69,8 +69,8 @@ class Cascade(ParentWork):
             await self._end(present)
 
     async def _left(self, parent: Task) -> AsyncGenerator[Sequence[Task], None]:
-        """The live sub-tasks for which the parent does not wait, in parts. They may be of any round: an earlier cascade
-        stops when the parent leaves the next round.
+        """Yield the live sub-tasks for which the parent does not wait, in parts. They may belong to any round: an
+        earlier cascade stops when the parent stops waiting for the next round.
         """
         if parent.subtasks is None:
             return
@@ -86,7 +86,7 @@ class Cascade(ParentWork):
                     yield page.items
 
     async def _cancel(self, subtask: Task, parent: Task) -> bool:
-        """Return whether this call cancelled it."""
+        """Cancel a sub-task; return whether this call cancelled it."""
         if subtask.cancel is not None:
             return False
         reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent continued without it"
@@ -98,9 +98,10 @@ class Cascade(ParentWork):
         return await self._store.apply(MoveDriver(parent.task_id, CASCADE, parent.cascade_at, delay))
 
     async def _end(self, parent: Task) -> None:
-        """Nothing is left to cancel now. If sub-tasks were being stored when the parent ended, look again for a while.
+        """End the cascade, because no sub-task is left to cancel. If sub-tasks were being stored when the parent ended,
+        look again for a while.
 
-        The plan stays in the parent, so that the rest is stored if the parent is reopened.
+        The plan stays in the parent, so that all other sub-tasks are stored if the parent is reopened.
         """
         left_at = parent.finished_at or parent.updated_at
         may_grow = parent.status is not TaskStatus.WAITING and _may_still_grow(parent)
@@ -109,7 +110,7 @@ class Cascade(ParentWork):
 
 
 def _may_still_grow(parent: Task) -> bool:
-    """Whether some process may have been about to store or to replay a sub-task when the parent ended."""
+    """Return whether a process may have been about to store or to replay a sub-task when the parent ended."""
     subtasks = parent.subtasks
     is_growing = subtasks is not None and (subtasks.is_being_stored or subtasks.planned is None)
     return is_growing or parent.retry_at is not None

@@ -1,4 +1,4 @@
-"""Signals that came before their task waits for them: it goes on as soon as it waits."""
+"""Signals that came before their task waits for them: the task continues as soon as it waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskframework.moves import TaskMoves
 
 
 class EarlySignals(ParentWork):
-    """Wakes tasks that have their signal already. The repair would find them at its next look."""
+    """Wakes tasks that have their signal already. Without this, the repair would find them at its next look."""
 
     left = "the signal of task"
 
@@ -19,14 +19,14 @@ class EarlySignals(ParentWork):
         self._moves = moves
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener for tasks that begin to wait."""
+        """Wake a task that has its signal, as a listener for tasks that begin to wait."""
         if has_its_signal(event.task):
             self.start(event.task)
 
     async def take(self, parent: Task) -> None:
-        """Let the task go on.
+        """Let the task continue.
 
         Raises:
-            StoreError: if it could not be written; the task is due for the repair.
+            StoreError: if the store did not write this; the task is due for the repair.
         """
         await self._moves.repair(Wake(parent.task_id))

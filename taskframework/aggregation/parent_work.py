@@ -15,51 +15,51 @@ from taskframework.model.task import Task
 
 logger = logging.getLogger(__name__)
 
-#: Parents on which each sort of work is done at once. Each may have `TOGETHER` calls to the store under way.
+#: On how many parents each sort of work is done at once. Each may have `TOGETHER` calls to the store under way.
 _AT_ONCE = 8
-#: Sub-tasks that are stored, cancelled or replayed together: one part of the work.
+#: How many sub-tasks are stored, cancelled or replayed together: one part of the work.
 TOGETHER = 500
-#: How long other processes leave a parent alone that this one works on. The time begins anew after each part.
+#: How long other processes leave a parent alone on which this process works. The time begins again after each part.
 IN_HAND = timedelta(seconds=30)
 _NOT_AT_ALL = timedelta(0)
 
 
 class ParentWork(ABC):
-    """One sort of work on parents. It may take minutes, so neither a listener nor a repair waits for it."""
+    """One sort of work on parents. It may take minutes, so listeners and repairs do not wait for it."""
 
-    #: The beginning of the log line when the work fails: what is left to the repair.
+    #: The beginning of the log line when the work fails: the work that is left to the repair.
     left: ClassVar[str]
 
     def __init__(self) -> None:
         self._background = Background()
         self._places = asyncio.Semaphore(_AT_ONCE)
-        #: Whether the process is about to end. Then nothing more is begun, and work in several parts stops between two.
+        #: Whether the process is about to end. Then no more work begins, and work in several parts stops between two.
         self._is_stopping = False
 
     @abstractmethod
     async def take(self, parent: Task) -> None:
-        """Do it now.
+        """Do the work for a parent now.
 
         Raises:
-            StoreError: if it could not be done; the parent is due again later.
+            StoreError: if the work could not be done; the parent is due again later.
         """
 
     def start(self, parent: Task) -> None:
-        """Do it soon; what fails is left to the repair."""
+        """Do the work for a parent soon; if it fails, it is left to the repair."""
         self._background.start(self._try(parent), contextvars.Context())
 
     async def finished(self) -> None:
-        """Wait until everything begun is done, or left to the repair."""
+        """Wait until all work that began is done, or left to the repair."""
         await self._background.finished()
 
     async def stop(self) -> None:
-        """Leave to other processes what has not begun, and all further parts of what has."""
+        """Leave to other processes all work that has not begun, and all further parts of work that has begun."""
         self._is_stopping = True
         await self.finished()
 
     @property
     def _in_hand(self) -> timedelta:
-        """How long other processes leave a parent alone that is not done yet."""
+        """How long other processes leave a parent alone on which work is not done yet."""
         return _NOT_AT_ALL if self._is_stopping else IN_HAND
 
     async def _try(self, parent: Task) -> None:

@@ -1,9 +1,9 @@
 """The reporter: counts the sub-tasks of a parent when some have ended, and writes the count into the parent.
 
-It never adds to an old count, so no end can be counted twice or be forgotten. The order of steps makes it reliable: it
-hears of ends, counts, writes the count into the parent unless another one was written meanwhile, and only then says
-that those ends are reported. Until then the published mark of a sub-task stays below its end, so that a relay brings it
-here again. So there is always a count after the last end.
+It never adds to an old count, so no end can be counted twice or be forgotten. The order of its steps makes it reliable.
+First it hears of ends. Then it counts, and writes the count into the parent unless another count was written meanwhile.
+Only then it says that these ends are reported. Until then the published mark of a sub-task stays below its end, so that
+a relay brings the sub-task here again. So a count always follows after the last end.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: The pause after a count, as a multiple of the time that a count takes the database. All processes together keep to
-#: it, so counting takes a twentieth of one processor, and costs a sub-task of a hundred as much as one of many.
+#: The pause after a count, as a multiple of the time that a count takes in the database. All processes together keep
+#: this pause, so counting takes a twentieth of one processor, and the cost per sub-task is the same for 100 and for
+#: many.
 _PAUSE_FACTOR = 20
-#: The same for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for the
-#: count after it, which may be in a process that heard of some ends only.
+#: The same factor for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for
+#: the count after this end, and the counting process may have heard of only some of the ends.
 _SHORT_FACTOR = 4
-#: Seconds of the longest pause. The ends that a count reports are marked as published after it, and five seconds after
-#: an end (`RELAY_AFTER`) all relays would publish it again.
+#: Seconds of the longest pause. The ends that a count reports are marked as published after the count, and five seconds
+#: after an end (`RELAY_AFTER`) all relays would publish it again.
 _LONGEST_PAUSE = 2.0
 #: Seconds that a count takes, measured on MongoDB 6: to read and write the parent, and for each sub-task in the index.
-#: The time of the last count is not used: under load most of it is waiting, and the pause would be far too long.
+#: The time of the last count is not used: under load most of this time is waiting, and the pause would be far too long.
 _SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 0.4e-6
-#: How often a count is begun anew because another process wrote one meanwhile. After that the repair does it.
+#: How often a count begins again because another process wrote a count meanwhile. After that the repair counts.
 _TRIES = 20
 
 
@@ -51,9 +52,9 @@ _TRIES = 20
 class _Count:
     """A count that this process wrote."""
 
-    #: When, in seconds of the clock.
+    #: When it was written, in monotonic seconds.
     at: float
-    #: How many sub-tasks there were, and how many of them had ended.
+    #: How many sub-tasks existed, and how many of them had ended.
     size: int
     done: int
     #: Its number among the counts of all processes.
@@ -62,18 +63,18 @@ class _Count:
 
 @dataclass(slots=True)
 class _Reported:
-    """What was heard of one parent's sub-tasks and is not reported yet."""
+    """The ends of one parent's sub-tasks that were heard and are not reported yet."""
 
-    #: Those that ended, each with the sequence of its end.
+    #: The sub-tasks that ended, each with the sequence of its end.
     ended: dict[str, int] = field(default_factory=dict)
-    #: To be called when they are reported.
+    #: The functions to call when these ends are reported.
     told: list[Callable[[], None]] = field(default_factory=list)
-    #: Whether somebody asked for a count although no end was heard.
+    #: Whether a count was asked for although no end was heard.
     is_asked: bool = False
     #: The last two counts, the newer one first.
     last: _Count | None = None
     before: _Count | None = None
-    #: How many had not ended at the last count; None: not counted yet, or nobody knows how many there will be.
+    #: How many sub-tasks had not ended at the last count; None if not counted yet, or if the total is not known yet.
     missing: int | None = None
     #: Set when the last sub-task seems to have ended, which ends the pause.
     is_last: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,22 +88,22 @@ class SubtaskReporter:
         self._moves = moves
         self._clock = clock
         self._parents: dict[str, _Reported] = {}
-        #: The sub-tasks that were reported last, each with the sequence of its end. The bridge asks for a sub-task once
-        #: more, after it has published its end.
+        #: The sub-tasks that were reported last, each with the sequence of its end. The bridge asks for a sub-task
+        #: again, after it has published its end.
         self._done = Sequences()
         self._reporting = Background()
         self._is_finishing = False
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener for the ends of tasks."""
+        """Report the end of a task soon, as a listener for the ends of tasks."""
         self.take(event.task)
 
     def take(self, task: Task, then: Callable[[], None] | None = None) -> None:
         """Report the end of a sub-task soon.
 
         Args:
-            task: what ended; a task without a parent has nothing to report.
-            then: called when it is reported; not called if that fails.
+            task: the task that ended; a task without a parent has nothing to report.
+            then: called when the end is reported; not called if that fails.
         """
         if task.parent is None or self._done.of(task.task_id) >= task.sequence:
             if then is not None:
@@ -116,7 +117,7 @@ class SubtaskReporter:
             reported.is_last.set()
 
     def hear_parent(self, event: TaskEvent) -> None:
-        """Listener for moves of a parent after which its sub-tasks have to be counted."""
+        """Count soon, as a listener for moves of a parent after which its sub-tasks have to be counted."""
         self.look_at(event.task.task_id)
 
     def look_at(self, parent_id: str) -> None:
@@ -126,8 +127,8 @@ class SubtaskReporter:
         reported.is_last.set()
 
     async def finished(self) -> None:
-        """Wait until what was heard is reported, or left to the repair; pauses end at once."""
-        # What is heard meanwhile makes no pause either: a clock that stands still would never end it.
+        """Wait until all ends that were heard are reported, or left to the repair; pauses end at once."""
+        # Ends that are heard meanwhile make no pause either: a clock that stands still would never end the pause.
         self._is_finishing = True
         try:
             for reported in self._parents.values():
@@ -198,12 +199,12 @@ class SubtaskReporter:
 
 
 def _seconds_of_pause(reported: _Reported) -> float:
-    """How long to pause after a count: no longer than the rest of the sub-tasks will take, if they go on as before."""
+    """Return how long to pause after a count: at most as long as the other sub-tasks take at the present pace."""
     last, before = reported.last, reported.before
     cost = _SECONDS_A_COUNT + (0 if last is None else _SECONDS_EACH * last.size)
     if last is None or before is None:
         return min(_PAUSE_FACTOR * cost, _LONGEST_PAUSE)
-    counts = max(1, last.serial - before.serial)  # of all processes, since the one before
+    counts = max(1, last.serial - before.serial)  # of all processes, since the count before
     longest, ended = min(_PAUSE_FACTOR * cost * counts, _LONGEST_PAUSE), last.done - before.done
     if reported.missing is None or ended <= 0:
         return longest

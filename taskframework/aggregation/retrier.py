@@ -1,7 +1,7 @@
-"""The retrier: replays all sub-tasks of a batch that did not succeed, after somebody asked for that.
+"""The retrier: replays all sub-tasks of a batch that did not succeed, after somebody asked for a retry.
 
-The batch stores that it was asked for, and the time up to which a sub-task must have ended to be replayed. So any
-process may do it, and do it again: a sub-task that was replayed already ends later than that time.
+The batch stores this request, and the time before which a sub-task must have ended to be replayed. So any process may
+carry out the retry, and may repeat it: a sub-task that was replayed already ends later than that time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-#: `by` of a replay that comes from the batch.
+#: The value of `by` when the replay comes from the batch.
 BY_BATCH = "batch"
 
 
 class BatchRetrier(ParentWork):
-    """Replays what did not succeed in batches."""
+    """Replays the sub-tasks of batches that did not succeed."""
 
     left = "what failed in batch"
 
@@ -40,15 +40,15 @@ class BatchRetrier(ParentWork):
         self._dispatch_after = dispatch_after
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener: the process in which a batch was reopened retries it at once."""
+        """Begin a retry at once, as a listener, in the process in which the batch was reopened."""
         if event.task.retry_at is not None:
             self.start(event.task)
 
     async def take(self, batch: Task) -> None:
-        """Replay what did not succeed, unless another process is doing so.
+        """Replay the sub-tasks that did not succeed, unless another process is doing so.
 
         Raises:
-            StoreError: if some could not be replayed; the batch is due again later.
+            StoreError: if some sub-tasks could not be replayed; the batch is due again later.
         """
         held = await self._hold(batch)
         round = RoundOfSubtasks(batch.task_id, batch.generation, batch.subtasks.round if batch.subtasks else 1)
@@ -64,7 +64,7 @@ class BatchRetrier(ParentWork):
             held = await self._hold(held)
             if held is not None and self._is_stopping:
                 return
-        if after >= 0:  # another process has it, or it was cancelled: perhaps long before the last replay here
+        if after >= 0:  # another process took the batch, or it was cancelled, maybe long before the last replay here
             await self._store.mark(CascadeAgain(batch.task_id))
 
     async def _replay(self, subtask: Task, batch: Task) -> None:
@@ -74,6 +74,6 @@ class BatchRetrier(ParentWork):
             await self._moves.repair(replay)
 
     async def _hold(self, batch: Task) -> Task | None:
-        """The batch, if it is still to be retried and no other process has begun with it."""
+        """Return the batch, if it is still to be retried and no other process has begun with it."""
         due = RETRY.time_of(batch)
         return None if due is None else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._in_hand))

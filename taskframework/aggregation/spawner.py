@@ -1,7 +1,7 @@
 """The spawner: stores the sub-tasks that a waiting task planned, and publishes the event of each.
 
-The plan is in the parent, or in records if it is large, and the ids follow from it. So any process may store it, and
-store it again: sub-tasks that exist are not stored twice.
+The plan is in the parent, or in records if it is large, and the ids of the sub-tasks follow from the plan. So any
+process may store them, and may do so again: sub-tasks that exist are not stored twice.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Spawner(ParentWork):
         self._dispatch_after = dispatch_after
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener: the process in which a task planned sub-tasks stores them at once."""
+        """Begin to store sub-tasks at once, as a listener, in the process in which a task planned them."""
         if event.task.spawn_at is not None:
             self.start(event.task)
 
     async def take(self, parent: Task) -> None:
-        """Store every sub-task of the plan; stop as soon as the parent no longer waits, or another process does it.
+        """Store every sub-task of the plan; stop as soon as the parent no longer waits, or another process stores them.
 
         Args:
-            parent: as it waits.
+            parent: the waiting parent.
 
         Raises:
-            StoreError: if some could not be stored; the plan is due again later.
+            StoreError: if some sub-tasks could not be stored; the plan is due again later.
         """
         subtasks = parent.subtasks
         if subtasks is None or parent.spawn_at is None:
@@ -56,7 +56,7 @@ class Spawner(ParentWork):
             tasks = planned_tasks(parent, groups, self._store.now, self._dispatch_after, first_slot=first_slot)
             while together := list(islice(tasks, TOGETHER)):
                 if present is None:
-                    # The parent may have stopped waiting long before the last part was stored, if this process slept.
+                    # If this process paused, the parent may have stopped waiting long before the last part was stored.
                     await self._store.mark(CascadeAgain(parent.task_id))
                     return
                 await self._insert(together)
@@ -77,7 +77,7 @@ class Spawner(ParentWork):
                 await self._bus.publish(TaskSubmittedEvent(outcome.task))
 
     async def _go_on(self, parent: Task) -> Task | None:
-        """The parent, if its plan is still to be stored and no other process has begun with that."""
+        """Return the parent, if its plan is still to be stored and no other process has begun to store it."""
         if parent.spawn_at is None:
             return None
         return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, self._in_hand))

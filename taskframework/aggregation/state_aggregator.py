@@ -22,13 +22,14 @@ class StateAggregatorService:
         self._moves = moves
 
     async def hear(self, request: AttemptFinished) -> Settlement | Stale:
-        """Store the outcome of an attempt. A repeated request, after a lost reply, gets the answer of the first one.
+        """Store the outcome of an attempt. A repeated request, after a lost reply, gets the answer to the first
+        request.
 
         Returns:
-            What the attempt ended as; or `Stale` if its lease was lost, and then nothing was written.
+            The status with which the attempt ended; or `Stale` if its lease was lost, and then nothing was written.
 
         Raises:
-            StoreUnavailableError: if the store cannot say whether it was written; ask again.
+            StoreUnavailableError: if it is not known whether the outcome was written; ask again.
         """
         await failpoint.reached("settle.before_write")
         made = await self._moves.make_once(_move(request), partial(end_of_attempt, request.task))
