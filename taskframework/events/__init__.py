@@ -1,1 +1,1 @@
-"""Telling other programs: external events as CloudEvents on the events exchange."""
+"""Publishes external events for other programs, as CloudEvents on the events exchange, and helps to receive them."""

@@ -1,8 +1,8 @@
-"""The bridge: internal events → external ones, per task complete and in order.
+"""The bridge: turns internal events into external events, for each task complete and in order.
 
-It never publishes just the event it heard. It publishes everything in the task's history above the published mark,
-because another process may have heard the ones before and died. While a publication is under way, what comes in
-collects into the next one.
+It never publishes only the event that it heard. It publishes all events in the task's history above the published mark,
+because another process may have heard the events before and died. Events that come while a publication is under way
+are collected for the next publication.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from taskframework.stores.delayed_marks import DelayedMarks
 
 logger = logging.getLogger(__name__)
 
-#: How many tasks one round publishes, and how many may wait for a round; the relay publishes what comes beyond.
+#: How many tasks one round publishes, and how many may wait for a round; the relay publishes all further tasks.
 ROUND = 500
 MAX_WAITING = 20_000
-#: Seconds by which a publication is held back, so that the news of a task does not delay its start.
+#: Seconds by which a publication is delayed, so that publishing the events of a task does not delay its start.
 _HEAD_START = 0.007
-#: Seconds between two rounds under load: the events of a short task then travel in one message.
+#: Seconds between two rounds under load: so the events of a short task are in one message.
 _PAUSE = 0.05
 
 
 class Reporter(Protocol):
-    """What the bridge needs of whoever sees to it that the end of a task is known where somebody waits for it."""
+    """Tells the end of a task to the parent or the stream that waits for it; the part that the bridge needs."""
 
     def take(self, task: Task, then: Callable[[], None]) -> None: ...
 
@@ -48,7 +48,7 @@ class Reporter(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """The newest states of one task that were heard and not yet published."""
+    """The newest states of one task that were heard and are not yet published."""
 
     task: Task
     progress: Task | None = None
@@ -69,12 +69,12 @@ class ExternalEventBridge:
         """Prepare.
 
         Args:
-            store: where the marks go.
-            publisher: where the events go.
-            source: of the events.
-            reporter: sees to the parents of sub-tasks that end.
-            looks: sees to the streams of tasks that end.
-            clock: for the marks, which wait for others.
+            store: where the marks are written.
+            publisher: publishes the events.
+            source: the `source` of the CloudEvents.
+            reporter: tells parents when their sub-tasks end.
+            looks: passes the turn on in streams when their tasks end.
+            clock: for the marks, which wait so that many are written together.
         """
         self._store = store
         self._reporter = reporter
@@ -82,19 +82,19 @@ class ExternalEventBridge:
         self._publisher = publisher
         self._source = source
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        #: What was published; the mark in the store is written two seconds later.
+        #: The last published sequence of each task; the mark in the store is written two seconds later.
         self._published = Sequences()
         self._pump: asyncio.Task[None] | None = None
-        #: Set at the end of the round under way; each has its own.
+        #: Set at the end of the present round; each round has its own event.
         self._round_is_over = asyncio.Event()
         self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks, clock)
 
     def hear(self, event: TaskEvent) -> None:
-        """Take note of a task; publication goes on by itself."""
+        """Take the task of an event; it is published in the background."""
         self.take(event.task, is_progress=isinstance(event, TaskProgressEvent))
 
     def take(self, task: Task, *, is_progress: bool = False) -> None:
-        """Publish what is unpublished of this task. Also the relay's way in."""
+        """Publish the unpublished events of this task soon. The relay calls this too."""
         if len(self._waiting) >= ROUND:  # thousands may wait, and no event has the parameters
             task = task.evolve(parameters=None)
         waiting = self._waiting.get(task.task_id)
@@ -107,7 +107,7 @@ class ExternalEventBridge:
         if is_progress:
             waiting.progress = task
         if self._pump is None:
-            # In an empty context: the pump goes on after the request whose context it would otherwise have.
+            # In an empty context: the pump runs on after the request whose context it would otherwise have.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def published(self, tasks: Iterable[Task]) -> None:
@@ -117,16 +117,16 @@ class ExternalEventBridge:
             await self._round_is_over.wait()
 
     async def drain(self) -> None:
-        """Wait until everything heard so far is published and marked, or given up on; for the end of the process."""
+        """Wait until all events heard until now are published and marked, or given up; for the end of the process."""
         while self._pump is not None:
             await asyncio.wait([self._pump])
-            await self._reporter.finished()  # the parents that it moves publish here, too
+            await self._reporter.finished()  # its moves of parents make events that are published here too
             await self._looks.finished()
         await self._delayed_marks.drain()
 
     def _mark(self, task: Task) -> None:
-        """Have it written down that a task is published: the end of a sub-task only when its parent knows of it, and
-        what a task waits for in a stream, or what others wait for there, only when somebody has seen to the turn.
+        """Mark a task as published. The end of a sub-task is marked only when its parent knows of it. A task of a
+        stream is marked only after a look whose turn it is in the stream.
         """
         # An older state may be published after a newer one, and the mark must not fall.
         mark = self._published.raise_to(task.task_id, task.sequence)
@@ -137,7 +137,7 @@ class ExternalEventBridge:
         if task.parent is None and task.stream is None:
             add()
         elif mark != task.sequence:
-            return  # an older state; the newer one sees to the mark
+            return  # an older state; the newer state is marked
         elif task.stream is not None:
             self._looks.take(task, add)
         elif task.status.is_final:
@@ -169,14 +169,14 @@ class ExternalEventBridge:
                 await failpoint.reached("relay.before_publish")
                 await self._publisher.publish(events)
         except BrokerError as error:
-            # Each document says when its relay is due. Here they would only pile up while the broker is away.
+            # Each document says when its relay is due. Here the events would only pile up while the broker is away.
             logger.info("%d events are left to the relay: %s", len(events), error.message)
             return
         except Exception:
             logger.exception("%d events are left to the relay", len(events))
             return
         await failpoint.reached("relay.after_confirm")
-        # Also for a task without new events: if its mark is missing, the relay would bring it back for ever.
+        # Mark also tasks without new events: if its mark is missing, the relay would bring a task back for ever.
         for waiting in group:
             if waiting.task.sequence > waiting.task.published_sequence:
                 self._mark(waiting.task)

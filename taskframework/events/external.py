@@ -27,8 +27,8 @@ class ExternalEvent:
     Attributes:
         type: `task.submitted`, `task.started`, `task.progress`, ...
         task_id: the subject.
-        sequence: counts a task's events from 1; progress carries the last one and does not count.
-        progress_revision: which progress report this is; None for all other events.
+        sequence: counts a task's events from 1; a progress event has the last sequence and does not count.
+        progress_revision: the number of the progress report; None for all other events.
         data: the task's public view when the event was published, without parameters and history.
     """
 
@@ -43,7 +43,7 @@ class ExternalEvent:
     traceparent: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The CloudEvent in the JSON event format."""
+        """Return the CloudEvent in the JSON event format."""
         event: dict[str, Any] = {
             "specversion": "1.0",
             "id": self.id,
@@ -63,7 +63,7 @@ class ExternalEvent:
 
 
 def lifecycle_events(task: Task, above: int, source: str) -> list[ExternalEvent]:
-    """The events for what a task's history has above a sequence, all with the task as it is now."""
+    """Return the events for the entries of a task's history above a sequence, all with the task as it is now."""
     data = public_view(task, whole=False)
     return [
         ExternalEvent(
@@ -82,7 +82,7 @@ def lifecycle_events(task: Task, above: int, source: str) -> list[ExternalEvent]
 
 
 def progress_event(task: Task, source: str) -> ExternalEvent:
-    """The event for a task's newest progress."""
+    """Return the event for a task's newest progress."""
     return ExternalEvent(
         id=f"{task.task_id}-{task.sequence}-p{task.progress_revision}",
         type=PREFIX + "progress",
@@ -97,7 +97,7 @@ def progress_event(task: Task, source: str) -> ExternalEvent:
 
 
 def to_message(events: Sequence[ExternalEvent]) -> ExternalMessage:
-    """One message for one or several events."""
+    """Make one message of one or several events."""
     if len(events) == 1:
         return ExternalMessage(orjson.dumps(events[0].to_dict()), SINGLE, {})
     return ExternalMessage(orjson.dumps([event.to_dict() for event in events]), BATCH, {})
@@ -107,7 +107,7 @@ def read_events(message: ExternalMessage) -> list[ExternalEvent]:
     """Read a message of the events exchange, single or batch.
 
     Raises:
-        MessageUnreadableError: if it is no CloudEvent of this framework.
+        MessageUnreadableError: if it is not a CloudEvent of this framework.
     """
     try:
         content = orjson.loads(message.body)

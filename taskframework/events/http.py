@@ -1,4 +1,4 @@
-"""Hearing the events of a process over HTTP, where there is no broker that other programs reach."""
+"""Receives the events of a process over HTTP, for installations without a broker that other programs can reach."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 PATH = "/api/v1/events"
 #: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
 LONGEST_SILENCE = 30.0
-#: Seconds until a failed connection, or a failed handing over of an event, is tried again.
+#: Seconds until a failed connection, or an event that could not be handed over, is tried again.
 _PAUSE = 1.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -36,9 +36,9 @@ class EventsUnavailableError(BrokerUnavailableError):
 
 
 def is_near(url: str) -> bool:
-    """Whether an address is on this machine itself: no proxy in the environment is meant for it.
+    """Return whether an address is on this machine itself, so that no proxy in the environment is meant for it.
 
-    A client with a transport of its own asks none. Without `trust_env` it would not see `SSL_CERT_FILE` either.
+    A client with its own transport uses no proxy. Without `trust_env` it would ignore `SSL_CERT_FILE` too.
     """
     import httpx
 
@@ -46,10 +46,10 @@ def is_near(url: str) -> bool:
 
 
 def require_events(response: httpx.Response) -> None:
-    """See that an answer is a stream of events.
+    """Check that an answer is a stream of events.
 
     Raises:
-        SSEError: if it is something else.
+        SSEError: if the answer has another type.
     """
     from httpx_sse import SSEError
 
@@ -59,15 +59,15 @@ def require_events(response: httpx.Response) -> None:
 
 
 def is_heartbeat(sent: ServerSentEvent) -> bool:
-    """Whether nothing was told: httpx-sse makes an event of every blank line once there was an id."""
+    """Return whether this is no event: after the first id, httpx-sse makes an event from every blank line."""
     return not sent.data
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
-    """The header that shows an API key; none without one. A key that was read from a file may end with its line.
+    """Return the header with an API key; no header without a key. A key from a file may end with a newline.
 
     Raises:
-        ConfigurationError: if it cannot stand in a header, as a key with `…` that was copied from a page.
+        ConfigurationError: if a header cannot contain the key, such as a key with `…` that was copied from a page.
     """
     key = (api_key or "").strip()
     if not (key.isascii() and key.isprintable()):
@@ -77,18 +77,18 @@ def authorization(api_key: str | None) -> dict[str, str]:
 
 
 class HttpEvents:
-    """The event stream of an `api` or `dev`, in the place that a broker has in an `EventSubscriber`.
+    """The event stream of an `api` or `dev` process; an `EventSubscriber` uses it in place of a broker.
 
-    It is its own consumption: from `subscribe` to `stop` it connects again and again.
+    It is also the `Consumption`: from `subscribe` to `stop` it connects again after each lost connection.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, tell: Callable[[str], None] = logger.warning) -> None:
         """Prepare to listen.
 
         Args:
-            url: address of the HTTP interface, with the path it is mounted at, if any.
-            api_key: shown to the interface, if it has keys.
-            tell: told in a sentence of every connection that ended, and of events that may have been missed.
+            url: address of the HTTP interface, with the path at which it is mounted, if any.
+            api_key: sent to the interface, if it has keys.
+            tell: called with a sentence for every connection that ended, and for events that may have been missed.
         """
         self.url = url.rstrip("/")
         self._headers = authorization(api_key)
@@ -99,10 +99,10 @@ class HttpEvents:
         self._listening: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Make sure that somebody answers now. If the connection breaks later, it is made again.
+        """Check that the interface answers now. If the connection breaks later, it is made again.
 
         Raises:
-            EventsUnavailableError: if nobody answers with events.
+            EventsUnavailableError: if no interface answers with events.
         """
         import httpx
 
@@ -129,7 +129,7 @@ class HttpEvents:
             await self._client.aclose()
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
-        """Hear events one at a time, from now on. A queue name has no meaning here: nothing is kept."""
+        """Receive events one at a time, from now on. A queue name has no effect here: no events are kept."""
         self.is_live = False
         self._listening = asyncio.create_task(self._listen(on_message))
         return self
@@ -141,11 +141,11 @@ class HttpEvents:
 
     @contextlib.asynccontextmanager
     async def _connection(self, *, is_first: bool) -> AsyncGenerator[EventSource, None]:
-        """The open stream."""
+        """Open the stream of events for a block."""
         from httpx_sse import aconnect_sse
 
         assert self._client is not None, "it was opened"
-        # Events are not repeated. The header, with any value, makes the interface tell that some may be missing.
+        # Events are not repeated. With this header, whatever its value, the interface tells that some may be missing.
         headers = {} if is_first else {"Last-Event-ID": "again"}
         async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
             source.response.raise_for_status()

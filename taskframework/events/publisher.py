@@ -1,4 +1,4 @@
-"""The publisher: external events → confirmed messages on the events exchange."""
+"""The publisher: sends external events as confirmed messages to the events exchange."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from taskframework.brokers.base import Broker
 from taskframework.events.external import ExternalEvent, to_message
 
-#: Most events and bytes of one message: subscribers read it whole, and any AMQP client can take this much.
+#: The most events and bytes of one message: subscribers read a whole message, and any AMQP client can take this size.
 MAX_EVENTS = 100
 MAX_BYTES = 256 * 1024
 
@@ -16,15 +16,15 @@ class TaskEventPublisher:
     """Publishes events in the order given, several to a message when several wait."""
 
     def __init__(self, broker: Broker, on_published: Callable[[str], None] = lambda _: None) -> None:
-        """Prepare to publish; `on_published` is told the type of each confirmed event."""
+        """Prepare to publish; `on_published` is called with the type of each confirmed event."""
         self._broker = broker
         self._on_published = on_published
 
     async def publish(self, events: Sequence[ExternalEvent]) -> None:
-        """Publish and wait for the confirms, one message after the other so that order holds.
+        """Publish and wait for the confirms, one message after the other, so that their order is kept.
 
         Raises:
-            BrokerError: at the first message that was not confirmed; those before it were.
+            BrokerError: at the first message that was not confirmed; all messages before it were confirmed.
         """
         for group in _groups(events):
             await self._broker.publish_event(to_message(group))
@@ -47,7 +47,7 @@ def _groups(events: Sequence[ExternalEvent]) -> Iterator[list[ExternalEvent]]:
 
 
 def _weight(event: ExternalEvent) -> int:
-    """About how many bytes an event has; exact for what can be large, a text or list in the result."""
+    """Return about how many bytes an event has; more exact for the parts that can be large, result and progress."""
     small = 1_500
     result, progress = event.data.get("result"), event.data.get("progress")
     return small + (len(repr(result)) if result is not None else 0) + (len(repr(progress)) if progress else 0)

@@ -1,4 +1,4 @@
-"""The subscriber: how another program hears external events, typed, in order and without duplicates."""
+"""The subscriber: how another program receives external events, typed, in order and without duplicates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 Handle = Callable[[ExternalEvent], Awaitable[None] | None]
 
-#: For how many tasks the last sequence is remembered. A duplicate that comes after so many other tasks is heard again.
+#: For how many tasks the last sequence is remembered. A duplicate that comes after as many other tasks is not noticed.
 REMEMBERED = 100_000
 
 
 class EventSubscriber:
-    """Hears the events of one installation.
+    """Receives the events of one installation.
 
     Use it as a context manager with handlers, or as an iterator::
 
@@ -31,9 +31,9 @@ class EventSubscriber:
             async for event in subscriber:
                 print(event.type, event.task_id)
 
-    Delivery is at least once: a handler that raises gets the message again, and so does whoever iterates next when a
-    loop was left in the middle. While nobody listens, neither handler nor loop, events wait. Duplicates of lifecycle
-    events are dropped by sequence, as long as this subscriber lives.
+    Delivery is at least once: a handler that raises gets the message again. If a loop is left in the middle, the next
+    loop or handler gets the message again. Without a handler or a loop, events wait. Duplicates of lifecycle events are
+    dropped by sequence, as long as this subscriber exists.
     """
 
     def __init__(self, broker: Broker | HttpEvents, *, queue: str | None = None, owns_broker: bool = False) -> None:
@@ -41,9 +41,9 @@ class EventSubscriber:
 
         Args:
             broker: where the events are: a broker, or the HTTP interface of a process.
-            queue: name of a durable queue that collects while nobody listens. Subscribers with the same name share
-                its events. Without a name, only what happens while listening is heard.
-            owns_broker: open and close the broker along with the subscription.
+            queue: name of a durable queue that collects events while nobody listens. Subscribers with the same name
+                share its events. Without a name, this receives only the events that happen while it listens.
+            owns_broker: whether the broker is opened and closed together with the subscription.
         """
         self._broker = broker
         self._queue = queue
@@ -56,7 +56,9 @@ class EventSubscriber:
         self._is_left = False
 
     def on(self, *types: str) -> Callable[[Handle], Handle]:
-        """Decorator: call the function for these types (`task.completed`, or short `completed`); none means all."""
+        """Make a decorator: its function is called for these types (`task.completed`, or short `completed`), or for all
+        events if no type is given.
+        """
 
         def register(handle: Handle) -> Handle:
             wanted: list[str | None] = [name if name.startswith(PREFIX) else PREFIX + name for name in types]
@@ -85,7 +87,7 @@ class EventSubscriber:
 
     @property
     def is_live(self) -> bool:
-        """Whether the broker delivers to us now. What happened before is only heard with a durable queue."""
+        """Whether the broker delivers events here now. Earlier events come only with a durable queue."""
         return self._consumption is not None and self._consumption.is_live
 
     async def listening(self, timeout: float = 10.0) -> None:
@@ -105,7 +107,7 @@ class EventSubscriber:
         async def hand_over(event: ExternalEvent) -> None:
             taken = loop.create_future()
             await events.put((event, taken))
-            await taken  # acknowledged when the loop body asks for the next one
+            await taken  # acknowledged when the loop body asks for the next event
 
         entry: tuple[str | None, Handle] = (None, hand_over)
         self._handlers.append(entry)
@@ -120,7 +122,7 @@ class EventSubscriber:
             self._handlers.remove(entry)
             if not self._handlers and not self._is_left:
                 self._is_decided.clear()
-            # The event in hand when the loop was left, and those it had not reached, go back to the broker.
+            # The present event when the loop was left, and all events after it, go back to the broker.
             left = [in_hand] if in_hand is not None else []
             while not events.empty():
                 left.append(events.get_nowait()[1])
@@ -141,7 +143,7 @@ class EventSubscriber:
                     self._last.raise_to(event.task_id, event.sequence)
 
     async def _handle(self, event: ExternalEvent) -> None:
-        # Messages carry many events; a loop that is left after one of them has not seen the others.
+        # A message carries many events; a loop that is left after one of them has not seen the others.
         await self._is_decided.wait()
         if not self._handlers:
             raise NobodyListensError
