@@ -1,1 +1,1 @@
-"""The repairs: what was interrupted is found by its due time and taken up again, by any process."""
+"""The repairs: any process finds interrupted work by its due time and continues it."""

@@ -1,4 +1,4 @@
-"""The repairs of batches: uploads that were not finished, and retries that a process left half done."""
+"""The repairs of batches: uploads that were not finished, and retries that a process did not finish."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskframework.stores.base import TaskStore
 
 
 class BatchRepair:
-    """Looks for batches that were left."""
+    """Looks for batches with an interrupted upload or retry."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, retrier: ParentWork, limit: int) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class BatchRepair:
         self._limit = limit
 
     async def look(self) -> bool:
-        """Take up some of each sort.
+        """Continue some batches of each sort.
 
         Returns:
             Whether there may be more.

@@ -1,4 +1,4 @@
-"""A repair that runs for ever: supervised, jittered, with the time of its last success for readiness."""
+"""A repair that runs for ever: no error ends it, its pauses vary, and readiness sees the time of its last success."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 async def reserved(store: TaskStore, reservations: Iterable[Transition]) -> list[Task]:
-    """The tasks of the reservations that were won. All are made at once, so that the store can group them."""
+    """Make all reservations at once, so that the store can group them; return the tasks of those that were won."""
     replies = await asyncio.gather(*(_reserved(store, reservation) for reservation in reservations))
     return [task for task in replies if task is not None]
 
@@ -37,7 +37,7 @@ async def _never(_: StoreUnavailableError) -> bool:
 
 
 class RepairLoop:
-    """Calls a repair again and again. No error ends it; one that is due much later than planned shows in readiness."""
+    """Calls a repair again and again. No error ends the loop; a loop that is much too late shows in readiness."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class RepairLoop:
             repair: makes one look; returns whether there is more to do right now.
             interval: pause between two looks.
             clock: for the pause, and for the time of the last look.
-            on_failure: told the name after each look that failed.
-            is_store_away: asked when the store did not answer. If it says yes, it logs that itself.
+            on_failure: called with the name after each look that failed.
+            is_store_away: asked when the store did not answer. If it returns True, it has logged this itself.
         """
         self.name = name
         self._repair = repair
@@ -64,7 +64,7 @@ class RepairLoop:
         self._clock = clock
         self._on_failure = on_failure
         self._is_store_away = is_store_away
-        #: How often it looked successfully.
+        #: How many looks succeeded.
         self.looks = 0
         #: When the last look succeeded, by the clock of this machine; None before the first.
         self.last_run: datetime | None = None
@@ -81,7 +81,7 @@ class RepairLoop:
 
     @property
     def seconds_since_success(self) -> float:
-        """How long ago the last look succeeded (or the loop began)."""
+        """How many seconds ago the last look succeeded (or the loop began)."""
         return 0.0 if self._last_success is None else self._clock.monotonic() - self._last_success
 
     @property
@@ -90,7 +90,7 @@ class RepairLoop:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it: it ended, or its last success is much longer ago than planned."""
+        """What is wrong with the loop: it ended, or its last success is much longer ago than planned."""
         if self._task is not None and self._task.done():
             return f"ended; last succeeded {self.seconds_since_success:.0f} s ago"
         return f"last succeeded {self.seconds_since_success:.0f} s ago" if self.is_late else None
@@ -98,7 +98,7 @@ class RepairLoop:
     async def _run(self) -> None:
         while True:
             more = await self._look()
-            # Jitter, so that processes that started together do not look together.
+            # Vary the pause, so that processes that started together do not look together.
             await self._clock.sleep(0 if more else self._interval * random.uniform(0.75, 1.25))
 
     async def _look(self) -> bool:
@@ -119,7 +119,7 @@ class RepairLoop:
         return False
 
     async def _more(self) -> bool | None:
-        """Whether there is more to do; None while the store is away, so that not every repair logs that each time."""
+        """Look once; return whether there is more to do. None while the store is away: another part logs that once."""
         try:
             return await self._repair()
         except StoreUnavailableError as error:

@@ -1,4 +1,4 @@
-"""The repairs of parents: goes on with spawning, waking and cancelling that a process left half done."""
+"""The repairs of parents: continues the spawning, waking and cancelling that a process did not finish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskframework.stores.base import DueTask, TaskStore
 
 
 class ParentRepair:
-    """Looks for parents that were left."""
+    """Looks for parents with interrupted work."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ParentRepair:
         self._batch = batch
 
     async def look(self) -> bool:
-        """Take up one batch of each sort.
+        """Continue one group of parents of each sort.
 
         Returns:
             Whether there may be more.

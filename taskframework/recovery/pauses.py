@@ -1,4 +1,4 @@
-"""Makes the tasks of a type due at once when its pause has ended."""
+"""Makes the tasks of a type due at once after its pause has ended."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PAGE = 1_000
 
 
 class PauseRepair:
-    """Looks which types are paused, and makes the tasks due that the sweeper put off meanwhile.
+    """Looks which types are paused, and after a pause makes the tasks due that the sweeper put off during the pause.
 
     Each process does so: a sweeper that has not heard of the end of a pause yet may put a task off after another
-    process made it due. What one of them made due, the others do not find any more.
+    process made it due. The other processes do not find tasks that one of them has made due.
     """
 
     def __init__(self, store: TaskStore, pauses: Pauses, longest: timedelta) -> None:
@@ -36,9 +36,9 @@ class PauseRepair:
         self._store = store
         self._pauses = pauses
         self._longest = longest
-        #: Types whose pause has ended and whose queue timeouts are still to begin anew.
+        #: Types whose pause has ended and whose queue timeouts must still begin again.
         self._waiting: set[str] = set()
-        #: Those that still have tasks to make due, each with the time from which on these were put off to.
+        #: Types that still have tasks to make due, each with the earliest time until which these were put off.
         self._going_on: dict[str, datetime] = {}
 
     async def look(self) -> bool:
@@ -58,11 +58,11 @@ class PauseRepair:
         return bool(self._going_on)
 
     async def _make_due(self, task_type: str) -> None:
-        """Make a page of those due that have no message."""
+        """Make one page of the tasks due that were put off."""
         since, until = self._going_on[task_type], self._store.now() + self._longest
         put_off = await self._store.put_off(task_type, since, until, _PAGE)
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it make it due
-            # Only if it still is: made due once by each process, it would also be sent once by each.
+            # Only if a task is still put off: otherwise each process would make it due, and each would send it.
             await self._store.mark(*(ForgetDispatch(task.task_id, only_put_off=True) for task in put_off))
         if len(put_off) < _PAGE or self._pauses.is_paused(task_type):
             del self._going_on[task_type]
@@ -70,9 +70,9 @@ class PauseRepair:
             self._going_on[task_type] = put_off[-1].due
 
     async def _wait_anew(self, task_type: str) -> None:
-        """Let the queue timeouts of a type begin anew."""
+        """Let the queue timeouts of a type begin again."""
         if not (await self._store.upcoming(START, 1) or await self._store.due(START, 1)):
-            return  # no task has one; few do
+            return  # no task has a queue timeout; few installations use them
         wanted = TaskFilter(status=TaskStatus.QUEUED, task_type=task_type)
         cursor, has_more = None, True
         while has_more:

@@ -1,7 +1,7 @@
 """Queue timeouts: ends tasks that no worker began in time.
 
-A task that a limit or a pause holds back does not wait for a worker. When a task is put off by itself, that moves its
-latest start as well. When a whole type is held back, its tasks stay in the queue; so here their time begins anew.
+A task that a limit or a pause holds back does not wait for a worker. When a single task is put off, its latest start
+moves too. When a whole type is held back, its tasks stay in the queue, so this repair lets their time begin again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class QueueTimeouts:
 
         Args:
             store: where the tasks are, and the pauses of their types.
-            moves: ends them.
-            types: which bucket a whole type takes its permits from.
-            buckets: how full those are.
-            batch: tasks of one look.
+            moves: ends the tasks.
+            types: tells from which bucket a whole type takes its permits.
+            buckets: tells how full these buckets are.
+            batch: how many tasks one look takes.
         """
         self._store = store
         self._moves = moves
@@ -41,7 +41,7 @@ class QueueTimeouts:
         self._batch = batch
 
     async def look(self) -> bool:
-        """End one batch of late tasks, except those that are held back.
+        """End one group of late tasks, except tasks that are held back.
 
         Returns:
             Whether there may be more.
@@ -53,14 +53,14 @@ class QueueTimeouts:
         late = {task.task_id for task in due}
         if held_back:
             await self._store.mark(*(WaitAnew(task.task_id) for task in due if task.task_type in held_back))
-            # Those that are still due have `counts_limits`, or are of another type.
+            # Tasks that are still due have `counts_limits`, or are of another type.
             late &= {task.task_id for task in await self._store.due(START, self._batch)}
         for task_id in sorted(late):
             await self._moves.repair(EndUnstarted(task_id))
         return len(due) == self._batch
 
     async def _held_back(self, task_types: Collection[str]) -> set[str]:
-        """Those of these types of which no task may begin now."""
+        """Return the types, of those given, of which no task may begin now."""
         ids = [kind.id_of(name) for kind in (PAUSE, SLOTS) for name in task_types]
         there = await self._store.read_records(ids)
         buckets = await self._types.buckets(task_types)
@@ -69,7 +69,7 @@ class QueueTimeouts:
         return {name for name in task_types if PAUSE.id_of(name) in there or buckets.get(name) in used or name in full}
 
     async def _is_in_use(self, bucket: str) -> bool:
-        """Whether a bucket is not full. While tasks wait for a bucket, it never fills up."""
+        """Return whether a bucket is not full. While tasks wait for a bucket, it never becomes full."""
         try:
             there = await self._buckets.read(RATE.id_of(bucket))
         except LimiterUnavailableError:
@@ -78,5 +78,5 @@ class QueueTimeouts:
 
 
 def _is_full(record: Record | None) -> bool:
-    """Whether every slot of a type's concurrency limit is held, or kept for a task that stands in the line."""
+    """Return whether every slot of a type's concurrency limit is held, or kept for a task in the line."""
     return record is not None and SLOTS.content(record).free <= 0

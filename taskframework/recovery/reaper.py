@@ -1,4 +1,4 @@
-"""The reaper: ends attempts whose lease is over and tasks past their deadline. It needs no code of the task."""
+"""The reaper: ends attempts whose lease is over, and tasks past their deadline. It does not need the task's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskframework.stores.base import DueTask, TaskStore
 
 
 class Reaper:
-    """Ends attempts whose lease is over; what becomes of the task is decided as after a failed attempt."""
+    """Ends attempts whose lease is over; the next state of the task is decided as after a failed attempt."""
 
     def __init__(
         self,
@@ -29,12 +29,12 @@ class Reaper:
         """Prepare to reap.
 
         Args:
-            store: where leases are.
-            moves: takes the tasks away.
-            policy: delay from the second crash on; the first crash of a task is retried at once.
+            store: where the leases are.
+            moves: takes the tasks from their workers.
+            policy: the delay from the second crash on; after its first crash a task is retried at once.
             grace: how long a lease must be over.
-            max_crashes: crashes that make a task a dead letter.
-            batch: leases of one look.
+            max_crashes: how many crashes make a task a dead letter.
+            batch: how many leases one look takes.
         """
         self._store = store
         self._moves = moves
@@ -44,7 +44,7 @@ class Reaper:
         self._batch = batch
 
     async def reap(self) -> bool:
-        """Reap one batch. Each write checks the lease again, since the worker may have come back meanwhile.
+        """Reap one group of tasks. Each write checks the lease again: the worker may have come back meanwhile.
 
         Returns:
             Whether there may be more.
@@ -54,16 +54,16 @@ class Reaper:
         return len(expired) == self._batch
 
     async def expire(self) -> bool:
-        """End, or ask to end, one batch of tasks past their deadline; whether there may be more."""
+        """End, or ask to end, one group of tasks past their deadline; return whether there may be more."""
         overdue = await self._store.due(DEADLINE, self._batch)
         for task in overdue:
             await self._moves.repair(Expire(task.task_id))
         return len(overdue) == self._batch
 
     async def reap_all(self) -> None:
-        """Reap every running task, whatever time its lease has: for a caller who knows that all workers are dead."""
+        """Reap every running task, even if its lease is not over: for a caller who knows that all workers are dead."""
         before: Sequence[DueTask] = ()
-        while (running := await self._running()) and running != before:  # what a newer release wrote stays
+        while (running := await self._running()) and running != before:  # tasks of a newer release stay
             await self._take(running, None)
             before = running
 

@@ -1,4 +1,4 @@
-"""The relay: hands the bridge every task with events that are not surely published."""
+"""The relay: hands every task with events that are not known to be published to the bridge."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taskframework.model.marks import PostponeRelay
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import TaskStore
 
-#: How long other relays leave a task alone that this relay has in hand.
+#: How long other relays leave a task alone that this relay is publishing.
 _IN_HAND = timedelta(seconds=15)
 
 
 class Relay:
-    """Repairs publication. Several may run: that costs duplicates, which subscribers drop by sequence."""
+    """Repairs publication. Several relays may run: this makes duplicates, which subscribers drop by sequence."""
 
     def __init__(self, store: TaskStore, broker: Broker, bridge: ExternalEventBridge, batch: int) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class Relay:
         self._batch = batch
 
     async def relay(self) -> bool:
-        """Publish one batch.
+        """Publish the events of one group of tasks.
 
         Returns:
             Whether there may be more.

@@ -1,4 +1,4 @@
-"""Retention: deletes what has ended longer ago than it is kept."""
+"""Retention: deletes tasks and records after the time for which they are kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Retention:
         idempotency_keys: timedelta,
         batch: int,
     ) -> None:
-        """Prepare to delete, at most `batch` of each sort at once. None keeps that sort for ever."""
+        """Prepare to delete at most `batch` tasks or records of each sort at once. None keeps a sort for ever."""
         self._store = store
         self._finished = finished
         self._dead_letters = dead_letters
@@ -40,7 +40,7 @@ class Retention:
         self._batch = batch
 
     async def purge(self) -> bool:
-        """Delete one batch.
+        """Delete one group of tasks and one group of records.
 
         Returns:
             Whether there may be more.
@@ -61,10 +61,10 @@ class Retention:
         return self._batch in (len(expired), removed)
 
     async def _look_at_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
-        """Keep a key whose task is live, or ended too short ago, and look at it again later; delete any other key.
+        """Keep a key whose task is live, or ended too recently, and look at it again later; delete any other key.
 
-        So the writes that end tasks need not care for keys. If two processes look at the same record, the second one
-        changes nothing, since the record has a new revision.
+        So the writes that end tasks need not change keys. If two processes look at the same record, the second process
+        changes nothing, because the record has a new revision.
         """
         contents = {record.id: kind.content(record) for record in records}
         ends = await self._store.finished_at([content.task_id for content in contents.values()])
@@ -81,7 +81,7 @@ class Retention:
         await self._store.delete_records(over)
 
     async def _look_at_streams(self, records: Sequence[Record]) -> None:
-        """Keep the record of a stream as long as a task of it is stored, so that no position is given twice."""
+        """Keep the record of a stream while a task of the stream is stored, so that no position is given twice."""
         until = self._store.now() + (self._finished or _STREAMS_KEPT)
         for record in records:
             stream = stream_key_of(record.id)
@@ -111,5 +111,5 @@ class Retention:
     async def _are_parts_needed(self, task_id: str, fencing_token: int) -> bool:
         try:
             return are_needed(await self._store.get(task_id, EVERYONE), fencing_token)
-        except TaskUnreadableError:  # a newer release wrote the task, and its processes know
+        except TaskUnreadableError:  # a newer release wrote the task, and its processes decide
             return True

@@ -1,4 +1,4 @@
-"""The schedules that are due: any process that sees one submits its run and moves it on."""
+"""The repair of schedules: any process that sees a due schedule submits its run and moves the schedule on."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 class ScheduleRepair:
     """Looks for schedules that are due.
 
-    Several processes may see the same one. They submit its run with the same key, so there is one task; and only one of
-    them moves the schedule on.
+    Several processes may see the same schedule. They submit its run with the same key, so there is one task, and only
+    one of them moves the schedule on.
     """
 
     def __init__(self, store: TaskStore, moves: TaskMoves, submission: TaskSubmissionService, most: int) -> None:
@@ -44,7 +44,7 @@ class ScheduleRepair:
         self._most = most
 
     async def look(self) -> bool:
-        """Run what is due.
+        """Run the schedules that are due.
 
         Returns:
             Whether there is more to do: a schedule catches up with many missed runs in parts.
@@ -54,7 +54,7 @@ class ScheduleRepair:
         more = False
         for at in range(0, len(due), self._most):
             together = map(self._run, due[at : at + self._most])
-            for outcome in await asyncio.gather(*together, return_exceptions=True):  # none is left under way
+            for outcome in await asyncio.gather(*together, return_exceptions=True):  # so that all of them end here
                 if isinstance(outcome, BaseException):
                     raise outcome
                 more |= outcome
@@ -65,7 +65,7 @@ class ScheduleRepair:
             return await self._run_due(record)
         except StoreUnavailableError:
             raise
-        except Exception as error:  # the others are to run all the same
+        except Exception as error:  # the other schedules must still run
             is_unknown = not isinstance(error, TaskframeworkError)
             logger.warning("%s cannot run now: %s", record.id, error, exc_info=is_unknown)
             return False
@@ -73,7 +73,7 @@ class ScheduleRepair:
     async def _run_due(self, record: Record) -> bool:
         schedule, now = SCHEDULE.content(record), self._store.now()
         await know_zone(schedule.timezone)
-        # What the last run does is asked before each run, if it matters.
+        # If the last run matters, its state is read before each run, so only one run is made now.
         due = runs_due(schedule, now, self._most if schedule.overlap is Overlap.ALLOW else 1)
         after = await self._submitted(schedule, due.times) if due.times else schedule
         await failpoint.reached("schedule.after_submit")
@@ -84,7 +84,7 @@ class ScheduleRepair:
         return after.is_due(now)
 
     async def _tell(self, name: str, last: LastRun) -> None:
-        """Another process has moved the schedule on, and may have left out the run that was submitted here."""
+        """Record the run that was submitted here, because another process moved the schedule on, maybe without it."""
 
         def told(present: Schedule | None) -> Schedule | None:
             is_newer = present is not None and (present.last_run is None or present.last_run.at < last.at)
@@ -93,7 +93,7 @@ class ScheduleRepair:
         await change_schedule(self._store, name, told)
 
     async def _submitted(self, schedule: Schedule, times: Sequence[datetime]) -> Schedule:
-        """The schedule after its runs for these times, or after they were left out."""
+        """Submit the runs for these times, or skip them; return the schedule after that."""
         if not await self._may_run(schedule):
             logger.info("schedule %s skips a run: the task of the previous run has not ended", schedule.name)
             return schedule
@@ -103,7 +103,7 @@ class ScheduleRepair:
         return schedule
 
     async def _may_run(self, schedule: Schedule) -> bool:
-        """Whether its policy lets a run begin beside the last one, or in its place."""
+        """Return whether the overlap policy lets a run begin beside the last run, or in its place."""
         if schedule.overlap is Overlap.ALLOW or schedule.last_run is None:
             return True
         task_id = schedule.last_run.task_id
@@ -118,12 +118,12 @@ class ScheduleRepair:
 
 
 def _after(schedule: Schedule, at: datetime, outcome: Submission | Exception) -> Schedule:
-    """The schedule after the run for a time.
+    """Return the schedule after the run for a time.
 
-    A run that was refused is noted in the schedule and left out: to submit it again each second would not help.
+    A refused run is noted in the schedule and skipped: submitting it again each second would not help.
 
     Raises:
-        Exception: the outcome, if the run was neither accepted nor refused; then it is submitted again.
+        Exception: the outcome, if the run was neither accepted nor refused; then the run is submitted again.
     """
     match outcome:
         case Submission():

@@ -1,4 +1,4 @@
-"""The repair of streams: BLOCKED tasks that a process may have failed to unblock."""
+"""The repair of streams: finds BLOCKED tasks that a process may have failed to unblock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskframework.streams.looks import StreamLooks
 
 
 class StreamRepair:
-    """Has the turns looked at in streams with tasks that have waited for long."""
+    """Looks whose turn it is in streams with tasks that have waited for long."""
 
     def __init__(self, store: TaskStore, looks: StreamLooks, limit: int) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class StreamRepair:
         self._limit = limit
 
     async def look(self) -> bool:
-        """Take up some of them.
+        """Look at the streams of some tasks.
 
         Returns:
             Whether there may be more.
@@ -42,5 +42,5 @@ class StreamRepair:
 
 
 def _pause(found: DueTask, now: datetime) -> timedelta:
-    """As long as it has waited so far, so that tasks that wait for days are looked at seldom."""
+    """Return as much time as the task has waited until now, so that tasks that wait for days are looked at seldom."""
     return max(abs(now - found.not_before), LOOK_AGAIN)

@@ -1,4 +1,4 @@
-"""The sweeper: dispatches what is due and has no message."""
+"""The sweeper: dispatches due tasks that have no message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOK = 1_000
 
 
 async def forget_dispatches(store: TaskStore) -> None:
-    """Make every waiting task due at its `not_before`: all messages that were sent are known to be lost."""
+    """Make every waiting task due at its `not_before`, because all messages that were sent are known to be lost."""
     before: Sequence[DueTask] = ()
     while (waiting := await store.upcoming(DISPATCH, _LOOK)) and waiting != before:
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
@@ -33,7 +33,7 @@ async def forget_dispatches(store: TaskStore) -> None:
 
 
 class Sweeper:
-    """Repairs dispatch. Several may run: the reservation lets one win, and a second message is dropped at the claim."""
+    """Repairs dispatch. Several sweepers may run: the reservation lets one win, and the claim drops second messages."""
 
     def __init__(
         self,
@@ -48,24 +48,25 @@ class Sweeper:
         Args:
             store: where the tasks are.
             broker: where the messages go.
-            producer: sends them.
-            batch: tasks of one look.
-            is_paused: tells whether the tasks of a type may not begin now.
+            producer: sends the messages.
+            batch: how many tasks one look takes.
+            is_paused: returns whether a type is paused, so that its tasks may not begin now.
         """
         self._store = store
         self._broker = broker
         self._producer = producer
         self._batch = batch
         self._is_paused = is_paused
-        #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
+        #: By queue: the latest `not_before` of the tasks that were seen running. The queue gave out older messages
+        #: before.
         self._fronts: dict[tuple[str, Priority], datetime] = {}
         #: By queue: the task that could not be reserved at the last look.
         self._refused: dict[tuple[str, Priority], str] = {}
 
     async def sweep(self) -> bool:
-        """Dispatch one batch of due tasks.
+        """Dispatch one group of due tasks.
 
-        While the broker is away nothing is reserved: no back-off grows, and everything is due when it is back.
+        While the broker is away, no task is reserved: no back-off grows, and all tasks are due when the broker is back.
 
         Returns:
             Whether there may be more due.
@@ -102,8 +103,8 @@ class Sweeper:
         """Reserve the first task, and the others if no other sweeper was faster.
 
         Sweepers that look at the same time find the same tasks in the same order. The reply to the reservation of one
-        task says whose it is; that for many does not, and each sweeper would send a message. A task that is refused
-        twice in a row is in no other sweeper's hands, since it would not be due: it is passed over.
+        task says which sweeper won it. The reply for many tasks does not, so each sweeper would send a message. If the
+        first task is refused twice in a row, no other sweeper has it, because it would not be due: this skips the task.
         """
         first, *others = map(self._reservation, tasks)
         refused_before = self._refused.pop((task_type, lane), None)
@@ -115,14 +116,16 @@ class Sweeper:
         return won + await reserved(self._store, others)
 
     async def _still_queued(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[DueTask]:
-        """The tasks whose message may still be in the queue; another message would only make the queue longer.
+        """Return the tasks whose message may still be in the queue; another message would only make the queue longer.
 
         A queue gives out its messages in order. If a task runs that became claimable after the message of another task
-        was sent, that message was given out before, or lost. An empty queue has none. A message in the hands of a busy
-        consumer counts as gone: it is sent again, once in each back-off, so that a free consumer can take the task.
+        was sent, that message was given out before, or lost. An empty queue has no message. A message that a busy
+        consumer holds counts as gone: it is sent again, once in each back-off, so that a free consumer can take the
+        task.
 
-        When a task was left alone before, its message was sent earlier than its due time says. In a queue that takes
-        longer than the longest back-off it would be left alone for ever; so its `not_before` limits the estimate.
+        If a task was left alone before, its message was sent earlier than its due time says. In a queue that takes
+        longer than the longest back-off, the task would be left alone for ever; so its `not_before` limits the
+        estimate.
         """
         if not await self._broker.queue_depth(task_type, lane):
             return []
@@ -137,13 +140,13 @@ class Sweeper:
         return self._producer.reservation(task.task_id, task.dispatch_epoch)
 
     def _left_alone(self, task: DueTask) -> MarkDispatched:
-        """The mark for a task whose message seems to be there: it gets the same time as after a new message."""
+        """Return the mark for a task whose message seems to be in the queue: it gets the due time of a new message."""
         reservation = self._reservation(task)
         return MarkDispatched(task.task_id, task.dispatch_epoch, reservation.first, reservation.longest, task.due)
 
     def _put_off(self, task: DueTask) -> Mark:
-        """The mark for a task whose type is paused: the longer it has waited, the later it is looked at again, so that
-        many of them do not delay others. A task without a message stays known as one.
+        """Return the mark for a task whose type is paused: the longer it has waited, the later it is looked at again,
+        so that many such tasks do not delay others. A task without a message is still known to have none.
         """
         if task.dispatches:
             return self._left_alone(task)
@@ -153,7 +156,7 @@ class Sweeper:
         return MakeDue(task.task_id, task.dispatch_epoch, delay, due=task.due)
 
     def _sent_by(self, task: DueTask) -> datetime:
-        """The latest time at which its message may have been sent."""
+        """Return the latest time at which the message of a task may have been sent."""
         reservation = self._reservation(task)
         marked = reservation.dispatched_at(task.due, task.dispatches)
         return min(marked, task.not_before + reservation.longest)

@@ -1,4 +1,4 @@
-"""The topology repair: declares exchanges and queues at start, after an outage, and when something was deleted."""
+"""The topology repair: declares exchanges and queues at start, after an outage, and when one was deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopologyRepair:
-    """Knows whether what this process publishes to and consumes from is there."""
+    """Knows whether the exchanges and queues of this process are declared."""
 
     def __init__(self, broker: Broker, task_types: Sequence[str]) -> None:
         self._broker = broker
@@ -21,10 +21,10 @@ class TopologyRepair:
         self.problem: str | None = "not declared yet"
 
     async def repair(self) -> bool:
-        """Declare if something may be missing. Returns False: there is never more to do at once.
+        """Declare the topology if a part may be missing. Returns False: there is never more to do at once.
 
         Raises:
-            TopologyMismatchError: if something exists with other arguments; a person has to decide.
+            TopologyMismatchError: if a part exists with other arguments; a person has to decide.
         """
         if self.is_declared:
             return False
@@ -41,5 +41,5 @@ class TopologyRepair:
         return False
 
     def doubt(self) -> None:
-        """A publication was refused: something may have been deleted."""
+        """Declare again at the next repair: a publication was refused, so a queue or exchange may have been deleted."""
         self.is_declared = False
