@@ -1,4 +1,4 @@
-"""Note what operators do, and read it."""
+"""Records what operators do, and reads these records."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from taskframework.model.view import moment
 from taskframework.stores.base import Records
 
 _PLACE = re.compile(r"[0-9]{15}-[0-9a-f]{12}")
-#: Entries of one read, and reads for one page: a filter that finds little ends in a short page.
+#: How many entries one read takes, and the most reads for one page: a filter that finds little gives a short page.
 _TOGETHER = 500
 _MOST_READS = 20
 
 
 def audit_view(entry: AuditEntry) -> dict[str, Any]:
-    """An entry as plain JSON."""
+    """Return an entry as plain JSON."""
     return {
         "at": moment(entry.at),
         "by": entry.by,
@@ -36,22 +36,22 @@ def audit_view(entry: AuditEntry) -> dict[str, Any]:
 
 
 class Noted:
-    """An action that was noted; who does it may tell that it came to nothing."""
+    """An action that was recorded; its code may set why the action was refused."""
 
     def __init__(self) -> None:
         self.refusal: str | None = None
 
 
 class AuditLog:
-    """What every operator's action goes through."""
+    """The record of all operators' actions; each action is recorded here before it is done."""
 
     def __init__(self, records: Records, now: Callable[[], datetime], kept: timedelta | None) -> None:
         """Prepare.
 
         Args:
-            records: where entries are.
-            now: time by the store's clock.
-            kept: how long an entry is kept; None: for ever.
+            records: where the entries are.
+            now: returns the store's time.
+            kept: how long an entry is kept; None means for ever.
         """
         self._records = records
         self._now = now
@@ -61,17 +61,17 @@ class AuditLog:
     async def noted(
         self, action: str, target: str | None, *, by: str, reason: str | None = None, **details: Json
     ) -> AsyncIterator[Noted]:
-        """Note an action, and then do what is inside; if that raises or tells a refusal, the entry tells so, too.
+        """Record an action, then run the block; if the block raises an error or sets a refusal, record that too.
 
         Args:
             action: what is done to which sort of thing, such as `queue.pause`.
             target: the name or id of the thing.
-            by: who asks.
-            reason: why.
-            details: what else there is to know; None is left out.
+            by: who asks for the action.
+            reason: why the action is done.
+            details: further facts; a value of None is left out.
 
         Raises:
-            StoreUnavailableError: if it could not be noted; then nothing is done.
+            StoreUnavailableError: if the action could not be recorded; then nothing is done.
         """
         told = {name: value for name, value in details.items() if value is not None}
         entry = AuditEntry(self._now(), by, action, target, reason, told)
@@ -80,7 +80,7 @@ class AuditLog:
         try:
             yield noted
         except TaskframeworkError as error:
-            if not isinstance(error, StoreError):  # those may have been done all the same
+            if not isinstance(error, StoreError):  # after a StoreError the action may still have been done
                 noted.refusal = error.message
             raise
         finally:
@@ -91,16 +91,16 @@ class AuditLog:
     async def list_entries(
         self, *, limit: int, cursor: str | None = None, by: str | None = None, action: str | None = None
     ) -> Page[AuditEntry]:
-        """Entries from the newest to the oldest. A page may be short and have others behind it.
+        """Return entries from the newest to the oldest. A page may be short although further pages follow.
 
         Args:
-            limit: at most so many.
+            limit: the most entries of the page.
             cursor: `next_cursor` of the page before.
-            by: only those of this operator.
-            action: only this action, or those on this sort of thing: `queue` for `queue.pause` and `queue.resume`.
+            by: only entries of this operator.
+            action: only this action, or actions on this sort of thing: `queue` for `queue.pause` and `queue.resume`.
 
         Raises:
-            CursorInvalidError: if the cursor is not one of this list.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         if cursor is not None and _PLACE.fullmatch(cursor) is None:
             raise CursorInvalidError

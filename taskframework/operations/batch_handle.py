@@ -1,4 +1,4 @@
-"""A handle on a batch: how far it is, its results, and what one may do about it."""
+"""A handle on a batch: its progress, its results, and the operations on it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BatchHandle(Generic[R]):
     """One submitted batch, whose items give an R each.
 
     Attributes:
-        is_new: this submission made it complete, not an earlier one with the same idempotency key.
-        kind: the class it was submitted by, which reads the results; None if only its name is known.
+        is_new: whether this submission completed the batch, and not an earlier one with the same idempotency key.
+        kind: the class by which the batch was submitted, which reads the results; None if only its name is known.
     """
 
     batch_id: str
@@ -30,22 +30,22 @@ class BatchHandle(Generic[R]):
     kind: type[TaskKind[Any, R]] | None = None
 
     async def status(self) -> BatchStatus:
-        """How far it is, counted now.
+        """Return the progress of the batch, counted now.
 
         Raises:
-            TaskNotFoundError: if it was removed.
+            TaskNotFoundError: if the batch was removed.
         """
         return await self.operations.status(self.batch_id, EVERYONE)
 
     async def results(self, *, first: int = 0) -> AsyncGenerator[BatchResult[R | None], None]:
-        """The result of each item in their order, as soon as it and all before it are there, until the last one.
+        """Yield the result of each item in order, as soon as this result and all results before it exist.
 
         Args:
             first: the item to begin with.
 
         Raises:
-            TaskNotFoundError: if it was removed.
-            ResultUnreadableError: if one is not what the class says.
+            TaskNotFoundError: if the batch was removed.
+            ResultUnreadableError: if a result does not fit the class.
         """
         async for part in self.operations.follow_results(self.batch_id, EVERYONE, first=first):
             for result in part:
@@ -58,25 +58,26 @@ class BatchHandle(Generic[R]):
             timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
         Raises:
-            ResultTimeoutError: if it is not final by then.
-            TaskNotFoundError: if it was removed.
+            ResultTimeoutError: if the batch is not final by then.
+            TaskNotFoundError: if the batch was removed.
         """
         await until_final(lambda: self.operations.get(self.batch_id, EVERYONE), timeout)
         return await self.status()
 
     async def cancel(self, reason: str | None = None) -> BatchStatus:
-        """Cancel it, and in the background what is live of its tasks.
+        """Cancel the batch, and in the background its live tasks.
 
         Raises:
-            TransitionRefusedError: if it is final.
+            TransitionRefusedError: if the batch is final.
         """
         return await self.operations.cancel(self.batch_id, EVERYONE, by=PROGRAM, reason=reason)
 
     async def retry_failed(self) -> BatchStatus:
-        """Replay what failed or was cancelled, in the background.
+        """Replay all failed and cancelled tasks of the batch, in the background.
 
         Raises:
-            BatchNotRetriedError: if it has COMPLETED, its upload was never complete, or its tasks are being cancelled.
+            BatchNotRetriedError: if the batch is COMPLETED, its upload was never complete, or its tasks are being
+                cancelled.
         """
         return await self.operations.retry_failed(self.batch_id, EVERYONE, by=PROGRAM)
 

@@ -1,4 +1,4 @@
-"""Look at batches, read their results, cancel them, retry what failed."""
+"""Looks at batches, reads their results, cancels them, and retries their failed tasks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import STILL_CANCELLED, TaskOperations
 from taskframework.stores.base import TaskStore
 
-#: Sub-tasks that are read together for results.
+#: How many sub-tasks are read together for results.
 _TOGETHER = 200
-#: Seconds between two looks at a batch whose next result is not there yet: at first, and when it takes long.
+#: Seconds between two looks at a batch whose next result does not exist yet: at first, and at most.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
 
 
@@ -29,11 +29,11 @@ class BatchNotRetriedError(TransitionRefusedError):
     """There is nothing to retry in the batch."""
 
     def __init__(self, batch_id: str, status: str) -> None:
-        """Say why.
+        """Make the error of one batch.
 
         Args:
-            batch_id: which batch.
-            status: COMPLETED, or it ended before its upload was complete, or it is being worked on.
+            batch_id: the batch.
+            status: its status: COMPLETED, or it ended before its upload was complete, or it is being worked on.
         """
         TaskframeworkError.__init__(
             self,
@@ -44,7 +44,7 @@ class BatchNotRetriedError(TransitionRefusedError):
 
 
 class BatchOperations:
-    """Operations on the batches of somebody's scope; what is outside of it is not there."""
+    """Operations on the batches in a scope; batches outside of it are treated as if they did not exist."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, tasks: TaskOperations) -> None:
         self._store = store
@@ -52,10 +52,10 @@ class BatchOperations:
         self._tasks = tasks
 
     async def get(self, batch_id: str, scope: Scope) -> Task:
-        """The batch as a task.
+        """Read the batch as a task.
 
         Raises:
-            TaskNotFoundError: if there is none.
+            TaskNotFoundError: if there is no such batch.
         """
         batch = await self._store.get(batch_id, scope)
         if batch is None or batch.batch is None:
@@ -63,30 +63,30 @@ class BatchOperations:
         return batch
 
     async def status(self, batch_id: str, scope: Scope) -> BatchStatus:
-        """How far a batch is, counted now.
+        """Return the progress of a batch, counted now.
 
         Raises:
-            TaskNotFoundError: if there is none.
+            TaskNotFoundError: if there is no such batch.
         """
         return await self._counted(await self.get(batch_id, scope))
 
     async def list_batches(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[BatchStatus]:
-        """Batches from the newest to the oldest, as far as they were by the last count of each."""
+        """Return batches from the newest to the oldest, each with the progress of its last count."""
         wanted = replace(filter, batches=True)
         page = await self._store.list_tasks(scope, wanted, limit=limit, cursor=cursor)
         now = self._store.now()
         return Page(tuple(BatchStatus(batch, now) for batch in page.items), page.next_cursor)
 
     async def results(self, batch_id: str, scope: Scope, *, limit: int, first: int = 0) -> Page[BatchResult]:
-        """What became of some items so far, in their order. The cursor is the number of the next item, which may not be
-        stored yet; there is none behind the last one.
+        """Return the present outcomes of some items, in their order. The cursor is the number of the next item, which
+        may not be stored yet; after the last item there is no cursor.
 
         Args:
-            batch_id: which batch.
-            scope: whose it may be.
-            limit: how many.
+            batch_id: the batch.
+            scope: whose batches may be read.
+            limit: the most items of the page.
             first: the item to begin with, from 0.
 
         Raises:
@@ -101,18 +101,18 @@ class BatchOperations:
     async def follow_results(
         self, batch_id: str, scope: Scope, *, first: int = 0
     ) -> AsyncIterator[Sequence[BatchResult]]:
-        """The result of each item in their order, as soon as it and all before it are there.
+        """Yield the result of each item in order, as soon as this result and all results before it exist.
 
-        They come in parts; an empty part says that nothing is new. It ends after the last item, or after the last that
-        was stored if the batch is over before all of them were.
+        The results come in parts; an empty part says that nothing is new. This ends after the last item. If the batch
+        ended before all items were stored, it ends after the last stored item.
 
         Raises:
-            TaskNotFoundError: if there is no such batch, or it is gone meanwhile.
+            TaskNotFoundError: if there is no such batch, or it was removed meanwhile.
         """
         pause = _FIRST_LOOK
         while True:
             batch = await self.get(batch_id, scope)
-            # While one is waited for, only that one is read at each look, and not those behind it.
+            # While this waits for a result, each look reads only this result and not the results after it.
             found = await self._results(batch, first, _TOGETHER if pause == _FIRST_LOOK else 1)
             over = list(takewhile(lambda result: result.status.is_final, found))
             yield over
@@ -126,21 +126,22 @@ class BatchOperations:
                 pause = min(pause * 1.5, _SLOWEST_LOOK)
 
     async def cancel(self, batch_id: str, scope: Scope, *, by: str, reason: str | None = None) -> BatchStatus:
-        """Cancel a batch, and in the background what is live of its tasks.
+        """Cancel a batch, and in the background its live tasks.
 
         Raises:
-            TaskNotFoundError: if there is none.
-            TransitionRefusedError: if it is final.
+            TaskNotFoundError: if there is no such batch.
+            TransitionRefusedError: if the batch is final.
         """
         await self.get(batch_id, scope)
         return await self._counted(await self._tasks.cancel(batch_id, scope, by=by, reason=reason))
 
     async def retry_failed(self, batch_id: str, scope: Scope, *, by: str) -> BatchStatus:
-        """Replay what failed or was cancelled, in the background; the batch waits for all of it again.
+        """Replay all failed and cancelled tasks of a batch, in the background; the batch waits for all of them again.
 
         Raises:
-            TaskNotFoundError: if there is none.
-            BatchNotRetriedError: if it has COMPLETED, its upload was never complete, or its tasks are being cancelled.
+            TaskNotFoundError: if there is no such batch.
+            BatchNotRetriedError: if the batch is COMPLETED, its upload was never complete, or its tasks are being
+                cancelled.
         """
         reopened = await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:
@@ -174,5 +175,5 @@ def _round_of(batch: Task) -> RoundOfSubtasks:
 
 
 def _end_of(batch: Task) -> float:
-    """How many items the batch has; infinite as long as nobody knows."""
+    """Return how many items the batch has; infinite while this is not known."""
     return parts_of(batch)[0].items if is_sealed(batch) else inf

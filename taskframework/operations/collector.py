@@ -1,4 +1,4 @@
-"""The dead-letter collector: moves what is in the dead-letter queue into the store, so that no message is lost."""
+"""The dead-letter collector: moves the messages of the dead-letter queue into the store, so that none is lost."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
-#: Most bytes of a message that are kept: a MongoDB document takes 16 MiB, as does a message of RabbitMQ 4 by default.
+#: The most bytes of a message that are kept: a MongoDB document may have 16 MiB, and so may a message of RabbitMQ 4 by
+#: default.
 MAX_KEPT_BYTES = 15 * 1024 * 1024
 
 
 class DeadLetterCollector:
-    """Drops messages of known tasks, whose documents tell everything; any other message is kept whole."""
+    """Drops messages of known tasks, whose documents contain everything; keeps all other messages whole."""
 
     def __init__(self, store: TaskStore, broker: Broker) -> None:
         self._store = store
         self._broker = broker
         self._consumption: Consumption | None = None
         self._collecting = Background()
-        #: Queue and reason of each message that was kept and not logged yet.
+        #: The queue and the reason of each message that was kept and is not logged yet.
         self._kept: list[tuple[str, str]] = []
 
     def start(self) -> None:
@@ -47,7 +48,7 @@ class DeadLetterCollector:
 
     async def _collect(self, delivery: Delivery) -> None:
         try:
-            letter_id = new_task_id()  # one for all tries: the reply to the first may be what was lost
+            letter_id = new_task_id()  # one id for all tries: if only the reply was lost, the message is stored already
             await until_available(lambda: self._keep_if_unknown(delivery, letter_id))
         except Exception:
             logger.exception("a dead letter could not be stored; it stays in the broker")
@@ -56,10 +57,10 @@ class DeadLetterCollector:
         await delivery.ack()
 
     async def _is_known(self, message: TaskMessage) -> bool:
-        """Whether there is a task. If it still waits, it has lost its message with this one, and becomes due."""
+        """Return whether the task exists. If it still waits, this was its message, so the task becomes due."""
         try:
             task = await self._store.get(message.task_id, EVERYONE)
-        except TaskUnreadableError:  # a newer release knows it
+        except TaskUnreadableError:  # a newer release wrote it
             return True
         if task is not None:
             await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch))
@@ -93,7 +94,7 @@ class DeadLetterCollector:
         self._tell(queue, reason)
 
     def _tell(self, queue: str, reason: str) -> None:
-        """Log one line for all messages that are kept in the same moment."""
+        """Log one line for all messages that are kept at the same moment."""
         self._kept.append((queue, reason))
         if len(self._kept) == 1:
             asyncio.get_running_loop().call_soon(self._tell_kept)

@@ -1,4 +1,4 @@
-"""Dead letters: tasks that ended FAILED or DEAD_LETTER, and messages nobody could read, as one list."""
+"""Dead letters: tasks that ended FAILED or DEAD_LETTER, and kept messages, as one list."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
 from taskframework.submission.edits import Edits
 
-#: How many of the newest dead tasks, and of the newest messages, are looked at for groups and for filtered messages.
+#: How many of the newest dead tasks, and of the newest messages, are read for groups and for filtered messages.
 MOST_TASKS = 100_000
 MOST_MESSAGES = 10_000
-#: Most digits of a cursor of groups: it is the number of the groups before.
+#: The most digits of a cursor of groups: the cursor is how many groups were on the pages before.
 _DIGITS = 6
 
 
@@ -46,16 +46,16 @@ class NothingToReplayError(TransitionRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class LetterOutcome:
-    """What became of one id; `problem` None means that it was done."""
+    """The outcome for one id; if `problem` is None, the action was done."""
 
     id: str
     problem: TaskframeworkError | None
-    #: Of a dry run: why its next attempt would fail at once.
+    #: In a dry run: why the next attempt of the task would fail at once.
     warning: TaskframeworkError | None = None
 
 
 def refusal_of(outcomes: Sequence[LetterOutcome]) -> str | None:
-    """Why nothing was done: the first of the problems. None: something was."""
+    """Return why nothing was done: the first of the problems; None if something was done."""
     problems = [outcome.problem for outcome in outcomes]
     return None if None in problems or not problems else str(problems[0])
 
@@ -71,10 +71,10 @@ class DeadLetterOperations:
     async def list_letters(
         self, scope: Scope, *, limit: int, cursor: str | None = None, wanted: LetterFilter = ANY_LETTER
     ) -> Page[DeadLetter]:
-        """Both kinds, the newest first. A kept message belongs to nobody: only everyone's scope has it.
+        """Return tasks and messages, the newest first. A kept message has no owner: only the scope of everyone has it.
 
         Raises:
-            CursorInvalidError: if the cursor is not one of this list.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         tasks: Page[Task] = Page((), None)
         if wanted.kind != "message":
@@ -90,7 +90,7 @@ class DeadLetterOperations:
         return Page(page, Cursor(page[-1].at, page[-1].id).encode() if page and more else None)
 
     async def groups(self, scope: Scope, wanted: LetterFilter = ANY_LETTER) -> list[LetterGroup]:
-        """Dead letters by their cause, the largest group first; of very many the newest are counted."""
+        """Return dead letters grouped by cause, the largest group first; of very many only the newest are counted."""
         counts: list[DeadCount] = []
         if wanted.kind != "message":
             counts += await self._store.count_dead(scope, wanted.of_tasks(), most=MOST_TASKS)
@@ -102,10 +102,10 @@ class DeadLetterOperations:
     async def group_page(
         self, scope: Scope, wanted: LetterFilter, *, limit: int, cursor: str | None = None
     ) -> Page[LetterGroup]:
-        """`groups`, page by page; the cursor is how many were on the pages before.
+        """Return one page of `groups`; the cursor is how many groups were on the pages before.
 
         Raises:
-            CursorInvalidError: if the cursor is not one of this list.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         if cursor is not None and not (cursor.isdecimal() and len(cursor) <= _DIGITS):
             raise CursorInvalidError
@@ -115,10 +115,10 @@ class DeadLetterOperations:
         return Page(tuple(found[first : first + limit]), more)
 
     async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
-        """One entry by its id.
+        """Read one entry by its id.
 
         Raises:
-            TaskNotFoundError: if there is no dead letter of this id.
+            TaskNotFoundError: if there is no dead letter with this id.
         """
         task = await self._store.get(letter_id, scope)
         if task is not None and task.status in DEAD:
@@ -139,16 +139,16 @@ class DeadLetterOperations:
         reason: str | None = None,
         replay_id: str | None = None,
     ) -> list[LetterOutcome]:
-        """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed.
+        """Queue dead tasks again; each id has its own outcome. A message without a task cannot be replayed.
 
         Args:
-            ids: dead letters; one that stands there twice counts once.
-            scope: whose tasks may be queued anew.
-            by: who asks; it is in the task's history.
-            dry_run: only say what would become of each, and whose parameters no longer fit.
-            reopen: as in `TaskOperations.retry`: let a parent that is over wait for its sub-task again.
-            reason: why; it is in the task's history, too.
-            replay_id: asked for again with it, what was done is not done again, whatever became of it.
+            ids: the dead letters; an id that is given twice counts once.
+            scope: whose tasks may be queued again.
+            by: who asks; written into the task's history.
+            dry_run: only find out what would happen to each, and whose parameters no longer fit.
+            reopen: as in `TaskOperations.retry`: let an ended parent wait for its sub-task again.
+            reason: why; written into the task's history.
+            replay_id: a second call with the same id does not replay a task again, even if it ended again meanwhile.
         """
 
         async def replay_one(name: str) -> TaskframeworkError | None:
@@ -175,10 +175,10 @@ class DeadLetterOperations:
         reason: str | None = None,
         replay_id: str | None = None,
     ) -> list[LetterOutcome]:
-        """`replay` with other parameters, which are looked through before the first task is touched.
+        """Replay with other parameters, which are checked before the first task is changed; otherwise as `replay`.
 
         Raises:
-            SubmissionError: if they fit one of the tasks not; then none is queued.
+            SubmissionError: if the parameters do not fit one of the tasks; then no task is queued.
         """
         edits: dict[str, Edited] = {}
 
@@ -202,7 +202,7 @@ class DeadLetterOperations:
     async def discard(
         self, ids: Sequence[str], scope: Scope, *, by: str, reason: str | None, dry_run: bool = False
     ) -> list[LetterOutcome]:
-        """Give dead letters up; each id has its own outcome. A task stays what it is, a message is deleted."""
+        """Discard dead letters; each id has its own outcome. A task keeps its status, a message is deleted."""
         outcomes = []
         for name in dict.fromkeys(ids):
             try:
@@ -248,14 +248,14 @@ class DeadLetterOperations:
     async def _outcome(
         self, name: str, scope: Scope, replay: Callable[[str], Awaitable[TaskframeworkError | None]]
     ) -> LetterOutcome:
-        """What becomes of one dead letter; `replay` does it, or looks whether it could, and may give a warning."""
+        """Return the outcome for one dead letter; `replay` replays it or checks it, and may return a warning."""
         try:
             return LetterOutcome(name, None, await replay(name))
         except (TaskNotFoundError, TransitionRefusedError) as problem:
             return LetterOutcome(name, await self._explained(problem, name, scope))
 
     async def _explained(self, problem: TaskframeworkError, letter_id: str, scope: Scope) -> TaskframeworkError:
-        """The problem; or that somebody was faster, if that is why."""
+        """Return the problem, or that another caller replayed the task before, if this is the reason."""
         task = await self._store.get(letter_id, scope)
         if task is None or task.generation == 0 or task.status in DEAD:
             return problem

@@ -1,4 +1,4 @@
-"""Explain why a task is not running, or not finished: gather what the rule asks about, by some bounded reads."""
+"""Explains why a task is not running, or not finished: collects the facts for the rule by a few bounded reads."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 from taskframework.tasks.declared import DECLARATION, TaskDeclaration
 
-#: Sub-tasks, and holders of slots, that are named.
+#: The most sub-tasks, and the most holders of slots, that are named.
 _NAMED = 5
-#: Most waiting tasks that are looked at to count those ahead of one.
+#: The most waiting tasks that are counted to find how many are ahead of a task.
 _LOOK = 5_000
 
 
@@ -47,7 +47,7 @@ class Explanation:
     at: datetime
 
     def view(self) -> dict[str, Any]:
-        """The explanation as plain JSON."""
+        """Return the explanation as plain JSON."""
         return {
             "task_id": self.task.task_id,
             "status": str(self.task.status),
@@ -60,16 +60,16 @@ class Explanation:
 
 
 class ExplainOperations:
-    """Explains tasks. It reads a task's surroundings once, at no one moment; who asks again may hear another cause."""
+    """Explains tasks. It does not read all facts at one moment, so the next call may give another cause."""
 
     def __init__(self, store: TaskStore, buckets: Buckets, limits: Mapping[str, BucketLimit], max_crashes: int) -> None:
         """Prepare.
 
         Args:
-            store: where everything is.
-            buckets: those of the rate limits; of ones in memory only this process's own are seen.
-            limits: how much each of them lets through, by its name.
-            max_crashes: lost leases that make a task a dead letter.
+            store: where everything else is.
+            buckets: the buckets of the rate limits; if they are in memory, only those of this process are seen.
+            limits: how much each bucket lets through, by its name.
+            max_crashes: how many crashes make a task a dead letter.
         """
         self._store = store
         self._buckets = buckets
@@ -77,16 +77,16 @@ class ExplainOperations:
         self._max_crashes = max_crashes
 
     async def explain(self, task_id: str, scope: Scope, broker: Broker | None = None) -> Explanation:
-        """Why a task is not running, or not finished.
+        """Explain why a task is not running, or not finished.
 
         Args:
-            task_id: which task.
-            scope: whose it may be; tasks of others are counted and not named.
-            broker: that of this process, if it has one.
+            task_id: the task.
+            scope: whose tasks may be explained; tasks of others are counted but not named.
+            broker: the broker of this process, if it has one.
 
         Raises:
-            TaskNotFoundError: if there is none.
-            StoreUnavailableError: if the store cannot be asked.
+            TaskNotFoundError: if there is no such task.
+            StoreUnavailableError: if the store does not answer.
         """
         task = await self._store.get(task_id, scope)
         if task is None:
@@ -117,7 +117,7 @@ class ExplainOperations:
         return replace(facts, stream=state, turn_holder=holder)
 
     async def _with_limits(self, facts: Facts, scope: Scope) -> Facts:
-        """What is in records: the newest version, the pause, the bucket and the slots."""
+        """Add the facts from records: the newest version, the pause, the bucket and the slots."""
         task = facts.task
         limit = waiting_limit(task)
         slots_id = limit if limit is not None and limit.startswith(f"{SLOTS.name}/") else SLOTS.id_of(task.task_type)
@@ -138,7 +138,7 @@ class ExplainOperations:
         return await self._with_bucket(facts, declared)
 
     async def _nameable(self, slots: Slots | None, scope: Scope) -> frozenset[str]:
-        """Those among the first holders whose tasks are in the scope."""
+        """Return the tasks, of the first holders, that are in the scope."""
         holders = [] if slots is None else [holder.task_id for holder in slots.holders[:_NAMED]]
         if scope == EVERYONE:
             return frozenset(holders)
@@ -152,7 +152,7 @@ class ExplainOperations:
             bucket = await self._buckets.read(RATE.id_of(name))
         except LimiterUnavailableError:
             return replace(facts, bucket=name, is_limiter_away=True)
-        if bucket is None or declared.bucket is None:  # a task that waits for the bucket of its key says so itself
+        if bucket is None or declared.bucket is None:  # with a key, the task itself says for which bucket it waits
             return facts
         free_at = state_of(name, None, self._limits[name], bucket, facts.now).next_at
         return replace(facts, bucket=name, bucket_free_at=free_at)
@@ -187,6 +187,6 @@ class ExplainOperations:
 
 
 def _content(kind: RecordKind[Any], records: Mapping[str, Record], record_id: str) -> Any:
-    """What one of the records says, if it is there."""
+    """Return the content of one of the records, if it exists."""
     record = records.get(record_id)
     return None if record is None else kind.content(record)

@@ -20,7 +20,7 @@ from taskframework.tasks.kinds import TaskKind, read_result
 
 R = TypeVar("R", default=Any, covariant=True)
 
-#: `by` of what is done through a handle, as the history names it.
+#: The value of `by`, in the history, of actions through a handle.
 PROGRAM = "program"
 _FIRST_LOOK = 0.01
 _SLOWEST_LOOK = 0.5
@@ -30,18 +30,18 @@ async def until_final(look: Callable[[], Awaitable[Task]], timeout: timedelta | 
     """Look at a task until it is final.
 
     Args:
-        look: gives the task as it is now.
+        look: returns the task as it is now.
         timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
     Raises:
-        ResultTimeoutError: if it is not final by then.
+        ResultTimeoutError: if the task is not final by then.
     """
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     pause, task = _FIRST_LOOK, await look()
     try:
         async with asyncio.timeout(seconds):
             while not task.status.is_final:
-                # The task may run in any process, so the store is asked; less often the longer it takes.
+                # The task may run in any process, so ask the store, less often the longer the task takes.
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _SLOWEST_LOOK)
                 task = await look()
@@ -55,8 +55,8 @@ class TaskHandle(Generic[R]):
     """One submitted task, whose result is an R.
 
     Attributes:
-        is_new: this submission made it, not an earlier one with the same idempotency key.
-        kind: the class it was submitted by, which reads the result; None if only its name is known.
+        is_new: whether this submission made the task, and not an earlier one with the same idempotency key.
+        kind: the class by which the task was submitted, which reads the result; None if only its name is known.
     """
 
     task_id: str
@@ -65,22 +65,23 @@ class TaskHandle(Generic[R]):
     kind: type[TaskKind[Any, R]] | None = None
 
     async def task(self) -> Task:
-        """The task as it is now.
+        """Read the task as it is now.
 
         Raises:
-            TaskNotFoundError: if it was removed.
+            TaskNotFoundError: if the task was removed.
         """
         return await self.operations.get(self.task_id, EVERYONE)
 
     async def signal(self, name: str, payload: Any = None, *, key: str | None = None) -> Task:
-        """Tell the task something; see `TaskOperations.signal`."""
+        """Send the task a signal; see `TaskOperations.signal`."""
         return await self.operations.signal(self.task_id, EVERYONE, name, payload, key=key)
 
     async def cancel(self, reason: str | None = None) -> Task:
-        """Cancel the task: at rest it is over at once, a running one is asked to stop and decides by its end.
+        """Cancel the task. If it does not run, it is CANCELLED at once; a running task is asked to stop, and its end
+        decides its status.
 
         Raises:
-            TransitionRefusedError: if it is final.
+            TransitionRefusedError: if the task is final.
         """
         return await self.operations.cancel(self.task_id, EVERYONE, by=PROGRAM, reason=reason)
 
@@ -91,7 +92,7 @@ class TaskHandle(Generic[R]):
             timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
         Raises:
-            ResultTimeoutError: if it is not final by then.
+            ResultTimeoutError: if the task is not final by then.
         """
         return await until_final(self.task, timeout)
 
@@ -99,12 +100,12 @@ class TaskHandle(Generic[R]):
         """Wait for the result.
 
         Returns:
-            What `execute` gave, of a task that was submitted by its class; of one that was by its name, plain JSON.
+            The result of `execute` if the task was submitted by its class; plain JSON if it was submitted by its name.
 
         Raises:
-            TaskFailedError: if the task ended without one.
+            TaskFailedError: if the task ended without a result.
             ResultTimeoutError: as `finished`.
-            ResultUnreadableError: if it is not what the class says.
+            ResultUnreadableError: if the result does not fit the class.
         """
         task = await self.finished(timeout)
         if task.status in SUCCEEDED:

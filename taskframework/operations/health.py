@@ -13,7 +13,7 @@ from taskframework.stores.base import TaskStore
 
 
 class Repair(Protocol):
-    """What readiness asks a repair loop."""
+    """The part of a repair loop that readiness needs."""
 
     name: str
     last_run: datetime | None
@@ -24,11 +24,11 @@ class Repair(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The answer of a readiness check; `checks` maps each part to "ok" or what is wrong with it."""
+    """The answer of a readiness check; `checks` maps each part to "ok" or to its problem."""
 
     ready: bool
     checks: dict[str, str]
-    #: When each repair last looked: by its name, the time (null before the first look) and how many seconds ago.
+    #: When the last look of each repair succeeded: by its name, the time (null before) and how many seconds ago.
     repairs: dict[str, dict[str, str | float | None]]
 
     def view(self) -> dict[str, Any]:
@@ -37,13 +37,13 @@ class Readiness:
 
 @dataclass(slots=True)
 class Health:
-    """Collects what readiness depends on. A broker outage alone leaves the process ready: submissions are stored."""
+    """Collects the checks of readiness. If only the broker is away, the process is ready: submissions are stored."""
 
     store: TaskStore
     repairs: Sequence[Repair] = ()
-    #: What decides: each a name, and a function that gives None, or what is wrong.
+    #: The checks that decide: each a name, and a function that returns None or the problem.
     required: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
-    #: What is only reported, in the same form.
+    #: The checks that are only reported, in the same form.
     reported: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
     stopping: bool = False
 

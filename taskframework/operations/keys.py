@@ -1,4 +1,4 @@
-"""Make, list and revoke API keys; tell who a caller is by the one it shows."""
+"""Makes, lists and revokes API keys; identifies a caller by its key or token."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from taskframework.model.view import moment
 from taskframework.stores.base import Records
 from taskframework.stores.reading import page_of, read_record
 
-#: Seconds that a process remembers a key it has read, and so the longest time in which a revoked one still counts.
+#: Seconds that a process remembers a key that it has read, and so the longest time in which a revoked key still works.
 REMEMBERED_SECONDS = 5.0
-#: Most keys that a process remembers, unknown ones included: guessing cannot fill the memory.
+#: The most keys that a process remembers, including unknown ones, so that guessing cannot fill the memory.
 _MOST_REMEMBERED = 10_000
 #: Seconds between two looks whether the first key was made.
 _OPEN_SECONDS = 1.0
@@ -51,7 +51,7 @@ class TokenKeysUnavailableError(TaskframeworkError):
 
 
 def key_view(key: ApiKey) -> dict[str, Any]:
-    """What is stored of a key as plain JSON, without its hash."""
+    """Return a stored key as plain JSON, without its hash."""
     return {
         "prefix": key.prefix,
         "principal": key.principal,
@@ -67,14 +67,14 @@ def key_view(key: ApiKey) -> dict[str, Any]:
 
 
 class KeyOperations:
-    """What an administrator may do with keys."""
+    """The operations of an administrator on keys."""
 
     def __init__(self, records: Records, now: Callable[[], datetime]) -> None:
         """Prepare.
 
         Args:
-            records: where keys are.
-            now: time by the store's clock.
+            records: where the keys are.
+            now: returns the store's time.
         """
         self._records = records
         self._now = now
@@ -89,22 +89,22 @@ class KeyOperations:
         expires_after: timedelta | None = None,
         limit: BucketLimit | None = None,
     ) -> tuple[ApiKey, str]:
-        """Make a key. With the first one of an installation, every caller of the HTTP interface needs one.
+        """Make a key. After the first key of an installation, every caller of the HTTP interface needs a key.
 
         Args:
-            principal: the user whose tasks are submitted with it.
-            roles: what may be done with it.
-            by: who makes it.
-            may_act_for_users: whether it may submit for other users, and look at their tasks.
-            expires_after: how long it counts; None: until it is revoked.
-            limit: how many requests may be made with it; None: as many as the settings allow.
+            principal: the owner of the tasks that are submitted with the key.
+            roles: what a caller may do with the key.
+            by: who makes the key.
+            may_act_for_users: whether callers may submit for other users, and look at their tasks.
+            expires_after: how long the key is valid; None means until it is revoked.
+            limit: how many requests may be made with the key; None means as many as the settings allow.
 
         Returns:
-            What is stored, and the key itself, which nobody can read again.
+            The stored entry, and the key itself, which nobody can read again.
 
         Raises:
-            InvalidRequestError: if the principal, the roles or the time cannot be.
-            StoreUnavailableError: if it could not be stored.
+            InvalidRequestError: if the principal, the roles or the time are not valid.
+            StoreUnavailableError: if the key could not be stored.
         """
         if is_reserved(principal):
             reason = f"{principal!r} is reserved for callers without a key"
@@ -124,22 +124,22 @@ class KeyOperations:
         return key, text
 
     async def list_keys(self, *, limit: int, after: str | None = None) -> Page[ApiKey]:
-        """Keys by their prefixes, from the first one after `after`, revoked ones included."""
+        """Return keys in the order of their prefixes, from the first after `after`, including revoked keys."""
         return await page_of(self._records, KEY, lambda key: key.prefix, limit=limit, after=after)
 
     async def get(self, prefix: str) -> ApiKey:
-        """One key.
+        """Read one key.
 
         Raises:
-            KeyNotFoundError: if there is none with this prefix.
+            KeyNotFoundError: if there is no key with this prefix.
         """
         return KEY.content(await self._record(prefix))
 
     async def revoke(self, prefix: str, *, by: str) -> ApiKey:
-        """Let a key count no more, in all processes within five seconds.
+        """Make a key invalid, in all processes within five seconds.
 
         Raises:
-            KeyNotFoundError: if there is none with this prefix.
+            KeyNotFoundError: if there is no key with this prefix.
         """
         while True:
             record = await self._record(prefix)
@@ -159,20 +159,20 @@ class KeyOperations:
 
 
 class TokenReader(Protocol):
-    """Tells who calls by a token that somebody else made."""
+    """Identifies callers by tokens that an issuer made."""
 
     async def find(self, text: str, *, asks: bool = True) -> Caller | None:
-        """Who shows this as a token; None if it is none that counts.
+        """Return the caller that this token identifies; None if the text is not a valid token.
 
         Args:
-            text: what was shown.
-            asks: whether somebody may be asked for what is not known in this process.
+            text: the text in the request.
+            asks: whether the issuer may be asked for keys that this process does not know.
         """
         ...
 
 
 class Callers:
-    """Tells who calls, in one process."""
+    """Identifies the callers of one process."""
 
     def __init__(
         self,
@@ -181,27 +181,27 @@ class Callers:
         monotonic: Callable[[], float] = time.monotonic,
         tokens: Callable[[], TokenReader] | None = None,
     ) -> None:
-        """Know nobody yet.
+        """Remember no key yet.
 
         Args:
-            records: where keys are.
-            now: time by the store's clock.
-            monotonic: seconds on a clock that nobody sets.
-            tokens: makes what reads tokens, when the first one comes; None: none are taken.
+            records: where the keys are.
+            now: returns the store's time.
+            monotonic: returns seconds of a clock that is never set.
+            tokens: makes the reader of tokens, when the first token comes; None if tokens are not accepted.
         """
         self._records = records
         self._now = now
         self._monotonic = monotonic
         self._make_tokens = tokens
         self._tokens: TokenReader | None = None
-        #: By prefix: when it was read, and what was there.
+        #: By prefix: when the key was read, and the key, or None if there was no such key.
         self._remembered: OrderedDict[str, tuple[float, ApiKey | None]] = OrderedDict()
-        #: None until the first look.
+        #: Whether a key was ever made; None until the first look.
         self._has_keys: bool | None = None
         self._looked_at = 0.0
 
     async def are_identified(self) -> bool:
-        """Whether tokens are taken, or a key was ever made; if not, everybody may do everything."""
+        """Return whether tokens are accepted, or a key was ever made; if not, everybody may do everything."""
         if self._make_tokens is not None:
             return True
         is_due = self._has_keys is None or self._monotonic() - self._looked_at >= _OPEN_SECONDS
@@ -211,14 +211,14 @@ class Callers:
         return bool(self._has_keys)
 
     async def find(self, text: str, *, asks: bool = True) -> Caller | None:
-        """Who shows this as a key or a token; None if it is none that counts.
+        """Return the caller that this key or token identifies; None if the text is not valid.
 
         Args:
-            text: what was shown.
-            asks: whether the store, or the issuer of tokens, may be asked about what this process does not know.
+            text: the text in the request.
+            asks: whether the store, or the issuer of tokens, may be asked about keys that this process does not know.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked.
+            StoreUnavailableError: if the store does not answer.
             TokenKeysUnavailableError: if there are no keys by which tokens can be checked.
         """
         prefix = prefix_of(text)
@@ -231,10 +231,10 @@ class Callers:
         return key.caller if key is not None and key.opens_for(text, self._now()) else None
 
     async def still_counts(self, caller: Caller) -> bool:
-        """Whether the key or token that a caller showed before still counts, for what goes on for long.
+        """Return whether the key or token of an earlier request is still valid; for requests that last long.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked.
+            StoreUnavailableError: if the store does not answer.
         """
         if caller.expires_at is not None:
             return self._now() < caller.expires_at
@@ -244,7 +244,7 @@ class Callers:
         return key is not None and key.counts_at(self._now())
 
     def forget(self, prefix: str) -> None:
-        """Read a key anew when it is shown next: it was revoked by this process."""
+        """Read a key again when a request has it next, because this process revoked it."""
         self._remembered.pop(prefix, None)
 
     async def _find_token(self, text: str, asks: bool) -> Caller | None:

@@ -12,7 +12,7 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.task import Task
 from taskframework.model.view import entry_view, error_view, moment
 
-#: Bytes of a message's body that a list shows. An entry has the whole body, and so many of its bytes as digits.
+#: How many bytes of a message's body a list shows. A whole view has the body, and this many bytes as digits too.
 LISTED_BYTES = 4096
 
 
@@ -28,8 +28,8 @@ class DeadLetter:
         """The entry as plain JSON.
 
         Args:
-            whole: of a task with its parameters, errors and history; of a message with all of its bytes, also as text
-                and digits, and with its headers.
+            whole: whether to add, for a task, its parameters, errors and history; for a message, all its bytes, also as
+                text and digits, and its headers.
         """
         if isinstance(self.entry, Task):
             view = _task_view(self.id, self.at, self.entry)
@@ -39,12 +39,12 @@ class DeadLetter:
 
 
 def of_task(task: Task) -> DeadLetter:
-    """The entry of a dead task."""
+    """Return the entry of a dead task."""
     return DeadLetter(task.task_id, task.finished_at or task.updated_at, task)
 
 
 def of_message(message: DeadMessage) -> DeadLetter:
-    """The entry of a kept message."""
+    """Return the entry of a kept message."""
     return DeadLetter(message.id, message.at, message)
 
 
@@ -69,7 +69,7 @@ def _rest_of_task(task: Task) -> dict[str, Any]:
     gone = task.discarded
     return {
         "parameters": task.parameters,
-        # With the traceback: whoever operates may see the program.
+        # With the traceback: operators may see the program.
         "errors": [
             {"attempt": each.attempt, "at": moment(each.at), **(error_view(each) or {}), "traceback": each.traceback}
             for each in task.errors

@@ -1,4 +1,4 @@
-"""The limits as an operator sees them: what each bucket would let through now, and who holds and wants which slot."""
+"""The limits as an operator sees them: what each bucket lets through now, and who holds or waits for which slot."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class LimitState:
     """One bucket at one moment."""
 
     name: str
-    #: The value of the field that the limit has for its key; None: the bucket of all that have no key.
+    #: The value of the field that is the key of the limit; None for the bucket of all tasks without a key.
     key: str | None
     limit: BucketLimit
     #: How many attempts may begin at once.
     available: int
-    #: When the next one may begin, if none may now.
+    #: When the next attempt may begin, if none may begin now.
     next_at: datetime | None
-    #: The last turn that was given to a task in the store; None: none waits for its turn.
+    #: The last turn that was given to a task in the store; None if no task waits for its turn.
     last_turn_at: datetime | None
 
     def view(self) -> dict[str, object]:
@@ -52,10 +52,10 @@ class SlotsState:
 
     #: The task type.
     name: str
-    #: The value of the field that the limit has for its key; None: the slots of the whole type.
+    #: The value of the field that is the key of the limit; None for the slots of the whole type.
     key: str | None
     slots: Slots
-    #: How many tasks wait for one: of a key up to `MAX_LIMIT`, of a whole type as many as its queues show.
+    #: How many tasks wait for a slot: for a key up to `MAX_LIMIT`, for a whole type as many as its queues show.
     waiting: int
 
     def view(self) -> dict[str, object]:
@@ -80,19 +80,19 @@ class LimitOperations:
         """Prepare to look.
 
         Args:
-            buckets: where they are; those in memory are this process's own.
-            limits: how much each lets through, by its name.
-            store: where the slots are, and what waits for one; tells the time.
+            buckets: the buckets; if they are in memory, only those of this process are seen.
+            limits: how much each bucket lets through, by its name.
+            store: has the slots and the tasks that wait for a slot; tells the time.
         """
         self._buckets = buckets
         self._limits = limits
         self._store = store
 
     async def list_slots(self, limit: int) -> Sequence[SlotsState]:
-        """The slots of each task type, and of each key, that were taken lately; by name and key.
+        """Return the slots of each task type, and of each key, that were taken lately; by name and key.
 
         Args:
-            limit: most of them.
+            limit: the most entries.
 
         Raises:
             StoreUnavailableError: if the store is away.
@@ -110,19 +110,19 @@ class LimitOperations:
         return states
 
     async def list_limits(self, limit: int) -> Sequence[LimitState]:
-        """The buckets of the settings, and one for each key from which permits were taken lately; by name and key.
+        """Return the buckets of the settings, and the buckets of keys that gave permits lately; by name and key.
 
         Args:
-            limit: most buckets.
+            limit: the most buckets.
 
         Raises:
-            StoreUnavailableError: if they are in the store, and that is away.
-            LimiterUnavailableError: if they are in Redis, and that is away.
+            StoreUnavailableError: if the buckets are in the store, and the store is away.
+            LimiterUnavailableError: if the buckets are in Redis, and Redis is away.
         """
         found: dict[tuple[str, str | None], Bucket] = {(name, None): Bucket() for name in self._limits}
         for record_id, bucket in await self._buckets.known(limit):
             _, name, *key = map(unquote, record_id.split("/"))
-            if name in self._limits:  # not one that was taken out of the settings
+            if name in self._limits:  # it may have been removed from the settings
                 found[name, key[0] if key else None] = bucket
         now = self._store.now()
         states = [state_of(name, key, self._limits[name], bucket, now) for (name, key), bucket in found.items()]
@@ -130,7 +130,7 @@ class LimitOperations:
 
 
 def state_of(name: str, key: str | None, limit: BucketLimit, bucket: Bucket, now: datetime) -> LimitState:
-    """What a bucket would let through now."""
+    """Return what a bucket lets through now."""
     seconds = seconds_of(now)
     missing = max(0.0, bucket.full_at - seconds) * limit.rate
     available = max(0, math.floor(limit.burst - missing + ROUNDING))

@@ -1,4 +1,4 @@
-"""Repair a message that nobody could read: it becomes a task, once."""
+"""Repairs a kept message: it becomes a task, once."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class AlreadyRepairedError(IdempotencyConflictError):
 
 
 def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:
-    """The task that corrected bytes ask for.
+    """Return the task type and the parameters in the corrected text of a message.
 
     Args:
-        text: `{"task_type": …, "parameters": …}`; or the parameters alone, if the type is given.
-        task_type: that of the task, if it does not stand in the text.
+        text: `{"task_type": …, "parameters": …}`; or only the parameters, if the type is given.
+        task_type: the type of the task, if the text does not contain it.
 
     Raises:
-        InvalidRequestError: if the text says no task.
+        InvalidRequestError: if the text does not describe a task.
     """
     try:
         content = from_json(text, allow_inf_nan=False)
@@ -61,7 +61,7 @@ def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:
 
 
 class MessageMending:
-    """Makes tasks of kept messages. The task has the message's id as its correlation id."""
+    """Makes tasks from kept messages. The task has the message's id as its correlation id."""
 
     def __init__(self, store: TaskStore, types: TaskTypes, submission: TaskSubmissionService) -> None:
         self._store = store
@@ -71,22 +71,22 @@ class MessageMending:
     async def mend(
         self, message_id: str, task_type: str, parameters: Json, *, user_id: str, by: str, dry_run: bool = False
     ) -> Submission | None:
-        """Submit what a message was meant to be, and delete the message. Asked for again it is the same task.
+        """Submit the task for a message, and delete the message. A second call returns the same task.
 
         Args:
             message_id: the dead letter.
-            task_type: of the task.
-            parameters: of the task.
-            user_id: whose task it is.
+            task_type: the type of the task.
+            parameters: the parameters of the task.
+            user_id: the owner of the task.
             by: who asks.
-            dry_run: only look everything through.
+            dry_run: only check everything.
 
         Returns:
             The task; None in a dry run.
 
         Raises:
             TaskNotFoundError: if no such message is kept, and none was repaired.
-            SubmissionError: if type or parameters are wrong, or it was repaired with others before.
+            SubmissionError: if the type or the parameters are wrong, or if others were used in an earlier repair.
         """
         there = await read_record(self._store, MENDED.id_of(message_id))
         message = await self._store.get_dead_message(message_id)
@@ -104,7 +104,7 @@ class MessageMending:
         return await self._finish(record, message, task_type, parameters, request_hash)
 
     async def _known(self, message_id: str, there: Record | None, request_hash: str) -> Submission:
-        """The task of a message that was repaired, and deleted then."""
+        """Return the task of a message that was repaired and then deleted."""
         mended = None if there is None else MENDED.content(there)
         task = None if mended is None or mended.task_id is None else await self._store.get(mended.task_id, EVERYONE)
         if mended is None or task is None:
@@ -114,7 +114,7 @@ class MessageMending:
         return Submission(task, is_new=False)
 
     async def _begin(self, message: DeadMessage, user_id: str, by: str) -> Record:
-        """The record of the repair. If two people repair a message at once, both get the record of the first."""
+        """Write the record of the repair. If two people repair a message at once, both get the record of the first."""
         now = self._store.now()
         new = MENDED.new(message.id, content=Mended(user_id, by, now), expires_at=now + _MENDED_KEPT)
         [written] = await self._store.write_records([new])

@@ -23,7 +23,7 @@ from taskframework.submission.types import TaskTypes
 
 
 def overview_view(overview: Overview) -> dict[str, Any]:
-    """An overview as plain JSON."""
+    """Return an overview as plain JSON."""
     return {
         "at": moment(overview.at),
         "by_status": dict(overview.by_status),
@@ -39,7 +39,7 @@ def overview_view(overview: Overview) -> dict[str, Any]:
 
 
 def lane_view(lane: LaneTraffic) -> dict[str, Any]:
-    """One lane of a queue as plain JSON."""
+    """Return one lane of a queue as plain JSON."""
     return {
         "waiting": lane.waiting,
         "oldest_at": moment(lane.oldest_waiting_at),
@@ -51,7 +51,7 @@ def lane_view(lane: LaneTraffic) -> dict[str, Any]:
 
 
 class OverviewOperations:
-    """Shows the installation; it costs the same however many tasks there are."""
+    """Shows the installation. The cost does not depend on how many tasks there are."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class OverviewOperations:
         """Prepare to look.
 
         Args:
-            store: where tasks are.
-            types: the task types that somebody has declared.
-            count: tells how many tasks there are, as counted lately.
-            buckets: those of rate limits, if they are not in the store.
+            store: where the tasks are.
+            types: the task types that were declared.
+            count: returns how many tasks there are, as counted lately.
+            buckets: the buckets of rate limits, if they are not in the store.
         """
         self._store = store
         self._types = types
@@ -74,10 +74,10 @@ class OverviewOperations:
         self._buckets = buckets
 
     async def look(self, broker: Broker | None = None) -> Overview:
-        """The installation as it is now; `broker` is that of this process, if it has one.
+        """Return the installation as it is now; `broker` is the broker of this process, if it has one.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked.
+            StoreUnavailableError: if the store does not answer.
         """
         traffic = await read_traffic(self._store)
         declared = {known.task_type for known in await self._types.known()}
@@ -96,7 +96,7 @@ class OverviewOperations:
     async def _is_limiter_away(self) -> bool:
         try:
             if self._buckets is not None:
-                await self._buckets.read(RATE.id_of("overview"))  # any one will do
+                await self._buckets.read(RATE.id_of("overview"))  # any bucket shows whether the server answers
         except LimiterUnavailableError:
             return True
         return False

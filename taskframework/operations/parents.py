@@ -1,6 +1,6 @@
-"""Parents that something is wrong with: what is due for them and not done, and counts that are not true.
+"""Finds problems of parents: due work that is not done, and wrong counts.
 
-Nothing is repaired here, since every api and worker does that. This finds what they should have repaired long ago.
+This repairs nothing, because every api and worker process does that. It finds what they should have repaired long ago.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from taskframework.model.task import Task
 from taskframework.model.waiting import CountSubtasks
 from taskframework.stores.base import TaskStore
 
-#: What drives parents, and whatever else waits.
+#: The drivers of parents and of other waiting tasks.
 _DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)
-#: Only what is later than this is a problem: repairs look about once a second, and leave alone for half a minute what
-#: another process has taken up.
+#: Only work that is later than this is a problem: repairs look about once a second, and for half a minute they leave
+#: alone the tasks that another process has taken.
 OVERDUE_AFTER = timedelta(minutes=1)
-#: A count may be this late after the end of a sub-task: if the process that was to count died, a relay takes over after
-#: 5 s and needs a moment. A difference that lasts longer is an error.
+#: A count may be this late after the end of a sub-task: if the counting process died, a relay takes over after 5 s and
+#: needs a moment. A difference that lasts longer is an error.
 COUNTED_WITHIN = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A task for which something should have been done long ago."""
+    """A task with due work that should have been done long ago."""
 
     task_id: str
     driver: Driver
@@ -47,17 +47,17 @@ class Miscounted:
 
     @property
     def counts(self) -> Counts:
-        """The counts as its sub-tasks really are."""
+        """The counts of its sub-tasks as they really are."""
         return Counts.of(self.by_status)
 
     @property
     def is_decided(self) -> bool:
-        """Whether these counts decide its policy, so that it should not wait any more."""
+        """Whether these counts decide its policy, so that the parent should not wait any more."""
         return CountSubtasks.of(self.parent, self.counts).verdict is not None
 
     @property
     def missing(self) -> int:
-        """How many sub-tasks should be there, and nobody is about to store them."""
+        """How many sub-tasks should exist, but do not, although no process is about to store them."""
         subtasks = self.parent.subtasks
         if subtasks is None or subtasks.planned is None or (subtasks.is_being_stored and self.parent.spawn_at):
             return 0
@@ -65,7 +65,7 @@ class Miscounted:
 
 
 async def overdue(store: TaskStore, limit: int) -> list[Overdue]:
-    """What has been due for a minute or more, the longest first; at most `limit` of each driver."""
+    """Return the tasks that have been due for a minute or more, the longest first; at most `limit` of each driver."""
     return [
         Overdue(found.task_id, driver, found.due)
         for driver in _DRIVERS
@@ -74,15 +74,15 @@ async def overdue(store: TaskStore, limit: int) -> list[Overdue]:
 
 
 async def miscounted(store: TaskStore, clock: Clock, limit: int) -> tuple[list[Miscounted], int]:
-    """Parents whose counts are wrong for longer than a report takes.
+    """Find parents whose counts are wrong for longer than a report takes.
 
     Args:
-        store: where they are.
-        clock: for the pause before the second look, which is only taken if the first one has found something.
-        limit: how many waiting tasks are looked at: those that nobody has looked at for longest.
+        store: where the parents are.
+        clock: for the pause before the second look, which follows only if the first look has found a parent.
+        limit: how many waiting tasks are looked at: those whose last look is longest ago.
 
     Returns:
-        They, and how many waiting tasks were looked at.
+        These parents, and how many waiting tasks were looked at.
     """
     waiting = [*await store.due(CHECK, limit), *await store.upcoming(CHECK, limit)][:limit]
     suspects = await _miscounted_of(store, [found.task_id for found in waiting])

@@ -1,4 +1,4 @@
-"""Task types as queues: pause one over all workers, let it go on, look at what waits."""
+"""Task types as queues: pauses a type in all workers, resumes it, and shows its waiting tasks."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from taskframework.submission.types import TaskTypes
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The queues of one task type: a lane each."""
+    """The queues of one task type, one for each lane."""
 
     task_type: str
-    #: None: it is not paused.
+    #: The pause; None if the type is not paused.
     pause: Pause | None
     #: Whether an attempt runs in some worker.
     is_running: bool
-    #: Messages that are ready in the broker, by lane; None where there is no broker to ask.
+    #: How many messages are ready in the broker, by lane; None if there is no broker to ask.
     messages: Mapping[str, int] | None
-    #: What waits, runs, comes and goes of all types.
+    #: How many tasks of all types wait, run, come and end.
     traffic: Traffic
 
     def view(self) -> dict[str, Any]:
-        """The queue as plain JSON."""
+        """Return the queue as plain JSON."""
         pause = self.pause
         return {
             "task_type": self.task_type,
@@ -58,17 +58,17 @@ class QueueOperations:
         self._types = types
 
     async def list_queues(self, broker: Broker | None = None) -> Sequence[Queue]:
-        """Every task type that somebody has declared or paused, by name."""
+        """Return every task type that was declared or paused, by name."""
         pauses = {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)}
         names = pauses.keys() | set(await self._types.names())
         traffic = await read_traffic(self._store)
         return [await self._queue(name, pauses.get(name), broker, traffic) for name in sorted(names)]
 
     async def get(self, task_type: str, broker: Broker | None = None) -> Queue:
-        """One task type.
+        """Read one task type.
 
         Raises:
-            UnknownTaskTypeError: if nobody has declared it, and it is not paused.
+            UnknownTaskTypeError: if the type was not declared and is not paused.
         """
         record = await self._paused(task_type)
         if record is None:
@@ -77,18 +77,19 @@ class QueueOperations:
         return await self._queue(task_type, pause, broker, await read_traffic(self._store))
 
     async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
-        """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what waits stays.
+        """Let no task of this type begin, in any worker, from two seconds on. Running tasks continue, waiting tasks
+        stay.
 
         Args:
-            task_type: which; one that is paused already stays as it is.
+            task_type: the type; if it is paused already, that pause stays.
             by: who asks.
-            reason: shown to whoever wonders why nothing happens.
+            reason: shown to people who want to know why no task begins.
 
         Returns:
             The pause that is in force.
 
         Raises:
-            UnknownTaskTypeError: if nobody has declared the type.
+            UnknownTaskTypeError: if the type was not declared.
         """
         await self._require(task_type)
         new = Pause(task_type, by, self._store.now(), reason)
@@ -100,7 +101,7 @@ class QueueOperations:
         """Let tasks of this type begin again, in all workers within two seconds.
 
         Returns:
-            The pause that is over; None if it was not paused.
+            The pause that has ended; None if the type was not paused.
         """
         pause = None
         while (record := await self._paused(task_type)) is not None:

@@ -1,4 +1,4 @@
-"""Goes on with actions on many tasks, a handful at a time. Every process with repairs does, so none depends on one."""
+"""Carries on actions on many tasks, a handful at a time. Every process with repairs does so, so none is essential."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from taskframework.stores.reading import all_records, read_record
 
 logger = logging.getLogger(__name__)
 
-#: Tasks of a handful that are worked on at once; so connections to the store are left for others.
+#: How many tasks of a handful are worked on at once, so that connections to the store are left for other work.
 _TOGETHER = 25
-#: Most pages that one look reads without finding something to do; the next look goes on behind them.
+#: The most pages that one look reads without finding work; the next look continues after them.
 _PAGES = 20
 
 
 class ReplayCarrier:
-    """Looks for actions that are due. Several processes may: one takes a handful by compare and set."""
+    """Looks for actions that are due. Several processes may look: one of them takes a handful by compare and set."""
 
     def __init__(self, store: TaskStore, tasks: TaskOperations, replays: ReplayOperations) -> None:
         self._store = store
@@ -55,10 +55,10 @@ class ReplayCarrier:
         self._replays = replays
 
     async def look(self) -> bool:
-        """Carry each action that is due a handful further.
+        """Do the next handful of each action that is due.
 
         Returns:
-            Whether some are due again at once.
+            Whether some actions are due again at once.
         """
         more = False
         for mark in await all_records(self._store, UNDER_WAY):
@@ -66,7 +66,7 @@ class ReplayCarrier:
                 more |= await self._carry(mark)
             except StoreUnavailableError:
                 raise
-            except Exception as error:  # the others are to go on all the same
+            except Exception as error:  # the other actions must still continue
                 is_unknown = not isinstance(error, TaskframeworkError)
                 logger.warning("%s cannot continue now: %s", mark.id, error, exc_info=is_unknown)
         return more
@@ -102,14 +102,14 @@ class ReplayCarrier:
             done = await asyncio.gather(*(self._do(replay, name) for name in names), return_exceptions=True)
             for name, outcome in zip(names, done, strict=True):
                 if isinstance(outcome, BaseException):
-                    raise outcome  # the handful is due again, and what was done is recognised
+                    raise outcome  # the handful is due again, and tasks that are done are recognised
                 outcomes[name] = outcome
         await failpoint.reached("replays.before_settle")
         number, now = replay.batch_number, self._store.now()
         return await self._replays.change(replay.replay_id, lambda present: settled(present, number, outcomes, now))
 
     async def _next(self, replay: ManyReplay) -> ManyReplay:
-        """The action with its next handful; with none if nothing is left, or if many pages had nothing to do."""
+        """Return the action with its next handful; without a handful if no task is left, or many pages had no work."""
         now, lists = self._store.now(), replay.lists
         part, cursor = replay.part, replay.cursor
         for _ in range(_PAGES):
@@ -131,7 +131,7 @@ class ReplayCarrier:
         return found[: replay.size]
 
     async def _do(self, replay: ManyReplay, name: str) -> Refused | None:
-        """Do the action with one task or message, unless that was done before; None: it is done."""
+        """Do the action with one task or message, unless it was done before; return None if it is done."""
         try:
             return await self._ask(replay, name)
         except StoreUnavailableError:

@@ -1,4 +1,4 @@
-"""Begin actions on many tasks, look at them, stop them."""
+"""Begins actions on many tasks, shows them and stops them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from taskframework.operations.dead_letters import MOST_MESSAGES, MOST_TASKS
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import all_contents, read_record
 
-#: How far other tasks than dead letters are counted: these are read page by page.
+#: The most tasks, other than dead letters, that are counted: these tasks are read page by page.
 MOST_COUNTED = 10_000
-#: How often a change is tried before it is given up. The carrier may be faster, but writes at most twice a second.
+#: How often a change is tried before it is given up. The carrier may be faster, but it writes at most twice a second.
 _ROUNDS = 20
 
 
@@ -58,17 +58,17 @@ class ReplayConflictError(TaskframeworkError):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are; more than `number` if it is bounded."""
+    """How many tasks and messages there are; more than `number` if the count is bounded."""
 
     number: int
     is_bounded: bool = False
 
 
 class ReplayOperations:
-    """What an operator may do with many tasks at once."""
+    """The operations on many tasks at once."""
 
     def __init__(self, store: TaskStore, kept: timedelta | None) -> None:
-        """Prepare; `kept` says how long an action that is over is kept, None for ever."""
+        """Prepare; `kept` is how long an ended action is kept, None means for ever."""
         self._store = store
         self._kept = kept
 
@@ -83,16 +83,16 @@ class ReplayOperations:
         reopen: bool = False,
         key: str | None = None,
     ) -> ManyReplay:
-        """Do something with all that is chosen, in the background; any process carries it on.
+        """Do an action with all chosen tasks, in the background; any process carries it on.
 
         Args:
-            action: what.
-            where: with which.
+            action: what is done.
+            where: which tasks are chosen.
             by: who asks.
-            rate: so many a second at the most; None: as fast as it goes.
+            rate: the most tasks per second; None means as fast as possible.
             reason: why.
             reopen: as in `TaskOperations.retry`.
-            key: a second call of the same operator with it is the same action.
+            key: a second call of the same operator with the same key returns the same action.
 
         Returns:
             The action as it is now.
@@ -120,8 +120,8 @@ class ReplayOperations:
             due_at=now,
             paced_until=now,
         )
-        # First the mark by which carriers find the action: without one it would never begin, while a mark without an
-        # action is removed.
+        # Write first the mark by which carriers find the action: an action without a mark would never begin, while a
+        # mark without an action is removed.
         await self._store.write_records([UNDER_WAY.new(replay_id, content=UnderWay(self._store.now()))])
         [written] = await self._store.write_records([REPLAY.new(replay_id, content=new)])
         if written is not None:
@@ -129,10 +129,10 @@ class ReplayOperations:
         return _same(await self.get(replay_id), key or "", action, where, rate, reopen)
 
     async def count_of(self, action: Action, where: Where) -> Count:
-        """How many an action would be done with.
+        """Return with how many tasks and messages an action would be done.
 
         Raises:
-            InvalidRequestError: if it cannot be done with tasks of the status that is asked for.
+            InvalidRequestError: if the action cannot be done with tasks of the wanted status.
         """
         possible = possible_statuses(action)
         if where.status is not None and where.status not in possible:
@@ -162,10 +162,10 @@ class ReplayOperations:
         return Count(number, is_bounded=True)
 
     async def list_replays(self, *, limit: int, cursor: str | None = None) -> Page[ManyReplay]:
-        """Actions from the newest to the oldest.
+        """Return actions from the newest to the oldest.
 
         Raises:
-            CursorInvalidError: if the cursor is not one of this list.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         found = [(replay.at, replay.replay_id, replay) for replay in await all_contents(self._store, REPLAY)]
         found.sort(key=lambda each: each[:2], reverse=True)
@@ -176,18 +176,18 @@ class ReplayOperations:
         return Page(tuple(each[2] for each in page), Cursor(*page[-1][:2]).encode() if len(found) > limit else None)
 
     async def get(self, replay_id: str) -> ManyReplay:
-        """One action.
+        """Read one action.
 
         Raises:
-            ReplayNotFoundError: if there is none of this id.
+            ReplayNotFoundError: if there is no action with this id.
         """
         return REPLAY.content(await self._record(replay_id))
 
     async def stop(self, replay_id: str) -> ManyReplay:
-        """Let an action take no more in hand. What it has in hand is finished, and then it tells what it did.
+        """Stop an action: it takes no further handful. It finishes its present handful, and then shows the outcome.
 
         Raises:
-            ReplayNotFoundError: if there is none of this id.
+            ReplayNotFoundError: if there is no action with this id.
         """
         now = self._store.now()
 
@@ -198,11 +198,11 @@ class ReplayOperations:
         return await self.change(replay_id, stopped)
 
     async def change(self, replay_id: str, rule: Callable[[ManyReplay], ManyReplay]) -> ManyReplay:
-        """Change an action by compare and set; if somebody was faster, what is there then.
+        """Change an action by compare and set; if another process was faster, change its new state.
 
         Raises:
-            ReplayNotFoundError: if there is none of this id.
-            StoreUnavailableError: if others were faster again and again.
+            ReplayNotFoundError: if there is no action with this id.
+            StoreUnavailableError: if other processes were faster again and again.
         """
         for _ in range(_ROUNDS):
             record = await self._record(replay_id)
@@ -214,7 +214,10 @@ class ReplayOperations:
         raise StoreUnavailableError(message, hint="Try again in a moment.")
 
     async def write(self, record: Record, wanted: ManyReplay) -> bool:
-        """Write an action where nobody has since it was read; one that is over is kept for a time and then deleted."""
+        """Write an action, unless another process wrote it since it was read; return whether it was written.
+
+        An ended action is kept for a time and then deleted.
+        """
         expires_at = None if self._kept is None or not wanted.is_over else self._store.now() + self._kept
         [written] = await self._store.write_records([REPLAY.changed(record, wanted, expires_at=expires_at)])
         return written is not None
@@ -230,17 +233,17 @@ class ReplayOperations:
 
 
 def _same(known: ManyReplay, key: str, action: Action, where: Where, rate: float | None, reopen: bool) -> ManyReplay:
-    """The action that a key stands for, if it is the one that is asked for."""
+    """Return the action for which a key stands, if the same action is asked for again."""
     if (known.action, known.where, known.rate, known.reopen) != (action, where, rate, reopen):
         raise ReplayConflictError(key, known)
     return known
 
 
 def replay_id_of(by: str, key: str) -> str:
-    """The id of the action that an operator's idempotency key stands for."""
+    """Return the id of the action for which an operator's idempotency key stands."""
     return fingerprint(by, key)
 
 
 def scope_of(where: Where) -> Scope:
-    """Whose tasks are chosen: only operators begin such actions."""
+    """Return whose tasks are chosen; it may be everyone, because only operators begin such actions."""
     return EVERYONE if where.user_id is None else Scope.of(where.user_id)

@@ -1,4 +1,4 @@
-"""Make schedules, look at them, change and delete them, run one now."""
+"""Makes, shows, changes and deletes schedules, and runs a schedule now."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class TooManySchedulesError(SubmissionError):
 
 @dataclass(frozen=True, slots=True)
 class SeenSchedule:
-    """A schedule, and what has become of its last run."""
+    """A schedule, and the status of its last run."""
 
     schedule: Schedule
-    #: Of the task of its last run; None: there was none, or it is forgotten.
+    #: The status of the task of its last run; None if there was no run, or its task is not stored any more.
     last_status: TaskStatus | None = None
 
     def view(self) -> dict[str, Any]:
-        """It as plain JSON, without its next runs but the first."""
+        """Return the schedule as plain JSON; of its next runs only the first."""
         view = schedule_view(self.schedule)
         if view["last_run"] is not None:
             view["last_run"]["status"] = self.last_status and self.last_status.value
@@ -92,7 +92,7 @@ class SeenSchedule:
 
 
 def schedule_view(schedule: Schedule) -> dict[str, Any]:
-    """What is stored of a schedule as plain JSON."""
+    """Return a stored schedule as plain JSON."""
     last, problem = schedule.last_run, schedule.problem
     return {
         "name": schedule.name,
@@ -114,7 +114,7 @@ def schedule_view(schedule: Schedule) -> dict[str, Any]:
 
 
 class ScheduleOperations:
-    """What an operator may do with schedules. They are nobody's in particular: whoever may do this sees them all."""
+    """The operations on schedules. A schedule has no owner: callers who may use these operations see all schedules."""
 
     def __init__(self, store: TaskStore, types: TaskTypes, submission: TaskSubmissionService) -> None:
         self._store = store
@@ -122,15 +122,15 @@ class ScheduleOperations:
         self._submission = submission
 
     async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[SeenSchedule]:
-        """Schedules by their names, from the first one after `after`."""
+        """Return schedules in the order of their names, from the first after `after`."""
         page = await page_of(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
         return Page(await self._seen(*page.items), page.next_cursor)
 
     async def get(self, name: str) -> Schedule:
-        """One schedule.
+        """Read one schedule.
 
         Raises:
-            ScheduleNotFoundError: if there is none of this name.
+            ScheduleNotFoundError: if there is no schedule with this name.
         """
         record = await read_schedule(self._store, name)
         if record is None:
@@ -138,7 +138,7 @@ class ScheduleOperations:
         return SCHEDULE.content(record)
 
     async def view(self, schedule: Schedule) -> dict[str, Any]:
-        """One schedule as plain JSON, with its next runs."""
+        """Return one schedule as plain JSON, with its next runs."""
         await know_zone(schedule.timezone)
         [seen] = await self._seen(schedule)
         return seen.view() | {"next_runs": [moment(time) for time in next_runs(schedule, _NEXT_RUNS)]}
@@ -147,9 +147,9 @@ class ScheduleOperations:
         """Make a schedule.
 
         Raises:
-            ScheduleExistsError: if there is one of this name.
-            TooManySchedulesError: if there are too many.
-            SubmissionError: if something about it is wrong.
+            ScheduleExistsError: if there is a schedule with this name.
+            TooManySchedulesError: if there are too many schedules.
+            SubmissionError: if the definition is wrong.
         """
         wanted = await self._accepted(name, definition)
 
@@ -162,12 +162,12 @@ class ScheduleOperations:
         return _there(await change_schedule(self._store, name, made), name)
 
     async def put(self, name: str, definition: ScheduleDefinition) -> Schedule:
-        """Define a schedule anew. Its next run stays when it is, unless the rule itself changes.
+        """Replace the definition of a schedule. The time of its next run stays, unless the rule itself changes.
 
         Raises:
-            ScheduleNotFoundError: if there is none of this name.
-            ScheduleFromSettingsError: if it comes from the settings.
-            SubmissionError: if something about it is wrong.
+            ScheduleNotFoundError: if there is no schedule with this name.
+            ScheduleFromSettingsError: if the schedule comes from the settings.
+            SubmissionError: if the definition is wrong.
         """
         await self.get(name)
         wanted = await self._accepted(name, definition)
@@ -180,8 +180,8 @@ class ScheduleOperations:
         """Delete a schedule. Tasks that it has submitted stay.
 
         Raises:
-            ScheduleNotFoundError: if there is none of this name.
-            ScheduleFromSettingsError: if it comes from the settings.
+            ScheduleNotFoundError: if there is no schedule with this name.
+            ScheduleFromSettingsError: if the schedule comes from the settings.
         """
 
         def gone(present: Schedule | None) -> None:
@@ -190,10 +190,10 @@ class ScheduleOperations:
         await change_schedule(self._store, name, gone)
 
     async def pause(self, name: str) -> Schedule:
-        """Let a schedule stand still. One that does already stays as it is.
+        """Pause a schedule. A schedule that is paused already stays as it is.
 
         Raises:
-            ScheduleNotFoundError: if there is none of this name.
+            ScheduleNotFoundError: if there is no schedule with this name.
         """
         paused = await change_schedule(
             self._store, name, lambda present: replace(_there(present, name), is_paused=True)
@@ -201,10 +201,10 @@ class ScheduleOperations:
         return _there(paused, name)
 
     async def resume(self, name: str) -> Schedule:
-        """Let a schedule go on. What it would have run while it was paused was not missed.
+        """Resume a schedule. Runs that would have been due during the pause do not count as missed.
 
         Raises:
-            ScheduleNotFoundError: if there is none of this name.
+            ScheduleNotFoundError: if there is no schedule with this name.
         """
         await know_zone((await self.get(name)).timezone)
 
@@ -215,14 +215,14 @@ class ScheduleOperations:
         return _there(await change_schedule(self._store, name, resumed), name)
 
     async def run(self, name: str, *, key: str | None = None) -> Submission:
-        """Submit the task of a schedule now, whatever the last one does and whether it is paused or not.
+        """Submit the task of a schedule now, even if the last run has not ended or the schedule is paused.
 
         Args:
-            name: of the schedule.
-            key: a second run with it is the same one; without, each call is a run of its own.
+            name: the name of the schedule.
+            key: a second call with the same key returns the same run; without a key each call makes a new run.
 
         Raises:
-            ScheduleNotFoundError: if there is none of this name.
+            ScheduleNotFoundError: if there is no schedule with this name.
             SubmissionError: if the task cannot be submitted.
         """
         schedule = await self.get(name)
@@ -236,10 +236,11 @@ class ScheduleOperations:
         return submission
 
     async def apply(self, named: Mapping[str, Any]) -> None:
-        """Make the schedules of the settings what these say. Those that were made otherwise stay as they are.
+        """Make the stored schedules as the settings define them. Schedules that were made in other ways stay as they
+        are.
 
         Args:
-            named: what the settings define, by name.
+            named: the definitions in the settings, by name.
 
         Raises:
             ConfigurationError: if one of the definitions is wrong.
@@ -273,13 +274,13 @@ class ScheduleOperations:
     async def _seen(self, *schedules: Schedule) -> tuple[SeenSchedule, ...]:
         tasks = {schedule.name: schedule.last_run.task_id for schedule in schedules if schedule.last_run}
         there: Mapping[str, Task] = {}
-        with contextlib.suppress(TaskUnreadableError):  # a newer release runs them: then it is not told
+        with contextlib.suppress(TaskUnreadableError):  # a newer release wrote one: then no status is shown
             there = await self._store.get_many(set(tasks.values()), EVERYONE)
         statuses = {name: there[task_id].status for name, task_id in tasks.items() if task_id in there}
         return tuple(SeenSchedule(schedule, statuses.get(schedule.name)) for schedule in schedules)
 
     async def _leave_room(self) -> None:
-        """Refuse one more than there may be. Of several at once a few may get through."""
+        """Refuse a schedule beyond the limit. If several are made at once, a few may exceed the limit."""
         if len(await all_schedules(self._store)) >= MAX_SCHEDULES:
             raise TooManySchedulesError
 
@@ -291,18 +292,18 @@ def _there(schedule: Schedule | None, name: str) -> Schedule:
 
 
 def _own(schedule: Schedule) -> Schedule:
-    """The schedule, if it may be changed here."""
+    """Return the schedule, if it may be changed here."""
     if schedule.is_from_settings:
         raise ScheduleFromSettingsError(schedule.name)
     return schedule
 
 
 def _unless_by_hand(schedule: Schedule | None) -> Schedule | None:
-    """What is left of a schedule that the settings name no more."""
+    """Return None, to delete a schedule that the settings no longer name, unless it was made by hand meanwhile."""
     return None if schedule is None or schedule.is_from_settings else schedule
 
 
 def _defined(present: Schedule, wanted: Schedule, definition: ScheduleDefinition) -> Schedule:
-    """What is there, defined anew; it stands still as before if the definition does not say."""
+    """Return the present schedule with a new definition; its pause stays if the definition does not mention it."""
     is_paused = present.is_paused if definition.is_paused is None else definition.is_paused
     return changed(present, replace(wanted, is_paused=is_paused))

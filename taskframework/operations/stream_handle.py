@@ -1,4 +1,4 @@
-"""A handle on an ordered stream: how it is, and its results in order."""
+"""A handle on an ordered stream: its state, and its results in order."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class StreamHandle:
     operations: StreamOperations
 
     async def status(self) -> StreamStatus:
-        """How it is.
+        """Return the state of the stream.
 
         Raises:
-            TaskNotFoundError: if nothing was submitted with its key, or it is over for long.
+            TaskNotFoundError: if no task was submitted with its key, or the stream ended long ago.
         """
         return await self.operations.status(self.stream)
 
     async def results(self, *, first: int = 0) -> AsyncIterator[StreamResult]:
-        """The result of each position in order, as soon as it and all before it are there, or passed over. It goes on
-        for ever: leave the loop when you have what you want.
+        """Yield the result of each position in order, as soon as this result and all results before it exist or are
+        skipped. This never ends: leave the loop when you have the results that you need.
 
         Args:
             first: the position to begin with.
 
         Raises:
-            TaskNotFoundError: if nothing was submitted with its key, or it is gone meanwhile.
+            TaskNotFoundError: if no task was submitted with its key, or the stream was removed meanwhile.
         """
         async for part in self.operations.follow_results(self.stream, first=first):
             for result in part:
                 yield result
 
     async def go_on(self) -> StreamStatus:
-        """Let it go on without the task that halted it.
+        """Let the stream continue without the task that halted it.
 
         Raises:
-            TransitionRefusedError: if it is not halted.
+            TransitionRefusedError: if the stream is not halted.
         """
         return await self.operations.go_on(self.stream)

@@ -1,4 +1,4 @@
-"""Look at ordered streams, read their results, let one go on that halted."""
+"""Shows ordered streams, reads their results, and lets halted streams continue."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from taskframework.streams.gaps import StreamGaps
 from taskframework.streams.results import StreamResults
 from taskframework.streams.turns import StreamTurns
 
-#: Positions that are read together for results.
+#: How many positions are read together for results.
 _TOGETHER = 200
-#: Seconds between two looks at a stream whose next result is not there yet: at first, and when it takes long.
+#: Seconds between two looks at a stream whose next result does not exist yet: at first, and at most.
 FIRST_LOOK, SLOWEST_LOOK = 0.05, 1.0
-#: Records of one read for a list, and most reads for one page: of a million streams few may be halted.
+#: How many records one read takes for a list, and the most reads for one page: of a million streams few may be halted.
 _LISTED, _MOST_READS = 500, 10
 #: User and key of a stream, as in the id of its record.
 _PLACE = re.compile(r"[^/\s]{1,1000}/[^/\s]{0,1000}")
@@ -36,13 +36,13 @@ class StreamStatus:
 
     key: str
     stream: Stream
-    #: Tasks that wait for their turn.
+    #: How many tasks wait for their turn.
     waiting: int
-    #: Whether the task that has the turn is still there to use it.
+    #: Whether the task that has the turn still exists and has not ended.
     is_turn_taken: bool
 
     def view(self) -> dict[str, Any]:
-        """The fields of the HTTP contract."""
+        """Return the fields of the HTTP contract."""
         turn = self.stream.turn if self.is_turn_taken or self.stream.is_halted else None
         return {
             "key": self.key,
@@ -56,13 +56,13 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """A stream of a list, as its record says it."""
+    """A stream in a list, with the content of its record."""
 
     owner: StreamKey
     stream: Stream
 
     def view(self) -> dict[str, Any]:
-        """The fields of the HTTP contract."""
+        """Return the fields of the HTTP contract."""
         turn = self.stream.turn
         return {
             "key": self.owner.key,
@@ -75,12 +75,12 @@ class ListedStream:
 
 
 class StreamOperations:
-    """Operations on streams. Whose stream is meant is said by its `StreamKey`, so most take no scope."""
+    """Operations on streams. A `StreamKey` contains the owner of the stream, so most operations need no scope."""
 
     def __init__(
         self, store: TaskStore, moves: TaskMoves, turns: StreamTurns, gaps: StreamGaps, gap: timedelta
     ) -> None:
-        """Prepare; `gap` as for `StreamResults`."""
+        """Prepare; `gap` has the same meaning as for `StreamResults`."""
         self._store = store
         self._turns = turns
         self._results = StreamResults(store, moves, gaps, gap)
@@ -88,16 +88,16 @@ class StreamOperations:
     async def list_streams(
         self, scope: Scope, *, limit: int, cursor: str | None = None, is_halted: bool | None = None
     ) -> Page[ListedStream]:
-        """Streams by user and key. A page may be short, and have others behind it.
+        """Return streams in the order of user and key. A page may be short although further pages follow.
 
         Args:
             scope: whose streams.
-            limit: at most so many.
+            limit: the most streams of the page.
             cursor: `next_cursor` of the page before.
-            is_halted: only those that halted, or only those that did not; None: all.
+            is_halted: only halted streams (True), only others (False), or all (None).
 
         Raises:
-            CursorInvalidError: if the cursor is not one of this list.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         if cursor is not None and _PLACE.fullmatch(cursor) is None:
             raise CursorInvalidError
@@ -119,10 +119,10 @@ class StreamOperations:
         return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))
 
     async def status(self, stream: StreamKey) -> StreamStatus:
-        """How a stream is.
+        """Return the state of a stream.
 
         Raises:
-            TaskNotFoundError: if there is none.
+            TaskNotFoundError: if there is no such stream.
         """
         state = await self._results.state(stream)
         turn = state.turn
@@ -132,11 +132,11 @@ class StreamOperations:
         return StreamStatus(stream.key, state, await self._store.count_blocked(stream), is_live)
 
     async def go_on(self, stream: StreamKey) -> StreamStatus:
-        """Let a stream go on without the task that halted it.
+        """Let a stream continue without the task that halted it.
 
         Raises:
             TaskNotFoundError: if there is no such stream.
-            TransitionRefusedError: if it is not halted.
+            TransitionRefusedError: if the stream is not halted.
         """
         if not await self._turns.go_on(stream, await self._results.state(stream)):
             refusal = TransitionRefusedError(stream.key, "continued", "not halted", ())
@@ -146,8 +146,8 @@ class StreamOperations:
         return await self.status(stream)
 
     async def results(self, stream: StreamKey, *, limit: int, first: int = 0) -> Page[StreamResult]:
-        """The results from a position on that are known now, in order. The cursor is the position behind them; there is
-        always one, since a stream has no end.
+        """Return the results from a position on that are known now, in order. The cursor is the position after them;
+        there is always a cursor, because a stream has no end.
 
         Raises:
             TaskNotFoundError: if there is no such stream.
@@ -157,17 +157,17 @@ class StreamOperations:
         return Page(found, str(first + len(found)))
 
     async def follow_results(self, stream: StreamKey, *, first: int = 0) -> AsyncIterator[Sequence[StreamResult]]:
-        """The result of each position in order, as soon as it and all before it are there, or passed over.
+        """Yield the result of each position in order, as soon as this result and all before it exist or are skipped.
 
-        They come in parts; an empty part says that nothing is new. It goes on for ever.
+        The results come in parts; an empty part says that nothing is new. This never ends.
 
         Raises:
-            TaskNotFoundError: if there is no such stream, or it is gone meanwhile.
+            TaskNotFoundError: if there is no such stream, or it was removed meanwhile.
         """
         await self._results.adopt_late(stream)
         pause = FIRST_LOOK
         while True:
-            # While one is waited for, only that one is read at each look, and not those behind it.
+            # While this waits for a result, each look reads only this result and not the results after it.
             ready = await self._results.ready(stream, first, _TOGETHER if pause == FIRST_LOOK else 1)
             yield ready.results
             first += len(ready.results)

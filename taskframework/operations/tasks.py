@@ -1,4 +1,4 @@
-"""Look at tasks, cancel them, queue them anew."""
+"""Shows tasks, cancels them, and queues them again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STILL_CANCELLED = "Its sub-tasks are still being cancelled; try again in a momen
 
 
 class TaskOperations:
-    """Operations on the tasks of somebody's scope; what is outside of it is not there."""
+    """Operations on the tasks in a scope; tasks outside of it are treated as if they did not exist."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta) -> None:
         """Prepare; `dispatch_after` as in `NewTasks`."""
@@ -44,7 +44,7 @@ class TaskOperations:
         """Read a task.
 
         Raises:
-            TaskNotFoundError: if there is none, or it is somebody else's.
+            TaskNotFoundError: if there is no such task, or it belongs to somebody else.
         """
         task = await self._store.get(task_id, scope)
         if task is None:
@@ -54,22 +54,23 @@ class TaskOperations:
     async def list_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        """Tasks from the newest to the oldest.
+        """Return tasks from the newest to the oldest.
 
-        If the filter asks for something that no index has, each page looks through a part of the list: it may have few
-        tasks, and others behind it.
+        If no index supports the filter, each page searches a part of the list: it may have few tasks although further
+        pages follow.
         """
         find = self._store.search_tasks if filter.is_sought else self._store.list_tasks
         return await find(scope, filter, limit=limit, cursor=cursor)
 
     async def cancel(self, task_id: str, scope: Scope, *, by: str, reason: str | None = None) -> Task:
-        """Cancel a task. At rest it is CANCELLED at once; a running one is asked to stop and decides by its end.
+        """Cancel a task. If it does not run, it is CANCELLED at once; a running task is asked to stop, and its end
+        decides its status.
 
-        Asking again while a running task is still stopping is no error.
+        A second call while a running task is still stopping is not an error.
 
         Raises:
-            TaskNotFoundError: if there is none.
-            TransitionRefusedError: if it is final.
+            TaskNotFoundError: if there is no such task.
+            TransitionRefusedError: if the task is final.
         """
         if (cancelled := await self._moves.make(Cancel(task_id, scope, by, reason))) is not None:
             return cancelled
@@ -90,28 +91,28 @@ class TaskOperations:
         replay_id: str | None = None,
         revision: int | None = None,
     ) -> Task:
-        """Queue a failed, dead or cancelled task anew, as a new generation with its whole budget.
+        """Queue a failed, dead or cancelled task again, as a new generation with all its attempts.
 
-        Of one that is to be tried again (RETRYING) the next attempt is due now; if it is already, nothing changes.
+        The next attempt of a RETRYING task becomes due now; if it is due already, nothing changes.
 
-        A sub-task of a parent that waits counts again; one of a parent that is over is refused.
+        A sub-task counts again if its parent waits; it is refused if its parent has ended.
 
         Args:
-            task_id: which task.
-            scope: whose it may be.
+            task_id: the task.
+            scope: whose tasks may be queued again.
             by: who asks.
-            reopen: whether a parent that is over waits again, and the parents above it, so that they end anew.
-            reason: why; kept in its history.
-            edited: the parameters that it gets, looked through before.
-            replay_id: the action on many tasks that this is a part of.
-            revision: only if it is still as it was read.
+            reopen: whether an ended parent waits again, and the parents above it too, so that they end again later.
+            reason: why; kept in the history.
+            edited: new parameters of the task, checked before.
+            replay_id: the action on many tasks to which this call belongs.
+            revision: only queue the task if it still has this revision.
 
         Raises:
-            TaskNotFoundError: if there is none.
-            TransitionRefusedError: if it is not one of those, or has changed; if a newer version of its key would
-                supersede it at once; or if it is a batch, which has nothing to execute itself:
-                `BatchOperations.retry_failed` retries what failed in it.
-            ParentFinishedError: if its parent is over and is not to be reopened.
+            TaskNotFoundError: if there is no such task.
+            TransitionRefusedError: if the task has another status, or has changed; if a newer version of its key would
+                supersede it at once; or if it is a batch, which executes no code itself:
+                `BatchOperations.retry_failed` retries the failed tasks in it.
+            ParentFinishedError: if its parent has ended and is not to be reopened.
         """
         task = await self.check_retry(task_id, scope, reopen=reopen)
         if task.status is TaskStatus.RETRYING and edited is None:
@@ -125,7 +126,7 @@ class TaskOperations:
         replayed = await self._moves.make(replay)
         if replayed is None:
             raise _not_retried(await self.get(task_id, scope))
-        if reopen:  # a count that was begun before the replay may end the parent again, or may have done it
+        if reopen:  # a count that began before the replay may end the parent again, or may have ended it already
             await self._store.mark(*(CountAgain(parent.task_id) for parent in await self._parents(replayed, scope)))
             await self._reopen_parents(replayed, scope, by)
         return replayed
@@ -135,15 +136,15 @@ class TaskOperations:
             return due
         present = await self.get(task.task_id, request.scope)
         if present.status is not TaskStatus.RETRYING and present.attempts == task.attempts:
-            raise _not_retried(present)  # it is cancelled, or over
+            raise _not_retried(present)  # the task is cancelled, or has ended
         return present
 
     async def discard(self, task_id: str, scope: Scope, *, by: str, reason: str | None) -> Task:
-        """Give a dead letter up. The task stays what it is and can still be retried by its id.
+        """Discard a dead letter. The task keeps its status and can still be retried by its id.
 
         Raises:
-            TaskNotFoundError: if there is none.
-            TransitionRefusedError: if it is no dead letter, or was given up before.
+            TaskNotFoundError: if there is no such task.
+            TransitionRefusedError: if the task is not a dead letter, or was discarded before.
         """
         if (discarded := await self._moves.make(Discard(task_id, scope, by, reason))) is not None:
             return discarded
@@ -155,7 +156,7 @@ class TaskOperations:
         raise refusal
 
     async def check_retry(self, task_id: str, scope: Scope, *, reopen: bool = False) -> Task:
-        """A task that can be queued anew, as far as that can be told beforehand; nothing is changed.
+        """Return a task if it can be queued again, as far as this can be known before; nothing is changed.
 
         Raises:
             TaskframeworkError: as `retry`.
@@ -189,7 +190,7 @@ class TaskOperations:
         status: TaskStatus | None = None,
         after_slot: int = -1,
     ) -> Page[Task]:
-        """Sub-tasks of a task in slot order, those of its newest round if none is named; the cursor is the last slot.
+        """Return sub-tasks of a task in slot order, by default of its newest round; the cursor is the last slot.
 
         Raises:
             TaskNotFoundError: if there is no such task.
@@ -199,7 +200,7 @@ class TaskOperations:
             return Page((), None)
         chosen = RoundOfSubtasks(task_id, task.generation, task.subtasks.round if round is None else round)
         statuses = None if status is None else [status]
-        # One more tells whether another page follows.
+        # One more sub-task shows whether another page follows.
         found = await self._store.list_subtasks(chosen, limit=limit + 1, after_slot=after_slot, statuses=statuses)
         last = found[limit - 1].parent if len(found) > limit else None
         return Page(tuple(found[:limit]), None if last is None else str(last.slot))
@@ -207,21 +208,22 @@ class TaskOperations:
     async def signal(
         self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None
     ) -> Task:
-        """Tell a live task something: it goes on if it waits for that, else it keeps it until it does.
+        """Send a live task a signal: a task that waits for this signal continues; any other task keeps the signal until
+        it waits for it.
 
         Args:
-            task_id: which task.
-            scope: whose it may be.
-            name: of the signal: 1 to 200 printable ASCII characters.
+            task_id: the task.
+            scope: whose tasks may get a signal.
+            name: the name of the signal: 1 to 200 printable ASCII characters.
             payload: JSON of at most 64 KiB.
-            key: a second signal with it is the same one; without, each call is a signal of its own.
+            key: a second call with the same key sends no second signal; without a key each call sends a new signal.
 
         Raises:
-            TaskNotFoundError: if there is none.
-            InvalidRequestError: if the name or key is none.
+            TaskNotFoundError: if there is no such task.
+            InvalidRequestError: if the name or the key is not valid.
             ValueNotStorableError: if the payload is not JSON, or too large.
-            TransitionRefusedError: if it is final.
-            SignalsFullError: if it has too many.
+            TransitionRefusedError: if the task is final.
+            SignalsFullError: if the task has too many signals.
         """
         accepted_name(name, "name")
         check_storable(payload, "payload", MAX_SIGNAL_BYTES)
@@ -236,7 +238,7 @@ class TaskOperations:
         raise SignalsFullError(task_id, MAX_SIGNALS)
 
     async def _check_version(self, task: Task) -> None:
-        """Refuse a task that would be superseded as soon as a worker gets it."""
+        """Refuse a task that a newer version would supersede as soon as a worker gets it."""
         if (unique := task.unique) is None:
             return
         newest = await read_newest(self._store, task.user_id, unique.key)
@@ -249,12 +251,12 @@ class TaskOperations:
             raise refusal
 
     async def _parents(self, task: Task, scope: Scope) -> list[Task]:
-        """The parents above a sub-task, the nearest first."""
+        """Return the parents above a sub-task, the nearest first."""
         found: list[Task] = []
         link = task.parent
         while link is not None:
             parent = await self._store.get(link.task_id, scope)
-            # A parent that began anew does not wait for the sub-tasks of its earlier generations.
+            # A parent that was replayed does not wait for the sub-tasks of its earlier generations.
             if parent is None or parent.generation != link.generation:
                 break
             found.append(parent)
@@ -262,13 +264,13 @@ class TaskOperations:
         return found
 
     async def _finished_parents(self, task: Task, scope: Scope) -> list[Task]:
-        """The parents above a sub-task that are over, up to the first that is not."""
+        """Return the ended parents above a sub-task, up to the first parent that has not ended."""
         return list(takewhile(lambda parent: parent.status.is_final, await self._parents(task, scope)))
 
     async def _reopen_parents(self, task: Task, scope: Scope, by: str) -> None:
-        """See to it that the parents above a sub-task wait; the highest first, so that none ends early."""
+        """Let the ended parents above a sub-task wait again; the highest first, so that none ends early."""
         for parent in reversed(await self._finished_parents(task, scope)):
-            # Refused where another caller was faster, and for a parent whose plan was never stored to its end.
+            # Refused if another caller was faster, or if the plan of the parent was never stored completely.
             if await self._moves.make(Reopen(parent.task_id, scope, by)) is None:
                 present = await self.get(parent.task_id, scope)
                 if present.status.is_final:
@@ -278,7 +280,7 @@ class TaskOperations:
 
 
 def _not_retried(task: Task) -> TransitionRefusedError:
-    """Why a task cannot be queued anew."""
+    """Return the error that says why a task cannot be queued again."""
     name = task.task_id
     refusal = TransitionRefusedError(name, "retried", task.status, _names(REPLAYABLE | {TaskStatus.RETRYING}))
     if task.batch is not None:

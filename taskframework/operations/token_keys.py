@@ -1,4 +1,4 @@
-"""The public keys of who makes tokens: from a file, or asked for by HTTP; kept, and looked at again when one is new."""
+"""The public keys of the issuer of tokens: read from a file or over HTTP, kept, and read again for an unknown key."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which keys are read again although all are known: the issuer may have taken one back.
+#: Seconds after which keys are read again although all are known: the issuer may have removed a key.
 _FRESH_SECONDS = 300.0
-#: Least seconds between two looks. Tokens with made-up key ids must not make us ask for each.
+#: The least seconds between two reads, so that tokens with invented key ids do not cause a read each.
 _PAUSE_SECONDS = 10.0
 _TIMEOUT_SECONDS = 5.0
 _MOST_BYTES = 256 * 1024
@@ -44,9 +44,9 @@ class PublicKey:
     """One key of an issuer."""
 
     material: Any
-    #: By what tokens name it; None: it came without a name.
+    #: The key id in tokens; None if the key came without an id.
     id: str | None = None
-    #: The only algorithm that it is for; None: all that fit it.
+    #: The only algorithm for which the key may be used; None means all that fit the key.
     algorithm: str | None = None
 
 
@@ -54,12 +54,12 @@ class TokenKeys:
     """The keys of one issuer."""
 
     def __init__(self, place: str, load: Load, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Know none yet.
+        """Know no keys yet.
 
         Args:
-            place: where they are, for messages.
-            load: reads them.
-            monotonic: seconds on a clock that nobody sets.
+            place: where the keys are, for messages.
+            load: reads the keys.
+            monotonic: returns seconds of a clock that is never set.
         """
         self._place = redacted(place)
         self._load = load
@@ -70,19 +70,19 @@ class TokenKeys:
 
     @classmethod
     def at(cls, place: str) -> TokenKeys:
-        """The keys at an address or in a file."""
+        """Make the keys at an address or in a file."""
         is_remote = place.startswith(("https://", "http://"))
         return cls(place, partial(_fetched, place) if is_remote else partial(_read, Path(place)))
 
     async def find(self, key_id: object, *, asks: bool = True) -> PublicKey | None:
-        """The key of an id; without an id the only one.
+        """Return the key with an id; without an id the only key.
 
         Args:
-            key_id: what a token says; it may be anything.
-            asks: whether to look again for one that is not known.
+            key_id: the key id in a token; it may be any value.
+            asks: whether to read the keys again if this key is not known.
 
         Raises:
-            TokenKeysUnavailableError: if none are known, and none can be read.
+            TokenKeysUnavailableError: if no keys are known, and none can be read.
         """
         found = self._known(key_id)
         age = self._monotonic() - self._looked_at
@@ -107,24 +107,26 @@ class TokenKeys:
             try:
                 self._keys = tuple(_keys_of(await self._load()))
             except (OSError, httpx.HTTPError, ValueError, jwt.PyJWTError) as error:
-                # Those that are known stay: an issuer that is away for a while must not lock everybody out.
+                # The known keys stay: an issuer that is away for a while must not lock all callers out.
                 logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
             finally:
                 self._looked_at = self._monotonic()
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the address: it may hold a password."""
+    """Return what went wrong, without the address, which may contain a password."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"it answered {error.response.status_code}"
     return str(error) or type(error).__name__
 
 
 def require_readable(place: str) -> None:
-    """Look once whether a file of keys can be used, so that a wrong one is noticed at the start.
+    """Check once that a file of keys can be used, so that a wrong file is noticed at the start.
+
+    An address is not checked, because its server may be away at the moment.
 
     Raises:
-        ConfigurationError: if it cannot; of an address it is not known, since its server may be away for now.
+        ConfigurationError: if the file cannot be used.
     """
     if place.startswith(("https://", "http://")):
         return
@@ -148,7 +150,7 @@ async def _read(path: Path) -> bytes:
 
 async def _fetched(place: str) -> bytes:
     url = httpx.URL(place)
-    # A password goes beside the address: httpx logs the address of each request.
+    # Send a password apart from the address, because httpx logs the address of each request.
     auth = (url.username, url.password) if url.userinfo else None
     asker = httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, auth=auth)
     async with asker, asker.stream("GET", url.copy_with(userinfo=b"")) as answer:
@@ -162,10 +164,10 @@ async def _fetched(place: str) -> bytes:
 
 
 def _keys_of(content: bytes) -> Iterable[PublicKey]:
-    """The public keys in a file; what is for encryption, or is a secret of two, is none.
+    """Return the public keys in a file, without keys for encryption and shared secrets.
 
     Raises:
-        ValueError, jwt.PyJWTError: if it is neither PEM nor a JWKS.
+        ValueError, jwt.PyJWTError: if the content is neither PEM nor a JWKS.
     """
     if content.lstrip().startswith(b"-----BEGIN"):
         return [_of_pem(content)]
@@ -178,11 +180,11 @@ def _keys_of(content: bytes) -> Iterable[PublicKey]:
 
 
 def _made(key: dict[str, Any]) -> PublicKey | None:
-    public = {name: value for name, value in key.items() if name != "d"}  # a private part is none of ours
+    public = {name: value for name, value in key.items() if name != "d"}  # never keep a private part
     try:
         return PublicKey(jwt.PyJWK(public).key, key.get("kid"), key.get("alg"))
     except (jwt.PyJWTError, TypeError, ValueError):
-        return None  # of a kind that this release does not know
+        return None  # a type of key that this release does not know
 
 
 def _of_pem(content: bytes) -> PublicKey:

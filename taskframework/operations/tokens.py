@@ -1,7 +1,7 @@
-"""Who a caller is by a token (JWT) that somebody else made for it: the issuer, who identifies users for many programs.
+"""Identifies a caller by a token (JWT) from an issuer, a server that identifies users for many programs.
 
-Nothing of a token is believed before its signature is checked with a public key of the issuer, by an algorithm that the
-settings name. Then it must be for this installation (`aud`), by that issuer (`iss`), and not over (`exp`).
+Nothing in a token is trusted before its signature is checked with a public key of the issuer, by an algorithm that the
+settings name. Then the token must be for this installation (`aud`), from this issuer (`iss`), and not expired (`exp`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-#: Least seconds between two lines of the log about refusals of one kind: whoever asks again and again must not fill it.
+#: The least seconds between two log lines about refusals of one kind, so that repeated requests do not fill the log.
 _PAUSE_SECONDS = 10.0
-#: Characters of a token; what is longer is none.
+#: The most characters of a token; a longer text is refused.
 _LONGEST = 8_000
-#: Claims that a token must have. A token cannot be revoked, so one without `exp` would count for ever.
+#: Claims that a token must have. A token cannot be revoked, so a token without `exp` would be valid for ever.
 _REQUIRED = ["exp", "iss", "aud"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Which tokens count, and what their claims mean."""
+    """Which tokens are valid, and what their claims mean."""
 
     issuer: str
     audience: str
@@ -48,7 +48,7 @@ class TokenRules:
 
 
 class _RefusedError(Exception):
-    """A token does not count. Why is for the log alone: who made it up should learn nothing."""
+    """A token is refused. Only the log has the reason, so that people who invent tokens learn nothing."""
 
     def __init__(self, kind: str, reason: str | None = None) -> None:
         super().__init__(reason or kind)
@@ -56,31 +56,31 @@ class _RefusedError(Exception):
 
 
 class Tokens:
-    """Tells who calls by a token, in one process."""
+    """Identifies callers by tokens, in one process."""
 
     def __init__(self, rules: TokenRules, keys: TokenKeys, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Prepare.
 
         Args:
-            rules: which tokens count.
-            keys: the issuer's.
-            monotonic: seconds on a clock that nobody sets.
+            rules: which tokens are valid.
+            keys: the keys of the issuer.
+            monotonic: returns seconds of a clock that is never set.
         """
         self._rules = rules
         self._keys = keys
         self._monotonic = monotonic
-        #: When each kind of refusal was last told.
+        #: When each kind of refusal was last logged.
         self._told_at: dict[str, float] = {}
 
     async def find(self, text: str, *, asks: bool = True) -> Caller | None:
-        """Who shows this as a token; None if it is none that counts. The log tells why.
+        """Return the caller that this token identifies; None if the token is not valid. The log says why.
 
         Args:
-            text: what was shown.
+            text: the text in the request.
             asks: whether the issuer may be asked for keys that are not known yet.
 
         Raises:
-            TokenKeysUnavailableError: if there are no keys, and none can be had now.
+            TokenKeysUnavailableError: if there are no keys, and none can be read now.
         """
         try:
             caller = self._caller(self._claims(text, await self._key(text, asks=asks)))
@@ -95,18 +95,18 @@ class Tokens:
         return caller
 
     def _tell(self, kind: str, text: str, *values: object) -> None:
-        """Log it, unless the same kind was told just now."""
+        """Log a line, unless a line of the same kind was logged just before."""
         now = self._monotonic()
         if now - self._told_at.get(kind, float("-inf")) >= _PAUSE_SECONDS:
             self._told_at[kind] = now
             logger.info(text, *values)
 
     async def _key(self, text: str, *, asks: bool) -> PublicKey:
-        """The key that a token says it is signed by.
+        """Return the key with which a token says that it is signed.
 
         Raises:
-            _RefusedError: if it is none of those that count.
-            TokenKeysUnavailableError: if there are no keys, and none can be had now.
+            _RefusedError: if this key may not be used.
+            TokenKeysUnavailableError: if there are no keys, and none can be read now.
         """
         if len(text) > _LONGEST:
             raise _RefusedError(f"it is longer than {_LONGEST:,} characters")
@@ -153,13 +153,13 @@ class Tokens:
         acts = _claim(claims, rules.users_claim) is True
         try:
             ends = datetime.fromtimestamp(int(claims["exp"]), UTC) + rules.leeway
-        except (ValueError, OverflowError, OSError):  # as of an issuer that counts milliseconds
+        except (ValueError, OverflowError, OSError):  # for example from an issuer that counts milliseconds
             raise _RefusedError("its exp is not a time in seconds") from None
         return Caller(principal, roles, acts, expires_at=ends)
 
 
 def _reason(error: jwt.InvalidTokenError, rules: TokenRules) -> str:
-    """Why PyJWT refuses a token, with the setting that it was compared to."""
+    """Return why PyJWT refuses a token, with the setting with which the claim was compared."""
     if isinstance(error, jwt.InvalidAudienceError):
         return f"its aud is not security.jwt_audience, {rules.audience!r}"
     if isinstance(error, jwt.InvalidIssuerError):
@@ -168,7 +168,7 @@ def _reason(error: jwt.InvalidTokenError, rules: TokenRules) -> str:
 
 
 def _claim(claims: Any, name: str) -> Any:
-    """A claim by its name, which may be that of one within others: `realm_access.roles`."""
+    """Return a claim by its name; a dot names a claim inside another claim: `realm_access.roles`."""
     if isinstance(claims, dict) and name in claims:
         return claims[name]
     outer, _, inner = name.partition(".")

@@ -1,4 +1,4 @@
-"""How much waits, runs, comes and goes, as it is now."""
+"""How many tasks wait, run, come and end now."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import asyncio
 from taskframework.model.traffic import RATE_OVER, Crowd, Tally, Traffic, traffic
 from taskframework.stores.base import TaskStore
 
-#: Most tasks of one crowd that are counted: of those that wait or run, and of those that came or ended lately.
+#: The most tasks of one crowd that are counted: of those that wait or run, and of those that came or ended lately.
 _WAITING, _RECENT = 5_000, 2_000
 
 
 async def read_traffic(store: TaskStore) -> Traffic:
-    """Count it, by a bounded read of each crowd.
+    """Count these tasks, by a bounded read of each crowd.
 
     Raises:
-        StoreUnavailableError: if the store cannot be asked.
+        StoreUnavailableError: if the store does not answer.
     """
     now = store.now()
 

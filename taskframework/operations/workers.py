@@ -1,4 +1,4 @@
-"""The workers as an operator sees them: which there are, and what each runs now."""
+"""The workers as an operator sees them: which workers exist, and which tasks each runs now."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class WorkerState:
     """One worker at one moment."""
 
     presence: Presence
-    #: Whether it should have told of itself again long ago: it was killed, is frozen, or cannot reach the store.
+    #: Whether its last sign of life is too old: the worker was killed, is frozen, or cannot reach the store.
     is_lost: bool
 
     def view(self) -> dict[str, Any]:
-        """The worker as plain JSON."""
+        """Return the worker as plain JSON."""
         presence = self.presence
         return {
             "worker_id": presence.worker_id,
@@ -63,22 +63,22 @@ class WorkerOperations:
         self._store = store
 
     async def list_workers(self, *, limit: int, after: str | None = None) -> Page[WorkerState]:
-        """Workers by their ids, from the first one after `after`.
+        """Return workers in the order of their ids, from the first after `after`.
 
-        One that stopped in order is not among them; one that was killed is for ten minutes, and is lost.
+        A worker that stopped normally is not in the list. A killed worker is in it for ten minutes, and is lost.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked.
+            StoreUnavailableError: if the store does not answer.
         """
         page = await page_of(self._store, PRESENCE, lambda presence: presence.worker_id, limit=limit, after=after)
         now = self._store.now()
         return Page(tuple(WorkerState(presence, presence.is_lost(now)) for presence in page.items), page.next_cursor)
 
     async def count(self, task_types: Iterable[str]) -> tuple[dict[str, int], int]:
-        """How many live workers run each of these types, and how many workers are lost.
+        """Return how many live workers run each of these types, and how many workers are lost.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked.
+            StoreUnavailableError: if the store does not answer.
         """
         now = self._store.now()
         found = [PRESENCE.content(record) for record in await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)]
@@ -87,15 +87,15 @@ class WorkerOperations:
         return {task_type: known_by[task_type] for task_type in task_types}, len(found) - len(live)
 
     async def list_running(self, worker_id: str, *, limit: int, cursor: str | None = None) -> Page[Task]:
-        """The tasks whose leases a worker holds, from the newest to the oldest.
+        """Return the tasks whose leases a worker holds, from the newest to the oldest.
 
-        There is no index by worker: what runs anywhere is looked through, some pages for each call. So a page may have
-        fewer tasks than `limit`, or none, and others behind it.
+        There is no index by worker: each call searches some pages of all running tasks. So a page may have fewer tasks
+        than `limit`, or none, although further pages follow.
 
         Raises:
             WorkerNotFoundError: if there is no such worker.
-            CursorInvalidError: if the cursor is not one of this list.
-            StoreUnavailableError: if the store cannot be asked.
+            CursorInvalidError: if the cursor does not belong to this list.
+            StoreUnavailableError: if the store does not answer.
         """
         if await read_record(self._store, PRESENCE.id_of(worker_id)) is None:
             raise WorkerNotFoundError(worker_id)
