@@ -1,1 +1,1 @@
-"""Logs, metrics and traces. Everything here listens; nothing depends on it."""
+"""Logs, metrics and traces. This sub-package only listens; no other part depends on it."""

@@ -1,31 +1,31 @@
-"""The alerts that an installation is worth, as data; `monitoring` prints them as rules for Prometheus."""
+"""The alerts for an installation, as data; `monitoring` prints them as rules for Prometheus."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: Where each alert has a section that says what to do.
+#: The page on which each alert has a section that says what to do.
 PAGE = "docs/operations/alerts.md"
 _GROUP = "taskframework"
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A condition that somebody should know of."""
+    """A condition about which operators should know."""
 
     name: str
-    #: True while it returns anything, in PromQL.
+    #: An expression in PromQL; the condition is true while it returns any series.
     expression: str
-    #: How long it must be true before anybody is told.
+    #: How long the condition must be true before the alert fires.
     lasts: str
-    #: Whether somebody has to act at once, or on the next day.
+    #: Whether operators have to act at once, or on the next day.
     severity: Literal["critical", "warning"]
-    #: What is wrong, with `{{ $labels.x }}` and `{{ $value }}` as Prometheus fills them in.
+    #: The problem in words; Prometheus fills in `{{ $labels.x }}` and `{{ $value }}`.
     summary: str
 
     def rule(self, page: str) -> dict[str, Any]:
-        """The alert as an entry of a rules file; `page` is the address of the page about all alerts."""
+        """Return the alert as an entry of a rules file; `page` is the address of the page about all alerts."""
         return {
             "alert": self.name,
             "expr": self.expression,
@@ -36,10 +36,10 @@ class Alert:
 
 
 def grown(counter: str, during: str) -> str:
-    """How much each series of a counter grew.
+    """Return an expression for how much each series of a counter grew.
 
-    A counter appears with its first increment, and `increase` sees only what comes after that. So a series that was not
-    there before counts whole.
+    A counter appears with its first increment, and `increase` sees only later increments. So a series that did not
+    exist before counts with its whole value.
     """
     return f"({counter} unless {counter} offset {during}) or increase({counter}[{during}])"
 
@@ -107,7 +107,8 @@ ALERTS = (
         "histogram_quantile(0.95, sum by (le, task_type, lane) (rate(tasks_queue_wait_seconds_bucket[10m]))) > 300",
         "10m",
         "warning",
-        # Without the value, which is an estimate: five minutes is the bound of a bucket, so the comparison is exact.
+        # The text leaves out the value, which is an estimate. Five minutes is the bound of a bucket, so the comparison
+        # is exact.
         "One of twenty tasks of {{ $labels.task_type }} ({{ $labels.lane }}) waits longer than five minutes",
     ),
     Alert(
@@ -126,7 +127,7 @@ ALERTS = (
     ),
     Alert(
         "TaskframeworkRepairFails",
-        # An outage of the store fails all repairs of all processes, and has an alert of its own.
+        # An outage of the store makes all repairs of all processes fail, and has its own alert.
         f"sum by (instance, repair) ({grown('tasks_repairs_failed_total', '15m')}) > 10"
         " and on (instance) min by (instance) (min_over_time(tasks_store_available[15m])) == 1",
         "15m",
@@ -158,5 +159,5 @@ ALERTS = (
 
 
 def rules(page: str = PAGE) -> dict[str, Any]:
-    """All alerts as a rules file of Prometheus."""
+    """Return all alerts as a rules file of Prometheus."""
     return {"groups": [{"name": _GROUP, "rules": [alert.rule(page) for alert in ALERTS]}]}

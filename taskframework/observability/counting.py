@@ -1,8 +1,9 @@
-"""How many tasks there are: counted by one process for all, and only while somebody looks at the metrics.
+"""How many tasks there are: one process counts for all, and only while the metrics are read.
 
-Counting reads the whole index of the statuses, the records of all streams, what failed and, on MongoDB, every live
-task: at a million tasks up to some tenths of a second. So the last counts are a record that all processes share.
-Whoever finds them too old counts anew, if the record lets it be the one that does.
+Counting reads the whole index of the statuses, the records of all streams, all failed tasks and, on MongoDB, every live
+task: with a million tasks this takes up to some tenths of a second. So the last counts are in a record that all
+processes share. A process that finds them too old counts again, if its write to the record says that no other process
+is counting.
 """
 
 from __future__ import annotations
@@ -21,38 +22,39 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
-#: For how long counts are used at the least. A scrape comes each 10 to 60 seconds.
+#: The shortest time for which counts are used. A scrape comes every 10 to 60 seconds.
 _SHORTEST_USE = timedelta(seconds=5)
-#: How many times longer than counting took the counts are used: so it costs a database one percent of one core ...
+#: Counts are used this many times longer than counting took, so that counting costs a database one percent of one core.
 _USES_PER_COST = 100
-#: ... but for how long at the most. A count may also have taken long because the database stood still for a moment.
+#: The longest time for which counts are used. A count may also take long because the database stopped for a moment.
 _LONGEST_USE = timedelta(minutes=1)
-#: If whoever counts has not told after this time, another process may begin. A query gives up after `store.timeout`.
+#: If a counting process has no result after this time, another process may count. A query gives up after
+#: `store.timeout`.
 _LONGEST_COUNT = timedelta(minutes=1)
-#: `tasks_undriven` and `tasks_halted_streams` count up to this: what is above 0 needs somebody, however many there are.
+#: `tasks_undriven` and `tasks_halted_streams` count up to this: any value above 0 needs an operator.
 _MOST_IN_NEED = 1_000
-#: Dead letters of which each is looked at, whether somebody has discarded it. It takes 0.2 s.
+#: With more dead letters than this, they are not counted. Reading each, to see whether it was discarded, takes 0.2 s.
 _MOST_DEAD = 100_000
 
 
 class TaskCounter:
-    """Keeps the counts of one process as new as they may be."""
+    """Keeps the counts of one process as new as the limits above allow."""
 
     def __init__(self, store: TaskStore) -> None:
         """Prepare to count."""
         self._store = store
-        #: Told the newest counts at each look.
+        #: Called with the newest counts at each look.
         self.on_look: list[Callable[[TaskCounts], None]] = []
         self._newest: TaskCounts | None = None
         self._counting = Background()
 
     async def look(self) -> TaskCounts | None:
-        """The newest counts; if they are too old, count or let another process count.
+        """Return the newest counts; if they are too old, count or let another process count.
 
-        A caller that gives up waiting ends no count: the next one finds its result.
+        If a caller gives up waiting, the count continues, and the next caller finds its result.
 
         Returns:
-            The counts; the last ones while the store is away, and None if there never were any.
+            The counts; while the store is away the last counts, or None if there are none.
         """
         if not self._counting.tasks:
             self._counting.start(self._count_or_read())
@@ -60,7 +62,7 @@ class TaskCounter:
         return self._newest
 
     async def close(self) -> None:
-        """Give a count up that is under way."""
+        """Give up a count that is under way."""
         await end(*self._counting.tasks)
 
     async def _count_or_read(self) -> None:
@@ -68,7 +70,7 @@ class TaskCounter:
             record = (await self._store.read_records([COUNTS.id_of("tasks")])).get(COUNTS.id_of("tasks"))
             now = self._store.now()
             known = TaskCounts(now) if record is None else COUNTS.content(record)
-            self._newest = known  # also where counting then takes too long: old numbers are better than none
+            self._newest = known  # even if counting then takes too long: old numbers are better than none
             if known.next_count_at <= now:
                 claim = replace(known, next_count_at=now + _LONGEST_COUNT)
                 wanted = COUNTS.new("tasks", content=claim) if record is None else COUNTS.changed(record, claim)

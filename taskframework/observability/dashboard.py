@@ -1,4 +1,4 @@
-"""What Grafana shows of an installation, as data."""
+"""The Grafana dashboard of an installation, as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
-#: Columns of Grafana's grid.
+#: The number of columns of Grafana's grid.
 _COLUMNS = 24
 _HEIGHT = 8
 
@@ -22,7 +22,7 @@ class Panel:
     queries: tuple[tuple[str, str], ...]
     unit: str = "short"
     kind: Literal["timeseries", "stat"] = "timeseries"
-    #: From which value on a number is red; None: it never is.
+    #: A number is red from this value on; None means never.
     alarming: float | None = None
 
 
@@ -30,12 +30,12 @@ _OF_TYPE = '{task_type=~"$task_type"}'
 
 
 def _rate(counter: str, *by: str, of: str = _OF_TYPE, what: str = "") -> tuple[str, str]:
-    """How much of a counter came a second, as a series for each value of these labels; `what` ends their legend."""
+    """Return a counter's increase per second, one series for each value of these labels; `what` ends their legend."""
     labels = " ".join(f"{{{{{name}}}}}" for name in by)
     return f"sum by ({', '.join(by)}) (rate({counter}{of}[$__rate_interval]))", f"{labels} {what}".strip()
 
 
-#: As `_rate`, of a counter that has no label for the task type.
+#: As `_rate`, for a counter without a label for the task type.
 _rate_of_all = partial(_rate, of="")
 
 
@@ -46,7 +46,7 @@ def _quantiles(histogram: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-#: Rows by their titles. Each panel takes an equal part of its row.
+#: The rows, each with its title. All panels of a row have the same width.
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "At a glance",
@@ -170,7 +170,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana takes it: by import, or from a folder it is provisioned with."""
+    """Return the dashboard as Grafana reads it: by import, or from a provisioning folder."""
     return {
         "uid": "taskframework",
         "title": "taskframework",
@@ -204,7 +204,7 @@ def _task_type_variable() -> dict[str, Any]:
 
 
 def _placed(rows: Sequence[tuple[str, Sequence[Panel]]]) -> Iterator[dict[str, Any]]:
-    """Rows and panels with their places on the grid."""
+    """Yield rows and panels with their places on the grid."""
     number = top = 0
     for title, panels in rows:
         number += 1

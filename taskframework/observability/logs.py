@@ -1,4 +1,4 @@
-"""Logging set-up: one line an event on standard error, JSON for programs and colour for people."""
+"""Logging set-up: one line for each log event on standard error, as JSON for programs or coloured for people."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from taskframework.settings.logging_file import read_log_levels
 from taskframework.settings.urls import without_secrets
 from taskframework.telemetry import log_structlog_by_logging, log_threads
 
-#: What libraries quote of values that they refuse: pydantic about 50 characters, pymongo the whole document. The
-#: search ends after 100 characters: a text with thousands of beginnings and no end would hold up the event loop.
+#: Quotes by libraries from values that they refuse: pydantic quotes about 50 characters, pymongo the whole document.
+#: The search ends after 100 characters: a text with thousands of beginnings and no end would block the event loop.
 _QUOTED = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=full error: ).*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _take_traceback(_: object, __: str, line: EventDict) -> EventDict:
-    """The traceback of a line that brings it as text: made in another process, or of the task's own frames alone."""
+    """Add the traceback that a record has as text: from another process, or with only the task's own frames."""
     text = line["_record"].exc_text
     return {**line, "exception": text} if text and "exc_info" not in line else line
 
 
 def _leave_out_quotes(_: object, __: str, line: EventDict) -> EventDict:
-    """Parameters appear in no line, not even where an exception has them in its text; nor do secrets of addresses that
-    libraries log, such as an HTTP client.
+    """Remove parameters that an exception has in its text, and secrets in addresses that libraries log, such as an HTTP
+    client.
     """
     quoting = ("event", "exception")
     shown = {name: without_secrets(_QUOTED.sub("...", str(line[name]))) for name in quoting if name in line}
@@ -40,7 +40,7 @@ def _leave_out_quotes(_: object, __: str, line: EventDict) -> EventDict:
 
 
 def _printable(_: object, __: str, line: EventDict) -> EventDict:
-    """What tasks say must not steer a terminal; JSON has its own way to write control characters."""
+    """Replace control characters: texts of tasks must not control a terminal. JSON escapes these characters itself."""
     return {name: _CONTROL.sub("\ufffd", value) if isinstance(value, str) else value for name, value in line.items()}
 
 
@@ -48,10 +48,10 @@ _EXTRA = structlog.stdlib.ExtraAdder()
 
 
 def _add_extra(logger: object, name: str, line: EventDict) -> EventDict:
-    """Add what a log call gives as `extra`.
+    """Add the fields that a log call gives as `extra`.
 
-    Task code and other libraries must not hide what the line already says, such as the id of its task: such a name is
-    written as `extra_NAME`. Our own lines may replace it, as they may be about another task.
+    Task code and other libraries must not replace fields that the line already has, such as the id of its task: such a
+    field is written as `extra_NAME`. Lines of the framework may replace them, because they may be about another task.
     """
     given = _EXTRA(cast(logging.Logger, logger), name, {"_record": line["_record"]})
     if _is_of_the_framework(line["_record"].name):
@@ -65,7 +65,7 @@ def _is_of_the_framework(logger_name: str) -> bool:
 
 
 def _is_other(value: object, there: object) -> bool:
-    """Only equal types are compared: task code may give objects of any kind, whose `==` may fail."""
+    """Return whether two values differ. Only equal types are compared: the `==` of task code's objects may fail."""
     return there is not None and (type(value) is not type(there) or value != there)
 
 
@@ -77,15 +77,15 @@ _SHARED: list[Processor] = [
     _add_extra,
     _take_traceback,
 ]
-#: Tracebacks as Python writes them. What structlog and rich make of them shows the variables of every frame.
+#: Tracebacks as Python writes them. Tracebacks of structlog and rich show the variables of every frame.
 _TEXT: list[Processor] = [structlog.processors.format_exc_info, _leave_out_quotes]
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Writes lines. A log call whose arguments do not fit its text is a line, too, and no page of Python's own."""
+    """Writes lines. A log call whose arguments do not fit its text becomes one line too, not Python's long message."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - so named by logging
-        """Write the text without its arguments, of which nobody knows what they are."""
+        """Write the text without its arguments, because these may be any values."""
         if record.args:
             record.msg, record.args = f"{record.msg} (the arguments of this log call do not fit)", None
             self.emit(record)
@@ -94,11 +94,11 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, object] | None = None) -> None:
-    """Set up logging, structlog's too, for a process of ours; a program that embeds the framework has its own.
+    """Set up logging and structlog for a process of the command line; a program that embeds the framework has its own.
 
     Args:
-        settings: form and level.
-        fields: what every line carries.
+        settings: format and level.
+        fields: fields that every line has.
     """
 
     def with_fields(_: object, __: str, line: EventDict) -> EventDict:
@@ -136,7 +136,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             "handlers": {"stderr": {"()": _Lines, "formatter": "line", "stream": "ext://sys.stderr"}},
             "root": {"handlers": ["stderr"], "level": settings.log_level},
             "loggers": {
-                # These repeat, as warnings, what our own supervisors report.
+                # These libraries repeat, as warnings, problems that the framework's own supervisors report.
                 **{name: {"level": "ERROR"} for name in ("aio_pika", "aiormq", "pymongo", "pamqp")},
                 **{name: {"level": level} for name, level in own_levels.items()},
             },

@@ -1,4 +1,4 @@
-"""The loop watch: a thread that notices when the event loop stands still, and names the code that blocks it."""
+"""The loop watch: a thread that notices when the event loop is blocked, and names the code that blocks it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from taskframework.telemetry import context_of, running_code
 
 logger = logging.getLogger(__name__)
 
-#: Looks of the watch within the limit. With four, a blockage is told at most a quarter of the limit late.
+#: How often the watch looks within the limit. With four looks, a blockage is reported at most a quarter of the limit
+#: late.
 _LOOKS = 4
-#: Seconds between two looks: at the least, and where there is no limit and only the lag is measured.
+#: Seconds between two looks: the minimum, and the pause if there is no limit and only the lag is measured.
 _SHORTEST_PAUSE = 0.01
 _PAUSE_WITHOUT_LIMIT = 0.5
 
@@ -39,7 +40,7 @@ _LOOP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """The loop stands still: for how many seconds so far, whose code it runs, and where in the code it is."""
+    """A blocked loop: for how many seconds until now, by the code of which task, and at which place in the code."""
 
     seconds: float
     task_type: str | None = None
@@ -48,18 +49,19 @@ class Blockage:
 
 
 class LoopWatch:
-    """Has a timer of the loop give a sign of life, measures how late that is, and looks at the code when none comes.
+    """Lets a timer of the loop give signs of life, measures how late they are, and looks at the code if none comes.
 
-    It costs four wake-ups of a timer and of a thread per limit, and nothing per task.
+    The cost is four wake-ups of a timer and of a thread in each period of the limit, and nothing per task.
     """
 
     def __init__(self, limit: timedelta, on_lag: Callable[[float], None], on_blocked: Callable[[str], None]) -> None:
         """Prepare to watch.
 
         Args:
-            limit: how long the loop may stand still before that is told; zero measures and never tells.
-            on_lag: told how many seconds late each sign of life was.
-            on_blocked: told the task type of the code once for each blockage, "" for other code. Called in a thread.
+            limit: how long the loop may be blocked before this is reported; with zero the watch only measures.
+            on_lag: called with how many seconds late each sign of life was.
+            on_blocked: called, in a thread, once for each blockage with the task type of the code, or "" for other
+                code.
         """
         self._limit = limit.total_seconds()
         self._pause = max(_SHORTEST_PAUSE, self._limit / _LOOKS) if self._limit else _PAUSE_WITHOUT_LIMIT
@@ -67,7 +69,7 @@ class LoopWatch:
         self._on_blocked = on_blocked
         self._stopping = threading.Event()
         self._timer: asyncio.Handle | None = None
-        #: When the next sign of life is due, and how late one was at most since the watch looked.
+        #: When the next sign of life is due, and how late the latest one was since the last look.
         self._due = self._latest = 0.0
 
     def start(self) -> None:
@@ -90,7 +92,7 @@ class LoopWatch:
         self._timer = loop.call_later(self._pause, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The sign of life."""
+        """Give a sign of life."""
         late = max(0.0, time.monotonic() - self._due)
         self._latest = max(self._latest, late)
         self._on_lag(late)
@@ -110,7 +112,7 @@ class LoopWatch:
                 _tell_end(replace(blockage, seconds=max(late, blockage.seconds)))
             elif late >= self._limit:
                 self._blocked(Blockage(late))
-            # Where this thread went on first after a stop, the next sign of life is late for the same reason.
+            # If this thread continued first after a stop, the next sign of life is late for the same reason.
             due, stopped, blockage = self._due, lost, None
 
     def _blocked(self, blockage: Blockage) -> Blockage:
@@ -119,10 +121,10 @@ class LoopWatch:
         return blockage
 
     def _paused(self) -> float | None:
-        """Pause, and return for how many seconds of it the whole process was stopped; None when the watch is to end.
+        """Pause; return for how many seconds of the pause the whole process was stopped, or None when the watch ends.
 
         A stopped process pauses this thread and uses no processor time meanwhile; code that keeps the interpreter lock
-        uses some. The loop is not to blame for a stop.
+        uses some. The loop is not the cause of a stop.
         """
         began, used = time.monotonic(), time.process_time()
         if self._stopping.wait(self._pause):
@@ -141,7 +143,7 @@ def _seen(seconds: float, loop: asyncio.AbstractEventLoop, thread_id: int) -> Bl
 
 
 def _place(frame: FrameType | None, task: asyncio.Task[Any] | None) -> str | None:
-    """Where the loop is: in the program's own code, else in a package, and the innermost place of those."""
+    """Return where the loop is: the innermost place in the program's own code, otherwise in a package."""
     outermost = getattr(task.get_coro(), "cr_frame", None) if task is not None else None
     place, rank = None, 0
     while frame is not None and frame.f_code not in _LOOP:

@@ -20,7 +20,7 @@ _ABOUT_RULES = """\
 
 
 class _Readable(yaml.SafeDumper):
-    """Expressions in blocks, as people write them: without quotes around quotes."""
+    """Writes expressions with quotes as YAML blocks, so that they need no further quotes."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -31,12 +31,12 @@ _Readable.add_representer(str, _text)
 
 
 def rules_yaml(page: str = PAGE) -> str:
-    """The alerts as a rules file."""
+    """Return the alerts as a rules file."""
     return _ABOUT_RULES + yaml.dump(rules(page), Dumper=_Readable, sort_keys=False, width=1_000)
 
 
 def dashboard_json() -> str:
-    """The dashboard as a file to import."""
+    """Return the dashboard as a file to import."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

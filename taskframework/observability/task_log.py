@@ -1,7 +1,7 @@
-"""The log's line on each attempt that failed and each task that ended or waits, by the process that stored the fact.
+"""Logs a line for each failed attempt and each task that ended or waits, in the process that stored this.
 
-That may be a worker, the repair that found the task of a dead worker, or an API process that was asked to cancel. An
-exception's message is its author's word and is shown; parameters, results and variables are not.
+This process may be a worker, a process whose repair found the task of a dead worker, or an API process that was asked
+to cancel. The message of an exception is logged; parameters, results and variables are not.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def listen(bus: EventBus) -> None:
 def _hear(event: TaskEvent) -> None:
     level = _LEVELS[type(event)]
     if not logger.isEnabledFor(level):
-        return  # for most tasks nothing else happens here
+        return  # the usual case
     task = event.task
-    # Not simply the newest entry: the task may have moved on since, if it was read again after a lost reply.
+    # Not always the newest entry: if the task was read again after a lost reply, it may have moved on since.
     end = next(entry for entry in reversed(task.history) if EVENT_OF[entry.type] is type(event))
     error = None if isinstance(event, (TaskCompletedEvent, TaskWaitingEvent)) else _error_of(task, end)
     fields = _fields(task, end, error)
     record = logger.makeRecord(logger.name, level, __file__, 0, _text(task, end, error), (), None, extra=fields)
     if level == logging.ERROR and error is not None and error.traceback:
-        # As text, where every formatter looks for it: the exception may have been raised in another process.
+        # As text, in the field that every formatter reads, because the exception may come from another process.
         record.exc_text = f"Traceback (most recent call last):\n{error.traceback}{error.type}: {error.message}"
     logger.handle(record)
 
@@ -91,14 +91,14 @@ def _error_of(task: Task, end: HistoryEntry) -> TaskError | None:
 
 
 def _seconds(task: Task, end: HistoryEntry) -> float | None:
-    """Seconds from the claim to the end of the attempt; None if no attempt ended: only such an end names a worker."""
+    """Return the seconds from the claim to the end of the attempt; None if no attempt ended (no worker is named)."""
     if end.worker_id is None or task.started_at is None or task.started_at > end.at:
         return None
     return (end.at - task.started_at).total_seconds()
 
 
 def _said(error: TaskError) -> str:
-    """On one line, with the name of what the task's code raised."""
+    """Return the error on one line, with the type of the exception that the task's code raised."""
     message = " ".join(error.message.splitlines())
     if error.type == "taskframework":
         return message

@@ -1,4 +1,4 @@
-"""Tracing set-up: spans go to an OTLP endpoint, or to whatever provider the program installed itself."""
+"""Tracing set-up: spans go to an OTLP endpoint, or to the provider that the program installed itself."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from taskframework.telemetry import is_tracing
 
 
 def configure_tracing(settings: Settings) -> Callable[[], None]:
-    """Install a tracer provider when an endpoint is set and the program has none of its own.
+    """Install a tracer provider if an endpoint is set and the program has not installed a provider.
 
     Returns:
-        What is to be called at the end.
+        The function to call at the end.
     """
     observability = settings.observability
     if not observability.tracing or observability.otlp_endpoint is None or is_tracing():
