@@ -1,7 +1,7 @@
 """taskframework: background tasks on RabbitMQ and MongoDB that keep their promises when things die.
 
-The names here are for programs that use the framework; nothing inside it imports from here. Each is imported when it is
-first asked for, since all of them together take several tenths of a second.
+The names here are for programs that use the framework; the framework itself does not import from here. Each name is
+imported when it is first used, because importing all of them takes several tenths of a second.
 """
 
 import importlib
@@ -78,7 +78,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.tasks.subtasks import WaitForSignal as WaitForSignal
     from taskframework.wiring.subscriber import event_subscriber as event_subscriber
 
-#: The public names by the module below this package where each is.
+#: The public names, by the module of this package that defines them.
 _PUBLIC = {
     "api.mounting": "mount",
     "blocking.framework": "SyncTaskFramework",

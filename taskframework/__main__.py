@@ -1,13 +1,13 @@
-"""The command line, by its name or as `python -m taskframework`."""
+"""The command line, started by its name or as `python -m taskframework`."""
 
 import sys
 
-#: What a shell tells of a command that Ctrl-C ended.
+#: The exit code of a command that Ctrl-C ended, as shells use it.
 _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it without a traceback, also while its code is still being read."""
+    """Run the command line. Ctrl-C ends it without a traceback, also while its modules are still being imported."""
     try:
         from taskframework.cli.main import main as run
 

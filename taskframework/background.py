@@ -1,4 +1,4 @@
-"""Work beside the caller: kept alive while it runs, ended for certain, and not cancelled together with the caller."""
+"""Work beside the caller: kept alive while it runs, reliably ended, and not cancelled together with the caller."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _CANCEL_AGAIN = 0.5
 
 
 class Background:
-    """asyncio tasks that nobody awaits yet: kept from the garbage collector, and awaited at the end."""
+    """asyncio tasks that nobody awaits yet: protected from the garbage collector, and awaited at the end."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[object]] = set()
 
     def start(self, work: Coroutine[Any, Any, object], context: Context | None = None) -> None:
-        """Begin it, in a copy of the caller's context if none is given."""
+        """Begin the work, in a copy of the caller's context if no context is given."""
         task = asyncio.create_task(work, context=context)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     async def finished(self) -> None:
-        """Wait for all of them. Each must bound its own time."""
+        """Wait for all asyncio tasks. Each must limit its own time."""
         while self.tasks:
             await asyncio.wait(self.tasks)
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks until they have ended."""
-    # Once is not enough: on Python 3.11 `asyncio.wait_for`, which drivers use, loses a cancellation that comes in the
-    # same moment as the result.
+    # Cancelling once is not enough: on Python 3.11 `asyncio.wait_for`, which drivers use, loses a cancellation that
+    # comes at the same moment as the result.
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
@@ -43,21 +43,21 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
 class Deadlines:
     """Ends futures that have no result in time.
 
-    Every store call and publication has a deadline, nearly always later than the one before it. So one timer does for
-    all of them; a timer for each costs 2 µs, a twentieth of a submission.
+    Every store call and publication has a deadline, nearly always later than the deadline before it. So one timer is
+    enough for all of them; a timer for each would cost 2 µs, a twentieth of the time of a submission.
     """
 
     def __init__(self, late: Callable[[], Exception] = TimeoutError) -> None:
-        """Start with none; `late` makes the error with which a future ends."""
+        """Start with no futures; `late` makes the error with which a future ends."""
         self._late = late
         self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
-        #: Of those that were given, whether they still wait or not.
+        #: The latest deadline of all futures that were ever given here.
         self._latest = -math.inf
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, future: asyncio.Future[Any], deadline: float) -> None:
-        """End a future at a time of the event loop's clock, unless it is done by then."""
-        if deadline < self._latest:  # it spent a part of its time elsewhere
+        """End a future at a time of the event loop's clock, unless it is done before."""
+        if deadline < self._latest:  # a part of its time was spent before it came here
             future.get_loop().call_at(deadline, self._end, future)
             return
         self._latest = deadline
@@ -88,10 +88,10 @@ class Deadlines:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether what the present task caught is a failure, and not its own end.
+    """Return whether the error that the present asyncio task caught is a failure, and not its own cancellation.
 
-    While nobody cancels the present task, a cancellation is a failure like any other: a driver, for example, cancels
-    whoever waits for a channel that closes.
+    If nobody cancels the present task, a cancellation is a failure like any other: a driver, for example, cancels all
+    callers that wait for a channel that closes.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()

@@ -1,8 +1,8 @@
 """The in-process event bus: blinker signals with listeners in one visible order.
 
 A listener is either must-succeed (awaited in order; its error reaches the publisher) or an observer (isolated: its
-error is logged and counted). blinker alone is no bus: receivers are weak, their order is undefined and one error
-stops the rest. So each signal has a single receiver here, and the order is the list `listeners`.
+error is logged and counted). blinker alone is not enough: it holds receivers weakly, their order is undefined, and one
+error stops all others. So each signal has a single receiver here, and the list `listeners` defines the order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NoListenerError(TaskframeworkError):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears what; `name` is the label in logs and metrics."""
+    """A function and the type of event that it hears; `name` is the label in logs and metrics."""
 
     name: str
     event_type: type[Event]
@@ -40,34 +40,34 @@ class Listener:
 
 
 class EventBus:
-    """Carries internal events from the part where something happened to the parts that care."""
+    """Carries internal events from the part that made them to the parts that listen."""
 
     def __init__(self) -> None:
-        #: In the order they run. Must-succeed listeners run before observers.
+        #: All listeners in the order in which they run, but must-succeed listeners run before observers.
         self.listeners: list[Listener] = []
-        #: Told of each handled event: listener, event, error or None. For metrics.
+        #: Called for each handled event: listener, event, error or None. For metrics.
         self.on_handled: Callable[[Listener, Event, Exception | None], None] | None = None
         self._signals: dict[type[Event], Signal] = {}
         self._routes: dict[type[Event], tuple[tuple[Listener, ...], tuple[Listener, ...]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     def listen(self, event_type: type[E], handle: Handler[E], *, name: str, must_succeed: bool = False) -> None:
-        """Add a listener for a type of event and its subtypes, after those that are there."""
+        """Add a listener for a type of event and its subtypes, after all present listeners."""
         self.listeners.append(Listener(name, event_type, handle, must_succeed))
         self._routes.clear()
 
     def signal(self, event_type: type[Event]) -> Signal:
-        """The blinker signal of exactly this type of event; its receivers get `event=` as keyword."""
+        """Return the blinker signal of exactly this type of event; its receivers get `event=` as keyword."""
         if event_type not in self._signals:
             self._signals[event_type] = Signal(event_type.__doc__)
             self._signals[event_type].connect(self._receive, weak=False)
         return self._signals[event_type]
 
     async def publish(self, event: Event) -> None:
-        """Run the must-succeed listeners one after the other, then tell the observers.
+        """Run the must-succeed listeners one after the other, then the observers.
 
         Raises:
-            Exception: whatever the first failing must-succeed listener raised; the rest is not told.
+            Exception: the error of the first must-succeed listener that failed; later listeners do not run.
         """
         await self._deliver(event)
 
@@ -75,7 +75,7 @@ class EventBus:
         """Publish a request and return what its must-succeed listener answered.
 
         Raises:
-            NoListenerError: if there is none.
+            NoListenerError: if there is no such listener.
         """
         answers = await self._deliver(request)
         if not answers:
@@ -89,7 +89,7 @@ class EventBus:
 
     async def _deliver(self, event: Event) -> list[Any]:
         signal = self.signal(type(event))
-        if len(signal.receivers) == 1:  # only ours: to call it without blinker saves a tenth of what an event costs
+        if len(signal.receivers) == 1:  # only our own: a direct call saves a tenth of the cost of an event
             return await self._run_listeners(event)
         replies: list[tuple[Any, Any]] = signal.send(self, event=event)
         for receiver, reply in replies:
@@ -98,7 +98,7 @@ class EventBus:
         return []
 
     def _receive(self, _bus: object, *, event: Event) -> Awaitable[list[Any]]:
-        """The one receiver of a signal. A plain function: blinker refuses to send to coroutine functions."""
+        """Run the listeners; the only receiver of each signal. A plain function, because blinker refuses coroutines."""
         return self._run_listeners(event)
 
     async def _run_listeners(self, event: Event) -> list[Any]:

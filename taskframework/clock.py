@@ -10,20 +10,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the framework knows of time. Leases and due times use the store's clock, never this one."""
+    """The clock of a process. Leases and due times use the store's clock, never this clock."""
 
     def now(self) -> datetime:
-        """The time in UTC, in whole milliseconds (what MongoDB keeps)."""
+        """Return the time in UTC, in whole milliseconds (the precision of MongoDB)."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, and go on while the machine is suspended: leases end meanwhile."""
+        """Return seconds that never go back. They also count while the machine is suspended: leases end meanwhile."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
-#: On Linux the usual monotonic clock stands still while the machine is suspended; on other systems it goes on.
+#: On Linux the usual monotonic clock stops while the machine is suspended; on other systems it continues.
 _STEADY = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
 
@@ -41,12 +41,12 @@ class SystemClock:
 
 
 def whole_milliseconds(moment: datetime) -> datetime:
-    """Cut a time to the precision every store keeps, so that what is written equals what is read."""
+    """Cut a time to the precision that every store keeps, so that a time that is read equals the time written."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 async def happens_within(event: asyncio.Event, seconds: float | None, clock: Clock) -> None:
-    """Wait for an event, for so many seconds of the clock at most; None waits for ever."""
+    """Wait for an event, at most this many seconds of the clock; None waits for ever."""
     waits: list[asyncio.Task[object]] = [asyncio.create_task(event.wait())]
     if seconds is not None:
         waits.append(asyncio.create_task(clock.sleep(seconds)))
@@ -58,5 +58,5 @@ async def happens_within(event: asyncio.Event, seconds: float | None, clock: Clo
 
 
 def in_seconds(length: timedelta | float) -> float:
-    """A length of time that is given as a timedelta or in seconds."""
+    """Return a length of time in seconds, given as a timedelta or in seconds."""
     return length.total_seconds() if isinstance(length, timedelta) else float(length)

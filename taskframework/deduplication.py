@@ -1,6 +1,6 @@
-"""Duplicates among results: those that differ in their writing only, and on request those that are nearly the same.
+"""Finds duplicates among results: items that differ only in their writing, and on request items that are nearly equal.
 
-For what generators give: names, titles, short texts. Nothing of the framework needs it; task code calls it.
+It is made for generated names, titles and short texts. Task code calls it; the framework does not use it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Deduplicated", "Duplicate", "deduplicate"]
 
 T = TypeVar("T")
 
-#: rapidfuzz rounds a cutoff and may pass over what is exactly as similar; so it is asked for a little less.
+#: rapidfuzz rounds a cutoff and may skip a text with exactly this similarity; so the cutoff is a little lower.
 _ROUNDING = 1e-6
 
 
@@ -26,8 +26,8 @@ class Duplicate(Generic[T]):
     """An item that was left out.
 
     Attributes:
-        of: the earlier item that it repeats.
-        similarity: of their keys, from 0 to 1; 1 if they differ in their writing only.
+        of: the earlier item that this item repeats.
+        similarity: the similarity of their keys, from 0 to 1; 1 if they differ only in their writing.
     """
 
     item: T
@@ -37,7 +37,7 @@ class Duplicate(Generic[T]):
 
 @dataclass(frozen=True)
 class Deduplicated(Generic[T]):
-    """What is left of the items, and what was left out; both in the order of the items."""
+    """The items that are kept, and the items that were left out; both in the order of the items."""
 
     kept: list[T]
     duplicates: list[Duplicate[T]]
@@ -46,26 +46,26 @@ class Deduplicated(Generic[T]):
 def deduplicate(
     items: Iterable[T], key: Callable[[T], str] = str, *, threshold: float | None = None
 ) -> Deduplicated[T]:
-    """Keep the first of all items that are the same, and with a threshold of all that are nearly the same.
+    """Keep only the first of several equal items, and with a threshold only the first of several nearly equal items.
 
-    Every kept item is different enough from each item kept before it, and every duplicate repeats one of those. So the
-    kept ones of one call may be given to the next one together with new items: they are all kept again.
+    Every kept item differs enough from each item kept before it, and every duplicate repeats one of the kept items. So
+    the kept items of one call may be given to the next call together with new items: they are all kept again.
 
-    Similarity is the share of the characters of both keys that stay if one is turned into the other by inserting and
-    deleting (rapidfuzz's `Indel.normalized_similarity`). It is chosen because a threshold means the same at every
-    length and in every script, and because names that only begin alike stay different: "Silvermere" and "Silvermoor"
-    have 0.8, where Jaro-Winkler says 0.92. At 0.92 one letter more or less makes a duplicate from 6 letters on, one
-    that is exchanged for another from 13 on; at 0.97 from 17 and 34.
+    Similarity is the share of the characters of both keys that stay if one key is turned into the other by inserting
+    and deleting (rapidfuzz's `Indel.normalized_similarity`). This measure is used because a threshold means the same at
+    every length and in every script, and because names that only begin alike stay different: "Silvermere" and
+    "Silvermoor" have 0.8, but 0.92 with Jaro-Winkler. At 0.92, one letter more or less makes a duplicate from 6 letters
+    on, and one changed letter from 13 letters on; at 0.97 from 17 and 34.
 
-    The time grows with the square of the number of items that are kept and of about the same length: a hundred names
-    take a millisecond, ten thousand one to three seconds. If there may be thousands, an `async def` should call it by
-    `asyncio.to_thread`.
+    The time grows with the square of the number of kept items of about the same length: a hundred names take a
+    millisecond, ten thousand take one to three seconds. If there may be thousands of items, an `async def` should call
+    this by `asyncio.to_thread`.
 
     Args:
-        items: read once.
-        key: the text by which an item is compared; it is normalised first (`normalised`).
-        threshold: similarity from which on two items are the same, above 0 and at most 1; 0.92 to 0.97 do well for
-            names. None: only items whose normalised keys are equal.
+        items: the items; they are read once.
+        key: returns the text by which an item is compared; the text is normalised first (`normalised`).
+        threshold: from this similarity on two items count as equal, above 0 and at most 1; 0.92 to 0.97 work well for
+            names. With None only items with equal normalised keys are duplicates.
 
     Raises:
         ValueError: if the threshold is out of that range.
@@ -87,12 +87,12 @@ def deduplicate(
 
 
 def normalised(text: str) -> str:
-    """The text without what writing may change and reading does not notice.
+    """Return the text without differences in writing that a reader does not notice.
 
-    Compatible forms become one (full-width letters, ligatures, composed and decomposed accents), upper and lower case
-    become one (with "ß" as "ss"), invisible characters such as a zero-width space go, and any white space becomes one
-    space between words. Accents stay: "Élan" and "Elan" are two names. After Unicode's compatibility caseless match,
-    chapter 3.13, definition D146.
+    Compatible forms become equal (full-width letters, ligatures, composed and decomposed accents), upper and lower case
+    become equal (with "ß" as "ss"), invisible characters such as a zero-width space are removed, and any white space
+    becomes one space between words. Accents stay: "Élan" and "Elan" are two names. This follows Unicode's compatibility
+    caseless match, chapter 3.13, definition D146.
     """
     folded = unicodedata.normalize("NFD", text)
     for _ in range(2):
@@ -102,7 +102,7 @@ def normalised(text: str) -> str:
 
 
 class _NearTexts:
-    """Texts of which none resembles another one; they are compared in C, and only with those of a similar length."""
+    """Texts that do not resemble each other; they are compared in C, and only with texts of a similar length."""
 
     def __init__(self, threshold: float) -> None:
         if not 0 < threshold <= 1:
@@ -121,9 +121,9 @@ class _NearTexts:
         self._by_length[len(text)].append(text)
 
     def find(self, text: str) -> tuple[str, float] | None:
-        """One that resembles this text, and how much."""
+        """Return a text that resembles this text, and the similarity."""
         for length, texts in self._by_length.items():
-            # What one text is longer than the other has no counterpart there.
+            # The characters by which one text is longer have no counterpart in the other text.
             if 1 - abs(length - len(text)) / (length + len(text)) >= self._threshold:
                 cutoff = self._threshold - _ROUNDING
                 found = self._nearest(text, texts, scorer=self._similarity, score_cutoff=cutoff)

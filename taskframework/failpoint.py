@@ -1,19 +1,19 @@
 """Named points in the code where a test can make a process die, fail or wait, or lose a reply.
 
-Unarmed, a point is one look into an empty dict. Points are armed by `arm` inside a test or, for a process of its own,
+An unarmed point costs one check of an empty dict. Points are armed by `arm` inside a test or, for a separate process,
 by the environment: `TASKFRAMEWORK_FAILPOINTS="claim.after_write=kill,mark.reply@3=drop"`. The actions are
 
-    kill             SIGKILL, as `kill -9` or the kernel's out-of-memory killer do
-    raise            an unexpected error in the code that passes
-    pause:SECONDS    the code that passes hangs, everything else goes on
+    kill             SIGKILL, as from `kill -9` or the kernel's out-of-memory killer
+    raise            an unexpected error in the code that reaches the point
+    pause:SECONDS    the code that reaches the point hangs, everything else continues
     drop             the reply is lost after the write was applied; only for the points whose name ends in `.reply`
 
-and `name@3=kill` acts on the third passage only. Each action is logged before it is taken, and the end of a pause, so
-that a test can show that its fault happened. `POINTS` lists all points; arming another name is an error.
+and `name@3=kill` acts only on the third passage. Each action is logged before it is taken, and so is the end of a
+pause, so that a test can show that its fault happened. `POINTS` lists all points; arming another name is an error.
 
-A point stands where one write or one message is done and the next is not, so that together they are the places where
-a crash leaves something half done. A reply point stands directly behind the driver's call, where the adapter turns
-the driver's errors into ours: what it drops looks to the code like a connection that broke just then.
+A point is between two writes or messages, so that all points together are the places where a crash leaves work half
+done. A reply point is directly after the driver's call, where the adapter translates the driver's errors: to the code,
+a dropped reply looks like a connection that broke at this moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Action = Callable[[], Awaitable[None]]
 
-#: Every point, and what is done and not done when the code is there.
+#: Every point, and what is done and what is not done when the code reaches it.
 POINTS: Mapping[str, str] = {
     "submit.before_insert": "the request is checked, nothing is stored",
     "version.after_insert": "a version of a key is stored, its record names an older one or none",
@@ -137,10 +137,10 @@ class _ReplyLost(FailpointError):  # noqa: N818 - what happened; the driver's er
 
 
 async def reached(name: str) -> None:
-    """Say that the code got here.
+    """Take the action of a point, if it is armed; the code calls this when it reaches the point.
 
     Args:
-        name: one of `POINTS`, `<step>.<moment>`.
+        name: a name in `POINTS`, `<step>.<moment>`.
 
     Raises:
         FailpointError: if a test armed the point to raise.
@@ -150,15 +150,15 @@ async def reached(name: str) -> None:
 
 
 async def replied(names: Iterable[str], lost: Callable[[], Exception]) -> None:
-    """Say that the driver's call went well and its reply is here.
+    """Take the actions of reply points; the code calls this when the driver's call succeeded and its reply is here.
 
     Args:
-        names: the reply points of what was written, one for each write of a group; only looked at while one is armed.
-        lost: makes the error the driver raises when the connection breaks before the reply.
+        names: the reply points of the writes, one for each write of a group; only read while a point is armed.
+        lost: makes the error that the driver raises when the connection breaks before the reply.
 
     Raises:
         Exception: `lost()`, if a test armed one of the points to drop.
-        FailpointError: if a test armed one to raise.
+        FailpointError: if a test armed one of the points to raise.
     """
     if _armed:
         try:
@@ -189,7 +189,7 @@ def disarm(name: str | None = None) -> None:
 
 
 def arm_from(environment: Mapping[str, str]) -> None:
-    """Arm what `TASKFRAMEWORK_FAILPOINTS` names.
+    """Arm the points that `TASKFRAMEWORK_FAILPOINTS` names.
 
     Raises:
         ValueError: for a point or an action that does not exist.

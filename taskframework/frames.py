@@ -1,4 +1,4 @@
-"""Whose code a frame is: the standard library's, the framework's, or somebody else's; and where code is written."""
+"""Tells whose code a frame runs: the standard library's, the framework's, or other code; and where code is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OURS = os.path.dirname(__file__) + os.sep
 
 
 def is_installed(file: str) -> bool:
-    """Whether the file is part of an installed package; the standard library does not count as one."""
+    """Return whether the file is part of an installed package; the standard library does not count as a package."""
     return any(folder in file for folder in _PACKAGES)
 
 
@@ -30,23 +30,23 @@ def is_of_the_standard_library(file: str) -> bool:
 
 
 def of_the_author(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
-    """The frames of a traceback without ours, and without those of the standard library that called the task code."""
+    """Return the frames of other code in a traceback, without frames of the standard library that called this code."""
     called = dropwhile(lambda frame: is_ours(frame.filename) or is_of_the_standard_library(frame.filename), frames)
     return [frame for frame in called if not is_ours(frame.filename)]
 
 
 def shown_place(file: str, line: int | None) -> str:
-    """A line of a file for people, ` (shop.py, line 7)`: from the working directory on, if it is below that."""
+    """Return a line of a file for people, ` (shop.py, line 7)`; relative if the file is below the working directory."""
     path = Path(file)
     return f" ({path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line})"
 
 
 def place_in_source(thing: Any) -> str:
-    """Where a class or a function is written, as `shown_place`; nothing if nobody can say."""
+    """Return where a class or a function is written, as `shown_place`; an empty text if this is not known."""
     try:
-        # By hand for a class, which is what `@task` makes: from Python 3.14 on `unwrap` leaves classes alone.
+        # `@task` makes a class, so unwrap it by hand: from Python 3.14 on `unwrap` does not unwrap classes.
         thing = inspect.unwrap(getattr(thing, "__wrapped__", thing))
-        if isinstance(code := getattr(thing, "__code__", None), CodeType):  # it knows without reading the file
+        if isinstance(code := getattr(thing, "__code__", None), CodeType):  # so the file need not be read
             return "" if code.co_filename.startswith("<") else shown_place(code.co_filename, code.co_firstlineno)
         file, line = inspect.getsourcefile(thing), inspect.getsourcelines(thing)[1]
     except (OSError, TypeError, ValueError):  # built in, or made by `exec`

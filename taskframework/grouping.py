@@ -1,8 +1,8 @@
-"""Group commit: calls that arrive while a write is under way share the next one.
+"""Group commit: calls that arrive while a write is under way share the next write.
 
-There is no timer. A call that is alone is written at once, alone; under load the groups grow by themselves. Where
-calls come together a group waits for a few turns of the event loop: calls that were answered together come back
-together, if the first of them does not run ahead.
+There is no timer. A single call is written at once, alone; under load the groups become larger by themselves. If the
+last group had several calls, the next group waits for a few turns of the event loop: callers that got their answers
+together call again at about the same time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from taskframework.background import Deadlines
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-#: Turns of the event loop that a group waits for company. Calls that were answered together do not all come back in the
-#: same turn: with one turn the groups of a worker were smaller, with none a task cost 12 % more of its time.
+#: How many turns of the event loop a group waits for more calls. Callers that got answers together do not all call
+#: again in the same turn: with one turn the groups of a worker were smaller, without a wait a task took 12 % more time.
 _TURNS = 5
 
 
 class Grouping(Generic[Request, Reply]):
     """Turns concurrent single calls into calls of `write` with many requests, one group at a time.
 
-    `write` gets the requests of a group and returns one reply for each, in the same order; an exception it raises
-    goes to every caller of the group, an exception among the replies to its own caller.
+    `write` gets the requests of a group and returns one reply for each, in the same order. If it raises an exception,
+    every caller of the group gets the exception; an exception among the replies goes only to its own caller.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Grouping(Generic[Request, Reply]):
 
         Args:
             write: writes one group.
-            limit: largest group.
-            key: two requests with the same key never share a group, so that the second sees what the first did.
-            timeout: seconds after which a call fails that has no reply yet; what is being written may still be.
-            on_timeout: makes the error it fails with.
+            limit: the most requests of a group.
+            key: two requests with the same key never share a group, so that the second sees the effect of the first.
+            timeout: seconds after which a call without a reply fails; its request may still be written.
+            on_timeout: makes the error with which the call fails.
         """
         self._write = write
         self._limit = limit
@@ -62,14 +62,14 @@ class Grouping(Generic[Request, Reply]):
         future: asyncio.Future[Reply] = loop.create_future()
         self._waiting.append((request, future))
         if self._pump is None:
-            # In a context of its own: the pump outlives its first caller, whose time limits and log context end.
+            # In a separate context: the pump runs on after its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         if self._timeout is not None:
             self._deadlines.limit(future, loop.time() + self._timeout)
         return await future
 
     async def drain(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until no request waits."""
         while self._pump is not None:
             await asyncio.wait([self._pump])
 
@@ -110,7 +110,7 @@ class Grouping(Generic[Request, Reply]):
         while self._waiting and len(group) < self._limit:
             entry = self._waiting.popleft()
             request, future = entry
-            if future.done():  # its caller gave up: a claim written now would be nobody's
+            if future.done():  # its caller gave up: no worker would run a claim that is written now
                 continue
             key = None if self._key is None else self._key(request)
             (later if key is not None and key in seen else group).append(entry)
@@ -120,7 +120,7 @@ class Grouping(Generic[Request, Reply]):
 
 
 def _answer(future: asyncio.Future[Reply], reply: Reply | Exception) -> None:
-    if future.done():  # the caller was cancelled; the write happened all the same
+    if future.done():  # the caller was cancelled, although the write was made
         return
     if isinstance(reply, Exception):
         future.set_exception(reply)

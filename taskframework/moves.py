@@ -1,4 +1,4 @@
-"""The one way to move a task: the guarded write, its failpoint, and the event that tells of it."""
+"""The only way to move a task: the guarded write, its failpoint, and its event."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A move was made: the task as it was read after it, and the entry of its history that the move appended.
+    """A move was made: the task as it was read after the move, and the entry that the move appended to the history.
 
-    If an earlier request made it, whose reply was lost, the task may have moved on since.
+    If an earlier request with a lost reply made the move, the task may have moved on since.
     """
 
     task: Task
@@ -34,7 +34,7 @@ class NotMade:
     """The guard refused a move, and no earlier request made it either; `present` is the task as it is now."""
 
     present: Task | None
-    #: There is a task, but only a newer release can read it, so `present` is None.
+    #: Whether the task exists, but only a newer release can read it, so that `present` is None.
     is_unreadable: bool = False
 
 
@@ -49,10 +49,10 @@ class TaskMoves:
         """Make a move and publish its event.
 
         Returns:
-            The task after it, or None when the guard refused.
+            The task after the move, or None if the guard refused the move.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked; the move may have been made.
+            StoreUnavailableError: if the store does not answer; the move may have been made.
         """
         task = await self._apply(move)
         if task is not None and (event := event_of(move, task)) is not None:
@@ -60,13 +60,13 @@ class TaskMoves:
         return task
 
     async def make_once(self, move: Move, entry_in: Callable[[Task], HistoryEntry]) -> Made | NotMade:
-        """`make` for the claims and settlements of a worker, which are repeated after a lost reply.
+        """Make a claim or a settlement of a worker, which the worker repeats after a lost reply; otherwise as `make`.
 
         A move that an earlier request made is recognised by its claim id, and its event is published now.
 
         Args:
-            move: one that `Move.won` can recognise.
-            entry_in: finds what the move appended to the history; the task may have moved on since.
+            move: a move that `Move.won` can recognise.
+            entry_in: finds the entry that the move appended to the history; the task may have moved on since.
 
         Raises:
             StoreUnavailableError: as `make`; call again with the same move.
@@ -84,7 +84,7 @@ class TaskMoves:
         return Made(task, entry)
 
     async def repair(self, move: Move) -> Task | None:
-        """`make`, but do nothing with a task that a newer release wrote: the processes of that release repair it."""
+        """Make a move as `make`, but leave a task of a newer release alone: the processes of that release repair it."""
         try:
             return await self.make(move)
         except TaskUnreadableError as error:
@@ -97,5 +97,5 @@ class TaskMoves:
         return task
 
     async def _made(self, event: TaskEvent) -> None:
-        """What follows every move with an event. A process may die here, so what is done here needs a driver too."""
+        """Publish the event of a move. A process may die before this, so all work of listeners needs a driver too."""
         await self._bus.publish(event)

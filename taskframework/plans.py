@@ -1,4 +1,4 @@
-"""The way of a large plan of sub-tasks into the store, and back."""
+"""Reads and deletes the plan of a parent's sub-tasks; a large plan is in records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Part = tuple[int, list[dict[str, Any]]]
 
 
 async def read_plan(store: Records, parent: Task) -> AsyncIterator[Part]:
-    """The plan of a waiting task in slot order, wherever it is; a large one part by part.
+    """Yield the plan of a waiting task in slot order, from the task or from records; a large plan part by part.
 
     Args:
-        store: where it is.
-        parent: as it waits.
+        store: where the records are.
+        parent: the waiting task.
 
     Raises:
         StoreError: if a part is missing.
@@ -39,12 +39,12 @@ async def read_plan(store: Records, parent: Task) -> AsyncIterator[Part]:
 
 
 async def delete_plan(store: Records, parent: Task) -> None:
-    """Delete the parts of a plan whose sub-tasks are stored. What is left over ages away."""
+    """Delete the parts of a plan whose sub-tasks are stored. If this fails, the retention deletes the parts later."""
     for number in range(parent.subtasks.plan_records if parent.subtasks else 0):
         if (record := await _part(store, parent, number)) is not None:
             await store.delete_records([record])
 
 
 async def _part(store: Records, parent: Task, number: int) -> Record | None:
-    """One part; read alone, since each may be large."""
+    """Read one part; only one at a time, because each may be large."""
     return await read_record(store, part_id(parent.task_id, parent.fencing_token, number))

@@ -1,4 +1,4 @@
-"""`TaskFramework`: opens everything in order, runs it, closes it in reverse."""
+"""`TaskFramework`: opens all parts in order, runs them, and closes them in reverse order."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class TaskFramework(Extensible):
         """Configure a framework.
 
         Args:
-            settings: what `load_settings` or `Settings(...)` gives; without it, `application.yml` and the environment
+            settings: the value of `load_settings` or `Settings(...)`; without it, `application.yml` and the environment
                 are read.
-            clock: time, for tests.
+            clock: another clock, for tests.
 
         Raises:
-            ConfigurationError: if the settings cannot be used, or not with the packages that are installed.
+            ConfigurationError: if the settings cannot be used, or need packages that are not installed.
         """
         super().__init__()
         chosen = settings if settings is not None else load_settings()
@@ -82,38 +82,38 @@ class TaskFramework(Extensible):
         """Register an executable: an instance, or a class that needs no arguments.
 
         Raises:
-            RegistrationError: with what is wrong about it; also while a worker runs, which knows only what came before.
+            RegistrationError: if the executable is wrong; also while a worker runs, which knows only earlier types.
         """
         return self.registry.register(executable)
 
     def register_module(self, module: str | ModuleType) -> Sequence[Registration]:
-        """Register every concrete executable defined in a module, imported by name if need be."""
+        """Register every concrete executable that a module defines; a module that is given by its name is imported."""
         return self.registry.register_module(importlib.import_module(module) if isinstance(module, str) else module)
 
     @contextlib.asynccontextmanager
     async def running(self, *, worker: bool = True, api: bool = False) -> AsyncIterator[TaskFramework]:
         """Run in this process: dispatch and repair, and on demand execute and serve HTTP.
 
-        On SQLite or the embedded broker one process executes. Another one that neither executes nor serves HTTP opens
-        the store and nothing else: what it submits, the executing process takes within a second.
+        With SQLite or the embedded broker one process executes. A process that neither executes nor serves HTTP opens
+        only the store; the executing process takes the tasks of such a process within a second.
 
         Args:
-            worker: execute the registered task types; without, submit to the processes that do. With
-                `worker.http_port` set, health and metrics are served there.
-            api: serve the HTTP interface at `api.host` and `api.port`.
+            worker: whether to execute the registered task types; if not, submit to the processes that do. If
+                `worker.http_port` is set, health and metrics are served there.
+            api: whether to serve the HTTP interface at `api.host` and `api.port`.
 
         Raises:
             StoreError: if the store cannot be opened.
             LifespanError: if a lifespan hook fails.
             TopologyMismatchError: if a queue or exchange exists with other arguments.
-            ConfigurationError: if another process executes on the same SQLite file, or no hook gives the resource that
-                a task type wants.
+            ConfigurationError: if another process executes on the same SQLite file, or no hook yields the resource that
+                a task type needs.
         """
         if not (worker or api or is_shared(self.settings)):
             async with self.store_only():
                 yield self
             return
-        # Now, since it imports: later that would hold up the event loop of a running worker.
+        # Make this now, because it imports modules: later this would block the event loop of a running worker.
         serving = _http_server(self, api=api)
         from taskframework.worker.containment import contained_tasks
 
@@ -122,7 +122,7 @@ class TaskFramework(Extensible):
             stack.enter_context(contained_tasks())
             process = await self._open(stack, worker=worker)
             await stack.enter_async_context(serving)
-            process.loop_watch.start()  # not before: opening may take long, and no task is to blame for that
+            process.loop_watch.start()  # only now: opening may take long, and no task is the cause of that
             stack.callback(process.loop_watch.stop)
             try:
                 yield self
@@ -131,14 +131,14 @@ class TaskFramework(Extensible):
 
     @contextlib.asynccontextmanager
     async def store_only(self) -> AsyncIterator[TaskFramework]:
-        """Open only the store: submit, look, cancel and replay. Tasks are run by other processes."""
+        """Open only the store, to submit, show, cancel and replay tasks. Other processes run the tasks."""
         async with contextlib.AsyncExitStack() as stack:
             await self._open_store(stack, dispatches=False)
             yield self
 
     @property
     def is_running(self) -> bool:
-        """Whether it is inside `running`, and not on its way out."""
+        """Whether the framework is inside `running`, and not stopping."""
         return self._process is not None and not self._process.health.stopping
 
     @property
@@ -165,7 +165,7 @@ class TaskFramework(Extensible):
         return self._process
 
     def event_subscriber(self, queue: str | None = None) -> EventSubscriber:
-        """A subscriber for this program itself, by the broker that it has open; the embedded one will do.
+        """Make a subscriber for this program itself, which uses the open broker; the embedded broker works too.
 
         ::
 
@@ -174,7 +174,7 @@ class TaskFramework(Extensible):
                     print(event.type, event.task_id)
 
         Args:
-            queue: RabbitMQ only: name of a durable queue; without it only what happens while listening is heard.
+            queue: RabbitMQ only: name of a durable queue; without it, this receives only events while it listens.
 
         Raises:
             NotRunningError: outside of `running`.
@@ -222,15 +222,15 @@ class TaskFramework(Extensible):
         """Submit a task; it is stored durably when this returns.
 
         Args:
-            task_type: the class of the task, or an instance of that; or the name of a type that is registered here, or
-                that a worker has declared in the store.
-            parameters: what its model accepts, as an instance or as JSON. With the class, checkers want an instance.
-            user_id: who owns the task.
-            options: how it is to be done, such as `priority="high"`; `SubmissionOptions` says what there is.
+            task_type: the class of the task, or an instance of the class; or the name of a type that is registered
+                here, or that a worker has declared in the store.
+            parameters: an instance of its model, or JSON that it accepts. With a class, type checkers want an instance.
+            user_id: the owner of the task.
+            options: how the task is to be done, such as `priority="high"`; `SubmissionOptions` lists all options.
 
         Raises:
             SubmissionError: if the request is wrong; nothing was stored.
-            StoreUnavailableError: if it could not be stored.
+            StoreUnavailableError: if the task could not be stored.
         """
         request = SubmitRequest(task_type=task_type, parameters=parameters, user_id=user_id, **options)
         with naming_store(self.settings.store.url):
@@ -272,19 +272,19 @@ class TaskFramework(Extensible):
     ) -> BatchHandle[Any]:
         """Submit a task for each of many items; all of them are stored durably when this returns.
 
-        A list is looked through first, and nothing is stored if one of its items is wrong. From anything else items are
-        taken, stored and begun one part after the other; if that fails half-way, a batch with an `idempotency_key` is
-        continued by submitting the same again, and one without is cancelled.
+        A list is checked first, and nothing is stored if one of its items is wrong. From any other iterable, items are
+        taken, stored and begun one part after the other. If this fails half-way, the same submission again continues a
+        batch with an `idempotency_key`; a batch without a key is cancelled.
 
         Args:
             task_type: as in `submit`.
             items: the parameters of each task, up to 100,000.
-            user_id: who owns the batch and its tasks.
+            user_id: the owner of the batch and its tasks.
             options: as in `submit`, for each of the tasks; `policy` says when the batch has succeeded.
 
         Raises:
             SubmissionError: if the request or an item is wrong.
-            StoreUnavailableError: if it could not be stored.
+            StoreUnavailableError: if the batch could not be stored.
         """
         request = BatchRequest(task_type=task_type, user_id=user_id, **options)
         service = self.services.batch_submission
@@ -300,11 +300,11 @@ class TaskFramework(Extensible):
     @overload
     def batch(self, batch_id: str, kind: KindOf[Any, R]) -> BatchHandle[R]: ...
     def batch(self, batch_id: str, kind: AnyKind | None = None) -> BatchHandle[Any]:
-        """A handle on a batch that was submitted earlier; `kind` is the class of its tasks, which reads the results."""
+        """Return a handle on an earlier batch; `kind` is the class of its tasks, which reads the results."""
         return BatchHandle(batch_id, False, self.services.batches, kind_of(kind))
 
     def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
-        """A handle on the ordered stream of this key; `user_id` is whose tasks they are."""
+        """Return a handle on the ordered stream with this key; `user_id` is the owner of its tasks."""
         return StreamHandle(StreamKey(ANONYMOUS if user_id is None else user_id, key), self.services.streams)
 
     @overload
@@ -312,14 +312,14 @@ class TaskFramework(Extensible):
     @overload
     def handle(self, task_id: str, kind: KindOf[Any, R]) -> TaskHandle[R]: ...
     def handle(self, task_id: str, kind: AnyKind | None = None) -> TaskHandle[Any]:
-        """A handle on a task that was submitted earlier; `kind` is its class, which reads the result."""
+        """Return a handle on an earlier task; `kind` is its class, which reads the result."""
         return TaskHandle(task_id, False, self.services.tasks, kind_of(kind))
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
 
         Raises:
-            TaskNotFoundError: if there is none.
+            TaskNotFoundError: if there is no such task.
         """
         return await self.services.tasks.get(task_id, EVERYONE)
 
@@ -328,7 +328,7 @@ class TaskFramework(Extensible):
         return TaskHandle(submission.task.task_id, submission.is_new, self.services.tasks, kind)
 
     def _build_store(self) -> TaskStore:
-        """The store that the settings name; the harness for tests puts faults before it."""
+        """Build the store that the settings name; the harness for tests overrides this to add faults."""
         return build_store(self.settings, self._clock)
 
     async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
@@ -344,7 +344,7 @@ class TaskFramework(Extensible):
         return self._services
 
     async def _open(self, stack: contextlib.AsyncExitStack, *, worker: bool) -> ProcessServices:
-        """Open store, broker and repairs, then begin to consume; an exit runs it all in reverse."""
+        """Open store, broker and repairs, then begin to consume; the exit closes all in reverse order."""
         from taskframework.recovery.sweeper import forget_dispatches
         from taskframework.wiring.process import build_process_services
         from taskframework.wiring.repairs import take_over
@@ -360,7 +360,7 @@ class TaskFramework(Extensible):
             surroundings = await stack.enter_async_context(self._opened(self.registry, self))
         process = self._process = build_process_services(services, broker, surroundings)
         await process.topology.repair()
-        await process.pauses.look()  # before anything is sent or begins
+        await process.pauses.look()  # before any message is sent or any task begins
         stack.push_async_callback(process.bridge.drain)
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)
@@ -368,7 +368,7 @@ class TaskFramework(Extensible):
         stack.push_async_callback(services.looks.finished)
         for work in (process.cascade, process.retrier, process.spawner, process.early_signals):
             stack.push_async_callback(work.stop)
-        stack.push_async_callback(process.breaker.stop)  # so after all that may open it: exits run in reverse
+        stack.push_async_callback(process.breaker.stop)  # exits run in reverse, so this follows all that may open it
         await take_over(process)
         for repair in process.repairs:
             repair.start()
@@ -389,7 +389,7 @@ class TaskFramework(Extensible):
 
 
 def _http_server(framework: TaskFramework, *, api: bool) -> contextlib.AbstractAsyncContextManager[object]:
-    """What serves HTTP while the framework runs: everything, health and metrics alone, or nothing."""
+    """Return the HTTP server of a running framework: for everything, only for health and metrics, or none."""
     if not api and framework.settings.worker.http_port is None:
         return contextlib.nullcontext()
     require_extra("api", "Serving HTTP" if api else "worker.http_port")

@@ -1,4 +1,4 @@
-"""The schedules in the store: reading them all, and changing one by compare and set."""
+"""The schedules in the store: reads them, and changes a schedule by compare and set."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from taskframework.model.schedules import SCHEDULE, Schedule
 from taskframework.stores.base import Records
 from taskframework.stores.reading import all_records, read_record
 
-#: So often a change begins again because somebody else was faster.
+#: How often a change is tried, because another process may be faster.
 _ROUNDS = 20
 
 
 async def all_schedules(store: Records) -> list[Record]:
-    """The records of all schedules, by name."""
+    """Return the records of all schedules, by name."""
     return await all_records(store, SCHEDULE)
 
 
 async def read_schedule(store: Records, name: str) -> Record | None:
-    """The record of a schedule, if there is one."""
+    """Return the record of a schedule, if it exists."""
     return await read_record(store, SCHEDULE.id_of(name))
 
 
 async def change_schedule(
     store: Records, name: str, change: Callable[[Schedule | None], Schedule | None]
 ) -> Schedule | None:
-    """Change a schedule, or make it; if somebody was faster, on what is there then.
+    """Change, make or delete a schedule; if another process was faster, begin again with the new state.
 
     Args:
-        store: where it is.
-        name: which.
-        change: what it is to be, given what it is; None for one that is to be deleted or is not to be made. It may
-            raise.
+        store: where the schedule is.
+        name: the name of the schedule.
+        change: returns the wanted schedule, given the present one or None; returns None to delete the schedule, or not
+            to make it. It may raise.
 
     Raises:
-        StoreUnavailableError: if others were faster again and again.
+        StoreUnavailableError: if other processes were faster again and again.
     """
     for _ in range(_ROUNDS):
         record = await read_schedule(store, name)
@@ -60,19 +60,19 @@ async def change_schedule(
 
 
 async def know_zone(name: str) -> None:
-    """Read a time zone beside the event loop, so that it is known to the rules.
+    """Read a time zone in a thread, so that the rules of schedules know it without reading files.
 
     Raises:
-        InvalidRequestError: if there is none of this name.
+        InvalidRequestError: if there is no time zone with this name.
     """
     await asyncio.to_thread(require_zone, name)
 
 
 def require_zone(name: str) -> None:
-    """The same where reading files holds up nobody.
+    """Read a time zone here, for callers that may block while files are read.
 
     Raises:
-        InvalidRequestError: if there is none of this name.
+        InvalidRequestError: if there is no time zone with this name.
     """
     try:
         zone(name)

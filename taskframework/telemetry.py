@@ -1,6 +1,6 @@
-"""Trace context and log context, for the parts that carry them along. Set-up lives in `observability`.
+"""Trace context and log context, for the parts that pass them on. Their set-up is in `observability`.
 
-Both cost next to nothing when nobody listens: without a tracer provider no span is made.
+Both cost almost nothing when they are not used: without a tracer provider no span is made.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class AttemptCode:
-    """The code of one attempt. Whatever it starts carries this along."""
+    """The code of one attempt. All asyncio tasks and threads that the code starts inherit this."""
 
     task_type: str
     task_id: str
     is_over: bool = False
-    #: Whether its code tried to end asyncio tasks of others, and the log has told so.
+    #: Whether the code tried to end asyncio tasks of others, and this was logged.
     was_refused: bool = False
 
 
-#: The attempt whose code runs here; whatever that code starts on the loop inherits it.
+#: The attempt whose code runs here; all asyncio tasks that this code starts inherit the value.
 running_code: ContextVar[AttemptCode | None] = ContextVar("running_code", default=None)
 
 #: Names that `logging` reserves: it refuses a field of such a name with a KeyError.
 _NAMES_OF_LOGGING = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info", "stack_info"}
-#: Characters. Ours have 55; those of a later version of the W3C format may have more.
+#: The most characters of a trace context. Ours have 55; in a later version of the W3C format they may have more.
 _LONGEST_TRACEPARENT = 200
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _tracer = trace.get_tracer("taskframework")
@@ -50,7 +50,7 @@ _tracer = trace.get_tracer("taskframework")
 
 @contextmanager
 def running_as(code: AttemptCode) -> Iterator[None]:
-    """What runs inside, and what is started there, is the code of this attempt."""
+    """Mark the code inside the block, and everything that it starts, as the code of this attempt."""
     before = running_code.set(code)
     try:
         yield
@@ -59,7 +59,7 @@ def running_as(code: AttemptCode) -> Iterator[None]:
 
 
 def context_of(task: asyncio.Task[Any]) -> Context:
-    """The context in which a task runs."""
+    """Return the context in which an asyncio task runs."""
     if sys.version_info >= (3, 12):
         return task.get_context()
     held = (held for held in gc.get_referents(task) if isinstance(held, Context))
@@ -67,28 +67,28 @@ def context_of(task: asyncio.Task[Any]) -> Context:
 
 
 def is_tracing() -> bool:
-    """Whether there is a tracer provider, without which nobody would see a span."""
+    """Return whether there is a tracer provider; without it nobody would see a span."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def current_traceparent() -> str | None:
-    """The W3C trace context of the span that is active here, if any."""
+    """Return the W3C trace context of the span that is active here, if any."""
     if trace.get_current_span() is trace.INVALID_SPAN:
-        return None  # to ask the propagators would cost five percent of a submission
+        return None  # asking the propagators would cost five percent of a submission
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier.get("traceparent")
 
 
 def current_trace_id() -> str | None:
-    """The active trace id, 32 hexadecimal digits."""
+    """Return the active trace id, 32 hexadecimal digits; None if no trace is active."""
     context = trace.get_current_span().get_span_context()
     return f"{context.trace_id:032x}" if context.is_valid else None
 
 
 def trace_named(traceparent: str) -> TraceContext:
-    """The trace that a caller or a message says it belongs to. What cannot be one is a trace of its own, silently: the
-    propagator would warn of each that is too long, and let anybody fill the log.
+    """Return the trace to which a caller or a message says that it belongs. An invalid value gives a new trace, without
+    a warning: the propagator would warn of each value that is too long, so that anybody could fill the log.
     """
     return propagate.extract({"traceparent": traceparent} if len(traceparent) <= _LONGEST_TRACEPARENT else {})
 
@@ -96,7 +96,7 @@ def trace_named(traceparent: str) -> TraceContext:
 def span(
     name: str, kind: SpanKind, traceparent: str | None, attributes: Mapping[str, AttributeValue]
 ) -> AbstractContextManager[Span | None]:
-    """A span that continues the trace of `traceparent`; None, and no work, when nobody listens."""
+    """Begin a span that continues the trace of `traceparent`; without a tracer provider do nothing and give None."""
     if not is_tracing():
         return _NO_SPAN
     parent = trace_named(traceparent) if traceparent else None
@@ -104,8 +104,8 @@ def span(
 
 
 def tell_failure(active: Span, kind: str, message: str, stacktrace: str | None) -> None:
-    """A span failed, with an exception as OpenTelemetry's conventions describe one. The exception itself may have been
-    raised in another process, and its own traceback is full of frames of ours.
+    """Mark a span as failed, with an exception in the form of OpenTelemetry's conventions. The exception object is not
+    used: it may be in another process, and its traceback has many frames of the framework.
     """
     exception = {"exception.type": kind, "exception.message": message, "exception.stacktrace": stacktrace}
     active.add_event("exception", {name: value for name, value in exception.items() if value is not None})
@@ -114,12 +114,12 @@ def tell_failure(active: Span, kind: str, message: str, stacktrace: str | None) 
 
 
 def log_context(**values: str | int | None) -> AbstractContextManager[None]:
-    """Every log line inside carries these values."""
+    """Add these values to every log line inside the block."""
     return structlog.contextvars.bound_contextvars(**_with_trace(values))
 
 
 def log_with(**values: str | int | None) -> None:
-    """Every log line of the present asyncio task carries these values from here on."""
+    """Add these values to every log line of the present asyncio task from here on."""
     structlog.contextvars.bind_contextvars(**_with_trace(values))
 
 
@@ -130,8 +130,8 @@ def _with_trace(values: dict[str, str | int | None]) -> dict[str, str | int | No
 
 
 def log_threads() -> None:
-    """Log what ends a thread that task code started, and what fails where nobody can catch it, as in `__del__`. Python
-    prints both, between lines that programs read.
+    """Log errors that end a thread of task code, and errors that no code can catch, for example in `__del__`. Without
+    this, Python prints both between lines that programs read.
     """
     threading.excepthook = _log_thread
     sys.unraisablehook = _log_unraisable
@@ -149,9 +149,9 @@ def _log_unraisable(args: sys.UnraisableHookArgs) -> None:
 
 
 def log_structlog_by_logging() -> None:
-    """Let structlog write through `logging`, unless the program set it up itself.
+    """Let structlog write through `logging`, unless the program has set structlog up itself.
 
-    By itself it prints to standard output, and the variables of every frame with an exception.
+    Without a set-up, structlog prints to standard output, and with an exception it prints the variables of every frame.
     """
     if not structlog.is_configured():
         structlog.configure(
