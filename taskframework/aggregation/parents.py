@@ -32,8 +32,7 @@ from taskframework.stores.base import TaskStore
 logger = logging.getLogger(__name__)
 
 #: The pause after a count, as a multiple of the time that a count takes in the database. All processes together keep
-#: this pause, so counting takes a twentieth of one processor, and the cost per sub-task is the same for 100 and for
-#: many.
+#: this pause, so counting takes a twentieth of one processor, and costs the same per sub-task for 100 as for many.
 _PAUSE_FACTOR = 20
 #: The same factor for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for
 #: the count after this end, and the counting process may have heard of only some of the ends.

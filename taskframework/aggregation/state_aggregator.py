@@ -22,8 +22,7 @@ class StateAggregatorService:
         self._moves = moves
 
     async def hear(self, request: AttemptFinished) -> Settlement | Stale:
-        """Store the outcome of an attempt. A repeated request, after a lost reply, gets the answer to the first
-        request.
+        """Store the outcome of an attempt. A request that is repeated after a lost reply gets the first answer.
 
         Returns:
             The status with which the attempt ended; or `Stale` if its lease was lost, and then nothing was written.

@@ -119,8 +119,7 @@ class Broker(Protocol):
     def consumer_timeout(self) -> timedelta | None:
         """How long a delivery may stay unacknowledged until the broker takes it back; None means without limit.
 
-        The value may become shorter: the adapter learns the broker's own limit only when the broker takes a delivery
-        back.
+        The value may become shorter: only a delivery that the broker takes back tells the adapter the broker's limit.
         """
         ...
 

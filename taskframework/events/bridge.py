@@ -125,8 +125,8 @@ class ExternalEventBridge:
         await self._delayed_marks.drain()
 
     def _mark(self, task: Task) -> None:
-        """Mark a task as published. The end of a sub-task is marked only when its parent knows of it. A task of a
-        stream is marked only after a look whose turn it is in the stream.
+        """Mark a task as published. The end of a sub-task is marked only when its parent knows of it. A task that may
+        pass on or get the turn of its stream is marked only after a look at this turn.
         """
         # An older state may be published after a newer one, and the mark must not fall.
         mark = self._published.raise_to(task.task_id, task.sequence)

@@ -34,8 +34,7 @@ _TLS = {
 #: PEM files for TLS: the authority, the client's certificate, and its key.
 Files = tuple[Path | None, Path | None, Path | None]
 
-#: Seconds that one answer may take; below, seconds of the first and the longest pause between two tries while Redis is
-#: away.
+#: Seconds that one answer may take. Below: the first and the longest pause between two tries while Redis is away.
 _TIMEOUT = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
@@ -94,10 +93,8 @@ class RedisBuckets:
             url: `redis://host:port/number`.
             prefix: the beginning of every key.
             clock: for the pauses while Redis is away.
-            files: for `rediss://`: the authority that signed the server's certificate, the client's certificate, and
-                its key.
-            waits: whether `take` waits while Redis is away. If not, `take` lets everything through, and `read` returns
-                None.
+            files: for `rediss://`: the authority of the server's certificate, the client's certificate, and its key.
+            waits: whether `take` waits while Redis is away; if not, it lets everything through, and `read` gives None.
 
         Raises:
             LimiterUnavailableError: if the URL cannot be used.

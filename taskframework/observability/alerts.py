@@ -107,8 +107,7 @@ ALERTS = (
         "histogram_quantile(0.95, sum by (le, task_type, lane) (rate(tasks_queue_wait_seconds_bucket[10m]))) > 300",
         "10m",
         "warning",
-        # The text leaves out the value, which is an estimate. Five minutes is the bound of a bucket, so the comparison
-        # is exact.
+        # No value in the text, because it is an estimate; five minutes is a bucket's bound, so the comparison is exact.
         "One of twenty tasks of {{ $labels.task_type }} ({{ $labels.lane }}) waits longer than five minutes",
     ),
     Alert(

@@ -2,8 +2,7 @@
 
 Counting reads the whole index of the statuses, the records of all streams, all failed tasks and, on MongoDB, every live
 task: with a million tasks this takes up to some tenths of a second. So the last counts are in a record that all
-processes share. A process that finds them too old counts again, if its write to the record says that no other process
-is counting.
+processes share. A process that finds them too old counts again, if its write to the record succeeds first.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ _SHORTEST_USE = timedelta(seconds=5)
 _USES_PER_COST = 100
 #: The longest time for which counts are used. A count may also take long because the database stopped for a moment.
 _LONGEST_USE = timedelta(minutes=1)
-#: If a counting process has no result after this time, another process may count. A query gives up after
-#: `store.timeout`.
+#: If a counting process has no result by then, another process may count. A query gives up after `store.timeout`.
 _LONGEST_COUNT = timedelta(minutes=1)
 #: `tasks_undriven` and `tasks_halted_streams` count up to this: any value above 0 needs an operator.
 _MOST_IN_NEED = 1_000

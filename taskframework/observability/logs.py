@@ -31,9 +31,7 @@ def _take_traceback(_: object, __: str, line: EventDict) -> EventDict:
 
 
 def _leave_out_quotes(_: object, __: str, line: EventDict) -> EventDict:
-    """Remove parameters that an exception has in its text, and secrets in addresses that libraries log, such as an HTTP
-    client.
-    """
+    """Remove parameters that an exception has in its text, and secrets in addresses that libraries log."""
     quoting = ("event", "exception")
     shown = {name: without_secrets(_QUOTED.sub("...", str(line[name]))) for name in quoting if name in line}
     return {**line, **shown}

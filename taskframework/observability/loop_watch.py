@@ -19,8 +19,7 @@ from taskframework.telemetry import context_of, running_code
 
 logger = logging.getLogger(__name__)
 
-#: How often the watch looks within the limit. With four looks, a blockage is reported at most a quarter of the limit
-#: late.
+#: How often the watch looks within the limit. With four, a blockage is reported at most a quarter of the limit late.
 _LOOKS = 4
 #: Seconds between two looks: the minimum, and the pause if there is no limit and only the lag is measured.
 _SHORTEST_PAUSE = 0.01
@@ -60,8 +59,7 @@ class LoopWatch:
         Args:
             limit: how long the loop may be blocked before this is reported; with zero the watch only measures.
             on_lag: called with how many seconds late each sign of life was.
-            on_blocked: called, in a thread, once for each blockage with the task type of the code, or "" for other
-                code.
+            on_blocked: called, in a thread, once for each blockage with the code's task type, or "" for other code.
         """
         self._limit = limit.total_seconds()
         self._pause = max(_SHORTEST_PAUSE, self._limit / _LOOKS) if self._limit else _PAUSE_WITHOUT_LIMIT

@@ -76,8 +76,7 @@ class BatchHandle(Generic[R]):
         """Replay all failed and cancelled tasks of the batch, in the background.
 
         Raises:
-            BatchNotRetriedError: if the batch is COMPLETED, its upload was never complete, or its tasks are being
-                cancelled.
+            BatchNotRetriedError: if it is COMPLETED, was never uploaded completely, or its tasks are being cancelled.
         """
         return await self.operations.retry_failed(self.batch_id, EVERYONE, by=PROGRAM)
 

@@ -140,8 +140,7 @@ class BatchOperations:
 
         Raises:
             TaskNotFoundError: if there is no such batch.
-            BatchNotRetriedError: if the batch is COMPLETED, its upload was never complete, or its tasks are being
-                cancelled.
+            BatchNotRetriedError: if it is COMPLETED, was never uploaded completely, or its tasks are being cancelled.
         """
         reopened = await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:

@@ -19,8 +19,7 @@ from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes of a message that are kept: a MongoDB document may have 16 MiB, and so may a message of RabbitMQ 4 by
-#: default.
+#: The most bytes of a message that are kept. A MongoDB document, and by default a RabbitMQ 4 message, may have 16 MiB.
 MAX_KEPT_BYTES = 15 * 1024 * 1024
 
 

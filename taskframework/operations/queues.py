@@ -77,8 +77,7 @@ class QueueOperations:
         return await self._queue(task_type, pause, broker, await read_traffic(self._store))
 
     async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
-        """Let no task of this type begin, in any worker, from two seconds on. Running tasks continue, waiting tasks
-        stay.
+        """Let no task of this type begin, in any worker, from two seconds on. Running tasks continue, others wait.
 
         Args:
             task_type: the type; if it is paused already, that pause stays.

@@ -236,8 +236,8 @@ class ScheduleOperations:
         return submission
 
     async def apply(self, named: Mapping[str, Any]) -> None:
-        """Make the stored schedules as the settings define them. Schedules that were made in other ways stay as they
-        are.
+        """Make the stored schedules as the settings define them. Schedules with other names that were made by hand
+        stay.
 
         Args:
             named: the definitions in the settings, by name.

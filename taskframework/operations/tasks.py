@@ -56,7 +56,7 @@ class TaskOperations:
     ) -> Page[Task]:
         """Return tasks from the newest to the oldest.
 
-        If no index supports the filter, each page searches a part of the list: it may have few tasks although further
+        If no index supports the filter, each page searches a part of the list. It may have few tasks although further
         pages follow.
         """
         find = self._store.search_tasks if filter.is_sought else self._store.list_tasks

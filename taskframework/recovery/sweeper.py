@@ -57,8 +57,7 @@ class Sweeper:
         self._producer = producer
         self._batch = batch
         self._is_paused = is_paused
-        #: By queue: the latest `not_before` of the tasks that were seen running. The queue gave out older messages
-        #: before.
+        #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
         self._fronts: dict[tuple[str, Priority], datetime] = {}
         #: By queue: the task that could not be reserved at the last look.
         self._refused: dict[tuple[str, Priority], str] = {}
@@ -120,12 +119,10 @@ class Sweeper:
 
         A queue gives out its messages in order. If a task runs that became claimable after the message of another task
         was sent, that message was given out before, or lost. An empty queue has no message. A message that a busy
-        consumer holds counts as gone: it is sent again, once in each back-off, so that a free consumer can take the
-        task.
+        consumer holds counts as gone: it is sent again, once per back-off, so that a free consumer can take the task.
 
         If a task was left alone before, its message was sent earlier than its due time says. In a queue that takes
-        longer than the longest back-off, the task would be left alone for ever; so its `not_before` limits the
-        estimate.
+        longer than the longest back-off, the task would always be left alone; so its `not_before` limits the estimate.
         """
         if not await self._broker.queue_depth(task_type, lane):
             return []

@@ -2,8 +2,7 @@
 
 How long a reader waits:
 
-- for a live task: until its own deadline; without a deadline, for the time in the settings after a higher position
-  ended;
+- for a live task: until its deadline; without a deadline, for the time in the settings after a higher position ended;
 - for a position without a task: for `GIVEN_UP_AFTER` after a higher position was stored. If the process that took the
   position stores its task later, `StreamGaps` moves this task to a later position.
 

@@ -2,8 +2,7 @@
 
 The tasks of one call that belong to one stream take their positions by one write, in the order of the call, and are
 stored in that order. If a process dies after it took a position, it leaves a gap: a serial stream skips the gap, and
-readers of results give it up after a while. If it dies after the insert, the task has a driver, so another process
-looks.
+readers of results give it up after a while. If it dies after the insert, the task's driver makes another process look.
 """
 
 from __future__ import annotations

@@ -91,8 +91,7 @@ class AdmissionCheck(Protocol):
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Check a delivery; None lets it go on.
 
-        A slot waits for the answer, so a check must answer within seconds. Use `candidate.without_slot` for longer
-        waits.
+        A slot waits for the answer, so a check must answer within seconds; longer waits use `candidate.without_slot`.
 
         Raises:
             StoreUnavailableError: the delivery then waits for the store, and every check is asked again.

@@ -83,8 +83,8 @@ class ClaimStation:
 
         Args:
             claim: the claim that `request` returned.
-            is_asked_again: whether the same claim was sent before and got no reply. If the store applied it, its lease
-                began then.
+            is_asked_again: whether the same claim was sent before without a reply. If it was applied, its lease began
+                then.
 
         Returns:
             The attempt, or the reason why there is no attempt.

@@ -210,8 +210,7 @@ class TaskConsumer:
         """Ask the checks, then claim. While the store is away the delivery stays here, without an answer to the broker.
 
         Returns:
-            The attempt, or the reason why there is none: `PutOff` also if the store was away too long or the worker
-            stops.
+            The attempt, or why there is none: `PutOff` also if the store was away too long or the worker stops.
         """
         is_admitted = is_asked_again = False
         while await self._breaker.closed(within=self.deliveries.seconds_to_claim(pending)):

@@ -124,8 +124,7 @@ def _frame_of(task: asyncio.Task[Any]) -> FrameType | None:
 def _may_end(caller: FrameType, task: asyncio.Task[Any]) -> bool:
     """Return whether this caller may end a task that is foreign to the attempt in whose name the caller runs."""
     if caller.f_globals is globals():
-        # No code asked for this: a cancelled task waits for `task`, and `_ContainedTask.cancel` passes on the
-        # cancellation.
+        # Task code did not call this: a cancelled task waits for `task`, and `_ContainedTask.cancel` passes this on.
         return False
     package = _package(caller)
     if package in _TRUSTED:

@@ -30,11 +30,10 @@ _PAUSE = 1.0
 #: the time without headroom, for 7 % with a quarter, and for 2 % with a half; more did not help.
 _HEADROOM = 1 / 2
 #: With fewer slots than this there is no headroom. People set few slots for long tasks: compared with such tasks, the
-#: time of an acknowledgement does not matter, and a delivery in the headroom would wait long while other workers are
-#: free.
+#: time of an acknowledgement does not matter, and a delivery in the headroom would wait long beside free workers.
 _FEW_SLOTS = 10
 #: But while lanes compete for few slots there is headroom: otherwise the slot of a high task goes to a low task,
-#: because the next high task has not arrived. The headroom stays for this many seconds afterwards: new consumers cost
+#: because the next high task has not arrived. It stays for this many seconds more, because new consumers cost
 #: something.
 _AFTER_COMPETITION = 60.0
 #: The most deliveries of all queues in one worker, about 30 MB, unless the slots need more.

@@ -61,8 +61,7 @@ class SignOfLife:
         """
         async with self._writing:
             if not self._has_left:
-                # Read the record each time: the retention may have deleted it while this process could not reach the
-                # store.
+                # Read the record each time: the retention may have deleted it while the store was out of reach.
                 there, presence = await read_record(self._store, self._record_id), self._presence()
                 until = presence.seen_at + FORGOTTEN_AFTER
                 record = PRESENCE.with_id(self._record_id, there, presence, expires_at=until)

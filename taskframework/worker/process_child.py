@@ -35,8 +35,7 @@ from taskframework.telemetry import log_structlog_by_logging, log_threads
 from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.questions import OutcomesAfter, Question
 
-#: A result with a larger pickle is certainly too large as JSON. It is refused here, before it fills the parent's
-#: memory.
+#: A result with a larger pickle is certainly too large as JSON. Refusing it here keeps it out of the parent's memory.
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
 #: Signals that only the parent handles; it then tells the child. Here they get a handler that does nothing, and not
 #: SIG_IGN, because programs that task code starts would inherit SIG_IGN.
@@ -60,8 +59,7 @@ def main(connection: socket.socket) -> None:
 class _Channel:
     """The connection to the parent; any thread of the task code may use it.
 
-    A separate thread listens: one part of the task code may wait for an answer while another looks for a cancel
-    request.
+    A separate thread listens, because one part of the code may wait for an answer while another looks for a cancel.
     """
 
     def __init__(self, connection: socket.socket) -> None:

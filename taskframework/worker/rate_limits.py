@@ -20,8 +20,7 @@ from taskframework.worker.admission import Candidate, PutOff
 
 #: For a delivery that has waited here for as long as the broker allows: its task is due again after this time.
 LATER = PutOff(timedelta(minutes=1))
-#: Deliveries that a worker takes beyond those that run: as many as get permits within this many seconds, at least a
-#: few.
+#: Deliveries that a worker takes beyond those that run: as many as get permits in this many seconds, at least a few.
 _SECONDS_IN_HAND = 0.5
 _FEWEST_IN_HAND = 2
 

@@ -14,8 +14,7 @@ from taskframework.model.slots import KeepPlace, Slots, TakeSlot
 
 #: Seconds for which a place in the line counts. A worker that was killed delays the others by this time.
 _PLACE = 3.0
-#: Seconds between two looks: as many times the first number as the place in the line, counted from 1; at most the
-#: second.
+#: Seconds between two looks: the first number times the place in the line (counted from 1), at most the second.
 _LOOK, _LONGEST = 0.1, 1.0
 #: The pause is at least this share of the time waited until now, so that long waits cost few looks.
 _SHARE = 1 / 20

@@ -44,8 +44,7 @@ class BrokerConnection:
         """Take a connection that was just opened."""
         self._connection = connection
         self.wire = wire
-        # RabbitMQ blocks a connection only after it publishes. If the driver waits on a new connection, that is no
-        # alarm.
+        # RabbitMQ blocks a connection only after it publishes. So a driver that waits on a new one means no alarm.
         self._tells_alarms = not _must_wait(connection)
         self._purpose = purpose
         self._is_kept = is_kept
@@ -146,8 +145,7 @@ class Connector:
 
         Args:
             purpose: part of the connection's name.
-            is_kept: whether the connection stays open, so that its loss is logged. The user of a short connection gets
-                an exception.
+            is_kept: whether the connection stays open, so that its loss is logged. On a short one, users get an error.
 
         Raises:
             BrokerUnavailableError: with host, port and reason.

@@ -61,7 +61,7 @@ class TopologyKeeper:
             raise errors[0]
 
     async def restore(self) -> None:
-        """Look for the plugin and declare everything that is remembered; called before the connection for publishing.
+        """Look for the plugin and declare everything that is remembered; called at first, and after a lost connection.
 
         Raises:
             BrokerUnavailableError: if the broker is away. Other errors are only logged, so that all else works.

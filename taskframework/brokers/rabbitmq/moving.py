@@ -3,8 +3,7 @@
 A queue cannot change its type and arguments. So a queue with a wrong type or arguments is moved. A second queue beside
 it takes new messages, and the waiting messages are carried to it. Then the old queue is deleted and declared again, and
 all messages are carried back. At each moment every message has a queue. A message is acknowledged only when the other
-queue has confirmed it, so a crash leaves some messages twice. This is harmless: of two messages of a task, the claim
-uses one.
+queue has confirmed it, so a crash leaves some messages twice. This is harmless: the claim uses one message of a task.
 
 AMQP tells of a queue only whether a declaration fits it. Bindings cannot be read, so they are made again each time.
 """

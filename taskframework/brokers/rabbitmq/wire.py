@@ -1,8 +1,7 @@
 """How messages get on and off a connection: two protocols, and the types that they use.
 
 `plain.py` implements them with the driver's public calls; read it first. `fast/` does the same in a fraction of the
-time, and uses the plain way wherever it cannot prove that it fits the driver. Nothing else depends on which of the two
-is used.
+time, and uses the plain way wherever it cannot prove that it fits the driver. Nothing else depends on this choice.
 """
 
 from __future__ import annotations
