@@ -1,4 +1,4 @@
-"""Time, behind a port so that tests can move it."""
+"""The clock, a port so that tests can move the time."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class EventSubscriber:
         self._handlers: list[tuple[str | None, Handle]] = []
         self._last = Sequences(REMEMBERED)
         self._consumption: Consumption | None = None
-        #: Set while somebody listens, and when the subscription has ended: events need not wait then.
+        #: Set while a handler or a loop listens, and after the subscription has ended: then events need not wait.
         self._is_decided = asyncio.Event()
         self._is_left = False
 

@@ -1,1 +1,1 @@
-"""What an operator may do. The HTTP interface and the command line are two doors to it."""
+"""The operations of an operator. The HTTP interface and the command line both call them."""

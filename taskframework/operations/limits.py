@@ -33,7 +33,7 @@ class LimitState:
     last_turn_at: datetime | None
 
     def view(self) -> dict[str, object]:
-        """What callers get."""
+        """Return the fields that callers get."""
         return {
             "kind": "rate",
             "name": self.name,
@@ -59,7 +59,7 @@ class SlotsState:
     waiting: int
 
     def view(self) -> dict[str, object]:
-        """What callers get."""
+        """Return the fields that callers get."""
         return {
             "kind": "concurrency",
             "name": self.name,

@@ -58,7 +58,7 @@ class ReplayConflictError(TaskframeworkError):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many tasks and messages there are; more than `number` if the count is bounded."""
+    """The number of tasks and messages; there may be more than `number` if the count is bounded."""
 
     number: int
     is_bounded: bool = False

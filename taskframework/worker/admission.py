@@ -1,4 +1,4 @@
-"""Admission: a chain of checks before the claim. Each check lets a delivery go on, or puts its task off."""
+"""Admission: a chain of checks before the claim. Each check lets a delivery continue, or puts its task off."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class AdmissionCheck(Protocol):
     """One reason to put a task off. A check knows nothing of other checks."""
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Check a delivery; None lets it go on.
+        """Check a delivery; None lets it continue.
 
         A slot waits for the answer, so a check must answer within seconds; longer waits use `candidate.without_slot`.
 

@@ -25,7 +25,7 @@ from taskframework.worker.attempt import RunningAttempt
 
 
 class Refusal(enum.Enum):
-    """Why the task of a delivery is not run here, which also decides what becomes of the message."""
+    """Why the task of a delivery is not run here; the reason decides how the message is answered."""
 
     NOT_NEEDED = "not needed"  # acknowledge: the task runs elsewhere, is final or not due yet, or the message is old
     NO_DOCUMENT = "no document"  # reject: a message without a task is kept as a dead letter

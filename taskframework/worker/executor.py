@@ -74,7 +74,7 @@ class TaskExecutorService:
         """Run one attempt to its end.
 
         Returns:
-            How it ended. Whatever the code raises becomes part of the outcome.
+            How the attempt ended. Every error of the code becomes part of the outcome.
 
         Raises:
             LeaseLostError: if the lease was lost meanwhile; the result is discarded.

@@ -18,5 +18,5 @@ class PausedTypes:
         self._pauses = pauses
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Let a delivery go on unless its type is paused."""
+        """Let a delivery continue unless its type is paused."""
         return PutOff(_LATER) if self._pauses.is_paused(candidate.message.task_type) else None

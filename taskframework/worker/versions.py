@@ -29,7 +29,7 @@ class NewestVersions:
         self._kept = kept
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Let the newest version go on; a task without a version needs no call to the store."""
+        """Let the newest version continue; a task without a version needs no call to the store."""
         unique = from_headers(candidate.headers)
         if unique is None:
             return None
