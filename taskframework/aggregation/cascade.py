@@ -25,7 +25,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
 #: A process that was storing a plan when the parent ended may store more of the plan. The cascade looks for such
-#: sub-tasks for the first time after the end, at intervals of the second.
+#: sub-tasks until `_LATE_SPAWN` after the end, with pauses of `_LOOK_AGAIN`.
 _LATE_SPAWN = timedelta(minutes=1)
 _LOOK_AGAIN = timedelta(seconds=5)
 #: The value of `cancel.by` when the cancel comes from the parent.

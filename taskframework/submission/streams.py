@@ -120,7 +120,7 @@ class StreamInserts:
 
 
 def _is_unused(position: int, reply: Inserted | Exception) -> bool:
-    """Return whether it is certain that the position stays without a task. Without a store's answer it is not."""
+    """Return whether it is certain that the position stays without a task; without an answer of the store it is not."""
     if isinstance(reply, Inserted):
         return position_of(reply.task) != position
     return isinstance(reply, SubmissionError)
