@@ -75,7 +75,7 @@ def value_of(node: yaml.Node) -> object:
 
 
 def is_empty(node: yaml.Node) -> bool:
-    """Whether nothing, or null, stands there."""
+    """Return whether nothing, or null, stands there."""
     return node.tag == _NULL
 
 

@@ -54,7 +54,7 @@ def groups() -> frozenset[KeyPath]:
 
 
 def is_known(path: KeyPath) -> bool:
-    """Whether there is such a key: one of the schema, or any in a section whose names are free."""
+    """Return whether there is such a key: one of the schema, or any in a section whose names are free."""
     return path in known_keys() or (len(path) == 2 and path[0] in _free_sections())
 
 

@@ -149,7 +149,7 @@ class Extensible:
 
 
 def _takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether it can be called with so many arguments, as far as anybody can tell."""
+    """Return whether it can be called with so many arguments, as far as anybody can tell."""
     try:
         inspect.signature(function).bind(*[None] * arguments)
     except TypeError:

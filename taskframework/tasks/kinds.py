@@ -89,7 +89,7 @@ def _reader(kind: type[TaskKind[Any, Any]]) -> TypeAdapter[Any]:
 
 
 def _is_open(argument: Any) -> bool:
-    """Whether a generic alias, such as list[T], still has a variable in it."""
+    """Return whether a generic alias, such as list[T], still has a variable in it."""
     return get_origin(argument) is not None and bool(getattr(argument, "__parameters__", ()))
 
 

@@ -98,7 +98,7 @@ class QueueTimeout:
 
     @staticmethod
     def is_one(value: object) -> bool:
-        """Whether a value is such a time."""
+        """Return whether a value is such a time."""
         return is_time(value) and _SHORTEST <= as_timedelta(value) <= _LONGEST
 
 
@@ -116,7 +116,7 @@ def as_timedelta(value: timedelta | float) -> timedelta:
 
 
 def is_time(value: object) -> TypeGuard[timedelta | float]:
-    """Whether a value is a length of time, as a timedelta or in seconds."""
+    """Return whether a value is a length of time, as a timedelta or in seconds."""
     if isinstance(value, timedelta):
         return value >= timedelta(0)
     if isinstance(value, bool) or not isinstance(value, (int, float)):

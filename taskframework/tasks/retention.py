@@ -42,7 +42,7 @@ class Retention:
 
     @staticmethod
     def is_one(value: object) -> bool:
-        """Whether a value is such a time."""
+        """Return whether a value is such a time."""
         return is_time(value) and as_timedelta(value) <= _LONGEST
 
 

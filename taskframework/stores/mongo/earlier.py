@@ -124,7 +124,7 @@ class EarlierRelease:
         logger.info("the index %r of an earlier release is dropped: each idempotency key has a record now", INDEX)
 
     async def _is_quiet(self) -> bool:
-        """Whether no earlier release has inserted a task with a key for a day."""
+        """Return whether no earlier release has inserted a task with a key for a day."""
         now = self._now()
         record = (await self._records.read_records([_RECORD])).get(_RECORD)
         if record is None:

@@ -32,7 +32,7 @@ LOWER_STATUS: Expression = {"$toLower": "$status"}
 
 
 def is_set(path: str) -> Expression:
-    """Whether a field is there and not null: a task that an earlier release stored lacks the newer fields."""
+    """Return whether a field is there and not null: a task that an earlier release stored lacks the newer fields."""
     return {"$gt": [path, None]}
 
 

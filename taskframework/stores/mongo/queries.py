@@ -265,7 +265,7 @@ def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
 
 
 def is_found(wanted: TaskFilter) -> Expression:
-    """Whether a task meets all conditions that no index helps with."""
+    """Return whether a task meets all conditions that no index helps with."""
     equal = {
         "$correlation_id": wanted.correlation_id,
         "$idempotency_key": wanted.idempotency_key,

@@ -164,7 +164,7 @@ def taken_positions(takes: JointRequests[TakePositions]) -> Changes:
 
 
 def may_take(takes: JointRequests[TakePositions]) -> Expression:
-    """Whether the stream has the mode of the request, and the request has taken nothing yet."""
+    """Return whether the stream has the mode of the request, and the request has taken nothing yet."""
     is_mode = {"$eq": ["$data.mode", takes.each(lambda take: take.mode)]}
     has_taken = {"$in": [takes.each(lambda take: take.by), _field("taken.by", [])]}
     return {"$and": [is_mode, {"$not": has_taken}]}
@@ -195,7 +195,7 @@ def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
 
 
 def has_turns(passes: JointRequests[PassTurn]) -> Expression:
-    """Whether each turn is still the one that was read."""
+    """Return whether each turn is still the one that was read."""
     before = passes.each(lambda pass_: None if pass_.before is None else asdict(pass_.before))
     names = [field.name for field in fields(Turn)]
     same = [{"$eq": [_or_null(f"$data.turn.{it}"), _or_null(f"$$before.{it}")]} for it in names]

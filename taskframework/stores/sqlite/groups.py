@@ -195,7 +195,7 @@ class _Group:
             known.keep(row, len(str(columns[-1])))
 
     def kind_of_update(self, task_id: str) -> tuple[bool, bool]:
-        """Whether the task keeps its status, and whether its unusual columns are written too."""
+        """Return whether the task keeps its status, and whether its unusual columns are written too."""
         return task_id not in self.moved, task_id in self.unusual
 
     def _insert(self, request: Insert | Exception) -> Inserted | Exception:
