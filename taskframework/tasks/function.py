@@ -31,7 +31,7 @@ _OPTIONS = frozenset(field.name for field in fields(TaskOptions))
 
 
 class Decorator(Protocol):
-    """Makes a task type of a function, which may be async, and may do without the context."""
+    """Makes a task type of a function. The function may be async, and may leave out the context."""
 
     @overload
     def __call__(
@@ -66,7 +66,7 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
             RegistrationError: if there is no name, an option is wrong, or the function does not say its parameters and
                 its result.
         """
-        # Without parentheses it is the function itself, of which nothing would be made.
+        # Without parentheses the argument is the function itself, and no task type would be made.
         if not task_type or not isinstance(task_type, str):
             raise RegistrationError(
                 f"@task{place_in_source(task_type)} does not give the name of the task type.",
@@ -109,7 +109,7 @@ def _unknown_option(task_type: str, name: str) -> RegistrationError:
 
 
 def _made_without_arguments(self: object, *args: object, **named: object) -> None:
-    """Made by the registry; with arguments somebody calls it as the function that it was."""
+    """Refuse arguments. The registry passes none, so a call with arguments is meant for the function itself."""
     if args or named:
         name = type(self).__name__
         raise TypeError(
@@ -119,7 +119,7 @@ def _made_without_arguments(self: object, *args: object, **named: object) -> Non
 
 
 def _execute(function: Function) -> Function:
-    """The method that calls a function; a coroutine function if that is one, since this decides where it runs."""
+    """The method that calls a function. It is a coroutine function if the function is: this decides where it runs."""
     is_given_context = len(_given(function)) == 2
 
     def call(context: TaskContext[Any], **resources: Any) -> Any:
@@ -138,7 +138,7 @@ def _execute(function: Function) -> Function:
 
 
 def _given(function: Function) -> list[str]:
-    """The names of the parameters that are no resources."""
+    """The names of the parameters that are not resources."""
     return [name for name in inspect.signature(function).parameters if name not in wanted_by(function)]
 
 
@@ -151,7 +151,7 @@ def _signature(made: Function, function: Function) -> inspect.Signature:
 
 
 def _types_of(function: Function, around: Mapping[str, Any]) -> tuple[Any, Any]:
-    """P and R, as the function says them."""
+    """P and R, as the type hints of the function say."""
     what = f"{function.__module__}.{function.__qualname__}{place_in_source(function)}"
     hint = _HINT.format(name=function.__name__)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
