@@ -92,7 +92,7 @@ def accepted(field: FieldInfo) -> str:
 
 
 def _key_of(location: KeyPath, fields: Mapping[KeyPath, FieldInfo]) -> KeyPath:
-    """The setting at a location. It may lead further into the setting: to an entry of a list, or to a type of a union."""
+    """The setting at a location. It may lead further into the setting: to an entry of a list, or a type of a union."""
     above = (location[:length] for length in range(len(location)))
     return next((path for path in above if path in fields), location)
 

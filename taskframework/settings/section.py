@@ -36,7 +36,7 @@ class _InWords(ModelMetaclass):
 class Section(BaseModel, metaclass=_InWords):
     """A group of settings: fixed once read, without unknown keys, and shown without passwords."""
 
-    # Defaults are validated too, so that a check across two settings sees a default beside a changed value.
+    # Defaults are validated too, so that a check across two settings sees a default and a changed value together.
     # Inputs are kept out of pydantic's own messages because one may be an address with a password.
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True, allow_inf_nan=False

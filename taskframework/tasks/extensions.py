@@ -165,7 +165,7 @@ def _inside(middleware: Middleware, code: CallNext) -> CallNext:
 
 @contextlib.asynccontextmanager
 async def _held(hook: Lifespan) -> AsyncIterator[object]:
-    """Enter and leave one hook. An error at its start ends the worker; after an error at its stop other hooks still stop."""
+    """Run one hook. An error at its start ends the worker; after an error at its stop, the other hooks still stop."""
     try:
         manager = hook()
         product = await manager.__aenter__()

@@ -134,7 +134,7 @@ class TaskRegistry:
     """The task types this program knows."""
 
     def __init__(self, check: Callable[[Registration], None] = lambda registration: None) -> None:
-        """Start without task types. `check` is called before each registration; it refuses with a `RegistrationError`."""
+        """Start without task types. `check` is called before each registration, and may raise `RegistrationError`."""
         self._registrations: dict[str, Registration] = {}
         self._check = check
         self._workers = 0

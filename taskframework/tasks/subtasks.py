@@ -247,7 +247,7 @@ async def _answer(asked: Future[T]) -> T:
 
 
 async def _parts(parameters: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[tuple[Any, ...]]:
-    """All parameters, in parts of at most `_TOGETHER`; one empty part if there are none, because it checks the type too."""
+    """All parameters, in parts of at most `_TOGETHER`; one empty part if there are none, to check the type."""
     if isinstance(parameters, Iterable):
         for part in _parts_of(parameters):
             yield part
