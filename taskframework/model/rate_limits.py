@@ -66,7 +66,7 @@ class AttemptLimit(BucketLimit):
 
     @property
     def held_back(self) -> float:
-        """The seconds for half of the burst, but at most `MOST_HELD_BACK`."""
+        """The seconds for half of the burst beyond its first permit, but at most `MOST_HELD_BACK`."""
         return min((self.burst - 1) / self.rate / 2, MOST_HELD_BACK)
 
 

@@ -32,7 +32,7 @@ LOOK_AGAIN = timedelta(minutes=30)
 SPAWN_AFTER = timedelta(seconds=5)
 #: How long the process that reopened a parent has to replay a sub-task, before the sub-tasks are counted anyway.
 COUNT_REOPENED = timedelta(seconds=10)
-#: How many signals a task keeps. A signal that it has used is kept by its key only, and makes room for a new signal.
+#: How many signals a task keeps. A signal that it has used is kept without payload, and makes room for a new signal.
 MAX_SIGNALS = 100
 
 SUBTASKS_FAILED = (
