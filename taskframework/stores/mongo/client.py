@@ -293,7 +293,7 @@ class Connection:
             await other.close()
 
     async def close(self) -> None:
-        # motor's close is a plain function that blocks while it ends its sessions at the server.
+        # motor's close is a plain function that blocks while it tells the server that it disconnects.
         closing = await asyncio.to_thread(self._client.close)
         if closing is not None:
             await closing
