@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
@@ -42,6 +43,7 @@ from taskframework.api.operator_bodies import (
     RepairMessage,
     ReplayDeadLetters,
 )
+from taskframework.api.pages import large_page
 from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import root_of
 from taskframework.api.replays import KEY, STARTED, begun, where_of
@@ -93,8 +95,8 @@ class DeadLetterQuery(GroupQuery):
 async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
     scope = scope_of(request, query.user_id)
-    page = await _operations(request).list_letters(scope, limit=query.limit, cursor=query.cursor, wanted=query.filter)
-    return page_response(page, DeadLetter.view)
+    read_page = partial(_operations(request).list_letters, scope, wanted=query.filter)
+    return await large_page(read_page, DeadLetter.view, limit=query.limit, cursor=query.cursor)
 
 
 @router.get(

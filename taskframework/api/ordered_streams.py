@@ -17,16 +17,17 @@ from starlette.responses import Response
 from taskframework.api import following
 from taskframework.api.auditing import noted
 from taskframework.api.callers import caller_of, counted_as, scope_of, user_of
-from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
 from taskframework.api.feed import Feed, Watcher, frame
 from taskframework.api.following import HEARTBEAT
 from taskframework.api.openapi import refuses
-from taskframework.api.paging import DEFAULT_LIMIT
+from taskframework.api.pages import large_page
+from taskframework.api.paging import DEFAULT_LIMIT, MOST_ENTRIES
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.stream import LAST_EVENT_ID, EventStream
 from taskframework.api.stream_views import StreamedResult, StreamResultPage, StreamView
 from taskframework.errors import StoreError, TaskNotFoundError
-from taskframework.model.query import MAX_LIMIT
+from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
 from taskframework.model.values import MAX_NAME, is_name
@@ -60,7 +61,7 @@ class StreamQuery(BaseModel):
 class ResultQuery(StreamQuery):
     """Which results to give."""
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of results per page")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=MOST_ENTRIES)
     from_position: int = Field(
         default=0, ge=0, le=_MOST, description="The first position; `next_cursor` of the previous page"
     )
@@ -86,7 +87,11 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     """
     streams, stream = _operations(request), _key_of(request, key, query)
     if _EVENTS not in request.headers.get("accept", ""):
-        return page_response(await streams.results(stream, limit=query.limit, first=query.from_position), _view)
+
+        async def read_page(*, limit: int, cursor: str | None) -> Page[StreamResult]:
+            return await streams.results(stream, limit=limit, first=int(cursor or query.from_position))
+
+        return await large_page(read_page, _view, limit=query.limit)
     first = _behind_last(request, query.from_position)
     await streams.status(stream)  # before the answer has begun
     feed = cast(Feed, request.app.state.feed)
