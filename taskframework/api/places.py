@@ -8,7 +8,7 @@ tasks: tasks later in the plan are shown later.
 
 For example `[7, 0, [0, 1, 4, 2, 5]]` before it is packed: of the task that is followed the reader has event 7 and no
 progress since. In its generation 0 and round 1 the slots below 4 were shown. One of these is open: 2 slots on, in
-    slot 2, with event 5. So the reader knows slots 0, 1 and 3 to their end.
+slot 2, with event 5. So the reader knows slots 0, 1 and 3 to their end.
 """
 
 from __future__ import annotations
