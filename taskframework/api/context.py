@@ -55,9 +55,7 @@ def new_router(path: str, tag: str) -> APIRouter:
 
 
 class Framework(Protocol):
-    """The parts of a `TaskFramework` that the HTTP interface needs. It exists before it runs, and may run several
-    times.
-    """
+    """The parts of a `TaskFramework` that the HTTP interface needs. It exists before it runs, and may run again."""
 
     settings: Settings
 

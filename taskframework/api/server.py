@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _GRACE_SECONDS = 5
 #: Seconds after that in which unfinished requests still get an answer: that the process stopped.
 _FAREWELL_SECONDS = 1
-#: Seconds that an idle connection is kept: longer than proxies keep it. Otherwise it could close while a request comes.
+#: Seconds that an idle connection is kept: longer than proxies keep it. We must not close one while a request comes.
 _KEEP_ALIVE_SECONDS = 75
 
 #: The paths that are served, for the log.

@@ -108,7 +108,7 @@ def _settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
 
 
 def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], object]) -> list[str]:
-    """The schedules of the settings that a check refuses, in the same words as a worker at its start."""
+    """The problems of schedules in the settings that a check refuses, as a worker refuses them at its start."""
     problems = []
     with contextlib.suppress(ConfigurationError):  # reported with the settings
         for name, definition in defined_in_settings(settings.schedules.named).items():
