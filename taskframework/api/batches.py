@@ -59,10 +59,10 @@ from taskframework.telemetry import log_context
 router = new_router(PREFIX, "batches")
 
 _TASK_TYPE = {"type": "string", "maxLength": 200}
-#: The options of an upload, described as the fields of the body are. A query has no null: there they are left out.
+#: The options of an upload, described as the fields of the body are. A query has no null: options are left out.
 _OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
 _OPTIONS["user_id"] = _OPTIONS["correlation_id"]
-#: What is a number in a query. Python refuses to read thousands of digits, and would read those of other scripts.
+#: Text that is a number in a query. Python refuses to read thousands of digits, and accepts digits of other scripts.
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _IN_QUERY = [
     {
@@ -98,8 +98,8 @@ class ResultQuery(BaseModel):
 
 
 class ResultStream(StreamingResponse):
-    """Results as lines while the batch runs. If the process stops before the last one, the answer is cut off, so that
-    its reader does not take this for the end.
+    """Results as lines while the batch runs. If the process stops before the last result, the answer is cut off, so
+    that its reader does not take this for the end.
     """
 
     media_type = NDJSON
@@ -190,10 +190,10 @@ async def _uploaded(request: Request) -> BatchSubmission:
 
 
 async def _values_of(request: Request) -> AsyncIterator[list[Json]]:
-    """The items of an upload as they come, for as long as the key that began it counts: it may take hours.
+    """Give the items of an upload as they come, as long as the key that began it is valid: an upload may take hours.
 
     Raises:
-        RequestRefusedError: if the key has ended, and as `values_of`.
+        RequestRefusedError: if the key is no longer valid, and as `values_of`.
     """
     loop = asyncio.get_running_loop()
     looked_at = loop.time()

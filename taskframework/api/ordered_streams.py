@@ -37,7 +37,7 @@ from taskframework.submission.options import Name
 router = new_router(f"{PREFIX}/streams", "streams")
 
 
-#: The highest position that can be asked for: the largest whole number that every reader of JSON reads exactly.
+#: The highest position in a request: the largest whole number that every JSON reader reads exactly.
 _MOST = 2**53 - 1
 _EVENTS = "text/event-stream"
 # A key may have slashes in it, so the longer paths come first.
@@ -101,7 +101,7 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
 
 @router.get("/{key:key}/go-on", include_in_schema=False)
 async def refuse_to_show() -> None:
-    raise HTTPException(405)  # else it would be taken for the end of a key
+    raise HTTPException(405)  # otherwise the word would be taken for the end of a key
 
 
 @router.post(
@@ -137,7 +137,7 @@ async def get_stream(request: Request, key: KeyInPath, query: Annotated[StreamQu
 
 
 async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult]]) -> AsyncGenerator[bytes, None]:
-    """Events for results as they come, and a comment after each silence; until the process stops."""
+    """Events for results as they come, and a comment after each silence, until the process stops."""
     yield HEARTBEAT
     told_at = monotonic()
     try:
@@ -148,7 +148,7 @@ async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult
                 told_at = monotonic()
                 yield b"".join(frame("result", _view(result), str(result.position)) for result in part) or HEARTBEAT
     except (StoreError, TaskNotFoundError):
-        return  # the reader connects again, and hears why
+        return  # the reader connects again, and then gets the reason
 
 
 def _view(result: StreamResult) -> dict[str, object]:
@@ -160,7 +160,7 @@ def _operations(request: Request) -> StreamOperations:
 
 
 def _key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
-    """The stream of this key that is the caller's, or the user's whom it names.
+    """The stream with this key that belongs to the caller, or to the user that the caller names.
 
     Raises:
         RequestRefusedError: if another user is named, and the caller may not act for users.
@@ -172,10 +172,10 @@ def _key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
 
 
 def _behind_last(request: Request, first: int) -> int:
-    """The position to begin with, by the last one that the client has.
+    """The position to begin with, after the last one that the client has.
 
     Raises:
-        RequestRefusedError: if its Last-Event-ID is none of this stream.
+        RequestRefusedError: if its Last-Event-ID is not an id of this stream.
     """
     given = request.headers.get("last-event-id")
     if not given:

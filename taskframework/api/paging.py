@@ -1,4 +1,4 @@
-"""What the queries of lists share: which page, and whose."""
+"""The common parameters of list queries: which page, and whose entries."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
 
 @router.get("/tasks/bulk", include_in_schema=False)
 async def refuse_to_show() -> None:
-    raise HTTPException(405)  # else it would be taken for the id of a task
+    raise HTTPException(405)  # otherwise the word would be taken for the id of a task
 
 
 @router.get(
@@ -229,7 +229,7 @@ async def retry_task(request: Request, task_id: IdInPath) -> Response:
 
 
 def _owned(request: Request, item: SubmitTask | RequestRefusedError) -> SubmitTask | RequestRefusedError:
-    """An item with its owner, or why it cannot have that one."""
+    """The item with its owner, or the error if the caller may not name this owner."""
     if isinstance(item, RequestRefusedError):
         return item
     try:
