@@ -19,8 +19,8 @@ from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import STILL_CANCELLED, TaskOperations
 from taskframework.stores.base import TaskStore
 
-#: Sub-tasks that are read together for results.
-_TOGETHER = 200
+#: Sub-tasks that are read together for results. Each may have a result of 1 MiB, and parameters as large.
+_TOGETHER = 50
 #: Seconds between two looks at a batch whose next result is not there yet: at first, and when it takes long.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
 

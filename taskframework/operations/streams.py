@@ -20,8 +20,8 @@ from taskframework.streams.gaps import StreamGaps
 from taskframework.streams.results import StreamResults
 from taskframework.streams.turns import StreamTurns
 
-#: Positions that are read together for results.
-_TOGETHER = 200
+#: Positions that are read together for results. Each may have a result of 1 MiB, and parameters as large.
+_TOGETHER = 50
 #: Seconds between two looks at a stream whose next result is not there yet: at first, and when it takes long.
 FIRST_LOOK, SLOWEST_LOOK = 0.05, 1.0
 #: Records of one read for a list, and most reads for one page: of a million streams few may be halted.
