@@ -1,6 +1,6 @@
-"""One writer for each key: a mailbox, timers that cannot come late, and an end that comes once.
+"""Actors: one writer for each key, with a mailbox, timers whose old firings are dropped, and exactly one end.
 
-Stands beside the rest: what it needs of the framework is somebody to submit to.
+The sub-package is independent of the rest of the framework: it only needs something to submit tasks to.
 """
 
 from taskframework.actors.actor import KeyedActor, Timers

@@ -1,4 +1,4 @@
-"""What an author writes for each key."""
+"""The class that an author extends for the work of one key, and its timers."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ class Timers(Protocol):
     """The timers of one actor, by name."""
 
     def set(self, name: str, after: timedelta | float) -> None:
-        """Let `on_timer` be called after so much time, given as a timedelta or in seconds.
+        """Let `on_timer` be called after a time, which is given as a timedelta or in seconds.
 
-        The time of the same name that was set before is forgotten.
+        A timer of the same name that was set before is replaced.
 
-        A firing waits in the mailbox behind the events that came before it. If one of these sets or cancels the timer,
-        the firing is an old one and is dropped.
+        A firing waits in the mailbox behind the events that came before it. If one of these events sets or cancels the
+        timer, the firing is out of date and is dropped.
         """
         ...
 
     def cancel(self, name: str) -> None:
-        """Forget a timer, also if it has fired and the firing still waits in the mailbox."""
+        """Cancel a timer, even if it has fired and the firing still waits in the mailbox."""
         ...
 
 
 class KeyedActor(Generic[Key, Event]):
-    """The state of one key, and all that is done with it.
+    """The state of one key, and all work on it.
 
-    Its methods are called one at a time, each after the one before has ended, also where it awaits. So no lock is
-    needed, and nothing else may touch the state.
+    Its methods are called one at a time: each call begins after the previous one has ended, even if that one awaits. So
+    no lock is needed, but nothing else may touch the state.
     """
 
     def __init__(self, key: Key, timers: Timers) -> None:
-        """Begin; called when the first event of a key comes."""
+        """Make the actor; called when the first event of a key comes."""
         self.key = key
         self.timers = timers
 
@@ -44,7 +44,7 @@ class KeyedActor(Generic[Key, Event]):
         raise NotImplementedError
 
     async def on_timer(self, name: str) -> None:
-        """A timer that was set has fired, and was not set or cancelled since."""
+        """React to a timer that has fired, and was not set or cancelled since then."""
 
     async def on_end(self) -> None:
-        """The last call, once: the key was idle, or was closed, or everything stops. Finish what is open."""
+        """Finish all open work: the last call, made once, when the key is idle or closed, or when all actors stop."""

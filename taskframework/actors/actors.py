@@ -1,4 +1,4 @@
-"""All actors of a program: finds the one of a key, makes it when it is needed, and ends it when it is idle."""
+"""All actors of a program: find the actor of a key, make it when it is needed, and end it when it is idle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 Key = TypeVar("Key")
 Event = TypeVar("Event")
 
-#: The timer for idleness, by a name that no actor gives to a timer of its own.
+#: The name of the timer for idleness. No actor gives this name to its own timers.
 _IDLE = "\0idle"
 
 
@@ -31,7 +31,7 @@ class ActorsStoppedError(TaskframeworkError):
 
 
 class KeyedActors(Generic[Key, Event]):
-    """The actors by their keys: different keys side by side, one key in order.
+    """The actors by their keys: events of different keys are handled concurrently, events of one key in order.
 
     ::
 
@@ -52,12 +52,12 @@ class KeyedActors(Generic[Key, Event]):
         Args:
             make: makes the actor of a key, such as its class.
             mailbox: events that may wait for one actor.
-            idle_after: an actor without events, and without timers that are set, ends after so much time, given as a
-                timedelta or in seconds.
-            clock: time, for tests.
+            idle_after: an actor ends after this time without events and without timers that are set; a timedelta, or
+                seconds.
+            clock: the clock; tests give their own.
 
         Raises:
-            ValueError: for a mailbox without room, or a time that is not above zero.
+            ValueError: if the mailbox has no room, or the time is not above zero.
         """
         if mailbox < 1:
             raise ValueError(f"mailbox must be 1 or more, not {mailbox}: no event could ever be delivered")
@@ -87,7 +87,7 @@ class KeyedActors(Generic[Key, Event]):
         return iter([*self._running])
 
     async def tell(self, key: Key, event: Event) -> None:
-        """Give an event to the actor of a key; waits while its mailbox is full, so that the sender slows down.
+        """Give an event to the actor of a key. Wait while its mailbox is full, so that the sender slows down.
 
         Events of one sender arrive in the order of its calls.
 
@@ -101,13 +101,13 @@ class KeyedActors(Generic[Key, Event]):
             await running.over.wait()
 
     async def close(self, key: Key) -> None:
-        """End the actor of a key after the events that it has; returns when `on_end` has. Without one, does nothing."""
+        """End the actor of a key after its waiting events, and wait for its `on_end`. Without an actor, do nothing."""
         if (running := self._running.get(key)) is not None:
             running.mailbox.close()
             await running.over.wait()
 
     async def stop(self) -> None:
-        """Take no more events, let every actor deal with those it has, and end them all."""
+        """Take no more events, let every actor handle its waiting events, and end all actors."""
         self._is_stopped = True
         for running in self._running.values():
             running.mailbox.close()
@@ -143,7 +143,7 @@ class _Running(Generic[Key, Event]):
     ) -> None:
         self._key = key
         self.mailbox = Mailbox[Event](mailbox)
-        #: Set when it has ended; then the key may have another actor.
+        #: Set when the actor has ended; then the key may get another actor.
         self.over = asyncio.Event()
         self._timers = MailboxTimers(clock, self.mailbox.put_firing)
         self._idle_after = idle_after
@@ -168,12 +168,12 @@ class _Running(Generic[Key, Event]):
             self._timers.set(_IDLE, self._idle_after)
             await self._call(self._actor.on_timer, firing.name)
         elif self.mailbox.is_empty and not self._timers.are_set(but=_IDLE):
-            self.mailbox.close()  # in the same step as the look: nothing came in between
+            self.mailbox.close()  # nothing was awaited since the check, so no event came in between
         else:
             self._timers.set(_IDLE, self._idle_after)
 
     async def _call(self, method: Callable[..., Awaitable[None]], *args: object) -> None:
-        """An error is told, and the actor goes on: it knows best what of its state is still right."""
+        """Call a method. An error is logged and the actor continues: it knows best which of its state is right."""
         try:
             await method(*args)
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""What waits for one actor: events, of which there is a limit, and firings of its timers."""
+"""The mailbox of one actor: a limited number of events, and the firings of its timers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Event = TypeVar("Event")
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A timer has fired; it counts only while nobody has set or cancelled the timer since."""
+    """One firing of a timer. It counts only if nobody has set or cancelled the timer since then."""
 
     name: str
-    #: By which setting of the timer it was caused.
+    #: The number of the timer's setting that caused it.
     setting: int
 
 
 class Mailbox(Generic[Event]):
-    """Keeps the order in which things came. A full one lets whoever sends an event wait."""
+    """Events and firings in the order in which they came. While the mailbox is full, senders of events wait."""
 
     def __init__(self, most: int) -> None:
-        """Make an empty one for at most so many events."""
+        """Make an empty mailbox for at most so many events."""
         self._waiting: deque[Event | Firing] = deque()
         self._room = asyncio.Semaphore(most)
         self._something = asyncio.Event()
@@ -49,17 +49,17 @@ class Mailbox(Generic[Event]):
         return True
 
     def put_firing(self, firing: Firing) -> None:
-        """Add a firing. Of each timer one counts, so these need no limit."""
+        """Add a firing. Only one firing of each timer counts, so firings need no limit."""
         self._waiting.append(firing)
         self._something.set()
 
     def close(self) -> None:
-        """Take nothing more; what is there is still handed out."""
+        """Take no more events; those that wait are still handed out."""
         self.is_closed = True
         self._something.set()
 
     async def next(self) -> Event | Firing | None:
-        """What came first, as soon as there is something; None when the mailbox is closed and empty."""
+        """Return the oldest event or firing, as soon as there is one; None when the mailbox is closed and empty."""
         while not self._waiting:
             if self.is_closed:
                 return None
@@ -73,11 +73,11 @@ class Mailbox(Generic[Event]):
 
 @dataclass(slots=True)
 class _Timer:
-    #: How often it was set or cancelled.
+    #: How often the timer was set or cancelled.
     setting: int = 0
-    #: By the clock's `monotonic`; None: it is not set.
+    #: When the timer is due, by the clock's `monotonic`; None if it is not set.
     due: float | None = None
-    #: When the sleeper wakes; it sleeps on if the timer was put off meanwhile.
+    #: When the sleeper wakes. It sleeps again if the timer was set to a later time meanwhile.
     wakes: float = 0.0
     sleeper: asyncio.Task[None] | None = None
 
@@ -85,8 +85,8 @@ class _Timer:
 class MailboxTimers:
     """Timers whose firings go through a mailbox.
 
-    Each has one asyncio task at most: a timer that is put off again and again, as by each chunk of a speech, is a
-    number that grows.
+    Each timer has one asyncio task at most: setting a timer to a later time again and again, for example at each chunk
+    of a speech, only changes a number.
     """
 
     def __init__(self, clock: Clock, put: Callable[[Firing], None]) -> None:
@@ -116,12 +116,12 @@ class MailboxTimers:
             timer.due = None
 
     def counts(self, firing: Firing) -> bool:
-        """Whether the timer was neither set nor cancelled since it fired."""
+        """Return whether the timer was neither set nor cancelled since it fired."""
         timer = self._timers.get(firing.name)
         return timer is not None and timer.setting == firing.setting
 
     def are_set(self, *, but: str) -> bool:
-        """Whether one is set, besides this one."""
+        """Return whether any timer except this one is set."""
         return any(timer.due is not None for name, timer in self._timers.items() if name != but)
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Submitting each job of an actor once, whatever is repeated: by a key, again and again until it is accepted."""
+"""Submit each job of an actor once, even if calls are repeated: with a key, and again until the job is accepted."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 def job_key(
     tenant_id: str, session_id: str, index: int, job_type: str, target_language: str = "", features: Json = None
 ) -> str:
-    """The idempotency key of one job: equal for the same job, and for no other.
+    """The idempotency key of one job: equal for the same job, different for any other job.
 
     Args:
-        tenant_id: whose it is.
-        session_id: never used again for another session, also not after a start of the program.
-        index: of the part of the session, from 0.
+        tenant_id: the tenant whose job it is.
+        session_id: the session; no other session ever gets this id, even after a restart of the program.
+        index: the index of the part in the session, from 0.
         job_type: what is done with the part.
-        target_language: empty where there is none.
-        features: what else makes it another job, as JSON.
+        target_language: empty if there is none.
+        features: everything else that makes it another job, as JSON.
 
     Returns:
-        `tenant:session:index:type:language:hash`, with a hash in its place if it is longer than a key may be.
+        `tenant:session:index:type:language:hash`, or a hash of that if it is longer than a key may be.
     """
     hashed = fingerprint(orjson.dumps(features, option=orjson.OPT_SORT_KEYS))
     parts = (tenant_id, session_id, str(index), job_type, target_language)
@@ -46,18 +46,18 @@ def job_key(
 async def submit_once(
     submit: Callable[[], Awaitable[Accepted]], *, patience: timedelta = timedelta(minutes=1), clock: Clock | None = None
 ) -> Accepted:
-    """Submit, and again while the store or the interface is away.
+    """Submit, and repeat the submission while the store or the API is away.
 
-    It is not known then whether a submission was stored, so what is submitted needs an idempotency key. Meanwhile the
-    actor's mailbox fills, and whoever sends it events waits.
+    A submission that failed may be stored nevertheless, so it needs an idempotency key. While this waits, the actor's
+    mailbox fills, and the senders of events wait.
 
     Args:
         submit: submits, with the same key each time.
-        patience: how long to go on.
-        clock: time, for tests.
+        patience: how long to repeat the submission.
+        clock: the clock; tests give their own.
 
     Raises:
-        StoreUnavailableError, ApiUnavailableError: if it is away for longer.
+        StoreUnavailableError, ApiUnavailableError: if the store or the API is away for longer.
         SubmissionError: at once, if the submission is refused.
     """
     clock = clock or SystemClock()

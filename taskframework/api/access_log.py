@@ -1,4 +1,4 @@
-"""The access log: a line for each request, of those who want one (`api.access_log`)."""
+"""The access log: one line for each request, if `api.access_log` asks for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from taskframework.api.callers import CALLER, OPEN_PATHS, path_of
 
 logger = logging.getLogger(__name__)
 
-#: The status that is logged when the client left before it was answered; other servers use the same number.
+#: The status that is logged when the client left before the answer; other servers use the same number.
 _LEFT = 499
 
 
 class AccessLog:
-    """Plain ASGI middleware, outside of everything else: it tells what the client got."""
+    """Plain ASGI middleware outside of all other layers, so that it sees the answer as the client gets it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,7 +40,7 @@ class AccessLog:
 
 
 def _tell(scope: Scope, status: int, size: int, seconds: float) -> None:
-    """Log one line. Query and headers are left out: what is in them may be private."""
+    """Log one line. Query and headers are left out, because their contents may be private."""
     # Probes come every few seconds: one that succeeds is logged at DEBUG only.
     is_usual = path_of(scope) in OPEN_PATHS and status < 400
     level = logging.DEBUG if is_usual else logging.INFO

@@ -1,7 +1,7 @@
-"""How many requests each of many callers may make: token buckets in the memory of this process alone.
+"""How many requests each of many callers may make: token buckets in the memory of this process only.
 
-With N processes behind one address a caller may so make N times as many. What a bucket holds does not matter after a
-restart, and asking a store for each request would cost more than the requests that it refuses.
+So with N processes behind one address, a caller may make N times as many. The buckets need not survive a restart, and a
+question to a store for each request would cost more than the requests that it refuses.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
-#: Most buckets that are kept. Beyond that the one that was not used for longest is forgotten and so is full again: a
-#: caller with many addresses cannot fill the memory.
+#: The most buckets that are kept. Beyond that, the bucket that was not used for longest is forgotten, and so is full
+#: again: a caller with many addresses cannot fill the memory.
 _MOST = 10_000
 
 
@@ -21,10 +21,10 @@ class Allowances:
     """A bucket for each name."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Begin with all of them full.
+        """Begin with all buckets full.
 
         Args:
-            monotonic: seconds on a clock that nobody sets.
+            monotonic: gives the seconds of a clock that nobody sets.
         """
         self._monotonic = monotonic
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
@@ -33,7 +33,7 @@ class Allowances:
         """Take one permit out of a bucket.
 
         Returns:
-            0 if there was one, else the seconds until there is.
+            0 if there was a permit, otherwise the seconds until there is one.
         """
         bucket, wait = self._asked(name, limit)
         self._buckets[name] = bucket
@@ -43,7 +43,7 @@ class Allowances:
         return wait
 
     def wait(self, name: str, limit: BucketLimit) -> float:
-        """What `take` would return, and nothing is taken."""
+        """Return what `take` would return, but take nothing."""
         return self._asked(name, limit)[1] if name in self._buckets else 0.0
 
     def _asked(self, name: str, limit: BucketLimit) -> tuple[Bucket, float]:

@@ -53,20 +53,20 @@ def create_app(
 ) -> DocumentedApi:
     """The whole HTTP interface of a framework; it answers while the framework is running.
 
-    Another ASGI application may mount it, best by `mount`. Callers are identified by API keys once there is one; until
-    then, who mounts it decides who may reach it.
+    Another ASGI application may mount it, best by `mount`. Callers are identified by API keys as soon as a key exists;
+    until then, the program that mounts it decides who may reach it.
 
     Args:
-        framework: what it is the interface of.
-        hosts: names, besides those of this machine, by which it may be reached while callers are not identified; None:
-            any.
-        caller: tells who makes a request, instead of an API key; see `mount`.
+        framework: the framework that the interface serves.
+        hosts: names, besides those of this machine, by which it may be reached while callers are not identified; None
+            means any name.
+        caller: tells who makes a request, in place of an API key; see `mount`.
 
     Returns:
-        The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
+        The application. Its event streams end when the framework stops, or when uvicorn has been told to stop.
     """
     modules = (
-        replays,  # before the tasks, whose ids `retry` and `cancel` are not
+        replays,  # before the tasks: otherwise `retry` and `cancel` would be taken for ids of tasks
         tasks,
         explain,
         subtasks,
@@ -107,14 +107,14 @@ def create_app(
 
 
 def create_health_app(framework: Framework) -> DocumentedApi:
-    """Only `/healthz`, `/readyz` and `/metrics`, for a worker."""
+    """Make an application with `/healthz`, `/readyz` and `/metrics` only, for a worker."""
     app = _application(framework, health.router)
     app.add_middleware(AnswerAlways)
     return app
 
 
 def _count_answer(framework: Framework, path: str, status: int) -> None:
-    # A process that is not ready says so with 503, as it should: no answer that anybody is to be woken up for.
+    # A process that is not ready says so with 503 on purpose: no alarm must come from this answer.
     if framework.is_running and not path.endswith("/readyz"):
         framework.process.metrics.responses.add(str(status))
 
@@ -133,12 +133,12 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
         # FastAPI's own page loads its scripts from the network.
         docs_url=None,
         redoc_url=None,
-        # A redirect would lose the body of a careless client without a word.
+        # A redirect would silently lose the body of a careless client.
         redirect_slashes=False,
-        # FastAPI would make three spans of each request: of probes and scrapes too, and with what the query says.
-        # Releases of it that make none pass over this.
+        # FastAPI would make three spans of each request, even of probes and scrapes, and with the contents of the
+        # query. Releases of FastAPI that make no spans ignore this.
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        # As they are. `include_router` makes each one anew at the first request, which then takes a tenth of a second.
+        # Add the routes directly. `include_router` makes each route again at the first request, which takes 0.1 s then.
         routes=[route for router in routers for route in router.routes],
     )
     app.state.framework = framework

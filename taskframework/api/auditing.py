@@ -1,4 +1,4 @@
-"""Noting what operators ask for over HTTP: who, what, when and why."""
+"""Records what operators ask for over HTTP: who, what, when and why."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.values import Json
 from taskframework.operations.audit import Noted
 
-#: How many ids or names an audit entry tells.
+#: How many ids or names an audit entry lists.
 MOST_NOTED = 20
 
 
 def reason_of(request: Request, given: str | None = None) -> str | None:
-    """Why somebody asks: what the body says, or else the header `X-Reason`, percent-encoded where it is not ASCII."""
+    """The reason of a request: from the body, otherwise from the header `X-Reason`, percent-encoded if not ASCII."""
     return given or unquote(request.headers.get("x-reason", ""))[:MAX_REASON] or None
 
 
 def noted(
     request: Request, action: str, target: str | None, reason: str | None = None, **details: Json
 ) -> AbstractAsyncContextManager[Noted]:
-    """Note what is done inside, as `AuditLog.noted`."""
+    """Record the action that is done inside, as `AuditLog.noted` does."""
     audit, caller = framework_of(request).services.audit, caller_of(request)
     return audit.noted(action, target, by=caller.principal, reason=reason_of(request, reason), **details)
 
@@ -36,7 +36,7 @@ def noted(
 async def noted_if_foreign(
     request: Request, action: str, task_id: str, reason: str | None = None, **details: Json
 ) -> AbstractAsyncContextManager[Noted | None]:
-    """Note what an operator does to somebody else's task. What callers do with their own tasks is not noted."""
+    """Record what an operator does to another user's task. What callers do with their own tasks is not recorded."""
     caller = caller_of(request)
     if caller.may(Role.OPERATOR):
         task = await framework_of(request).services.store.get(task_id, EVERYONE)
@@ -48,8 +48,8 @@ async def noted_if_foreign(
 def noted_if_for_others(
     request: Request, action: str, owners: Iterable[str], **details: Json
 ) -> AbstractAsyncContextManager[Noted | None]:
-    """Note what an operator submits for somebody else. A key that may act for users is made for that, and one note more
-    for each submission would be a second write for each; so it is not noted.
+    """Record what an operator submits for other users. Submissions of a key that may act for users are not recorded:
+    the key is made for that, and the record would be a second write for each submission.
     """
     caller = caller_of(request)
     others = sorted(set(owners) - {caller.principal})

@@ -41,13 +41,14 @@ from taskframework.api.context import (
 from taskframework.api.feed import Feed
 from taskframework.api.ndjson import values_of
 from taskframework.api.openapi import location_of, refuses, takes
-from taskframework.api.paging import DEFAULT_LIMIT
+from taskframework.api.pages import large_page
+from taskframework.api.paging import DEFAULT_LIMIT, MOST_ENTRIES
 from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, with_key_of_header
 from taskframework.api.tasks import BatchQuery
 from taskframework.api.views import BatchPage, BatchView, PlaceCursor
 from taskframework.model.batch_status import BatchResult, BatchStatus
-from taskframework.model.query import MAX_LIMIT, TaskFilter
+from taskframework.model.query import MAX_LIMIT, Page, TaskFilter
 from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.values import Json
 from taskframework.operations.keys import REMEMBERED_SECONDS
@@ -58,10 +59,10 @@ from taskframework.telemetry import log_context
 router = new_router(PREFIX, "batches")
 
 _TASK_TYPE = {"type": "string", "maxLength": 200}
-#: The options of an upload, described as the fields of the body are. A query has no null: there they are left out.
+#: The options of an upload, described as the fields of the body are. A query has no null: options are left out.
 _OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
 _OPTIONS["user_id"] = _OPTIONS["correlation_id"]
-#: What is a number in a query. Python refuses to read thousands of digits, and would read those of other scripts.
+#: Text that is a number in a query. Python refuses to read thousands of digits, and accepts digits of other scripts.
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _IN_QUERY = [
     {
@@ -86,7 +87,7 @@ class ResultQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of results per page")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=MOST_ENTRIES)
     cursor: PlaceCursor | None = Field(
         default=None, description="`next_cursor` of the previous page; or the number of the first item, from 0"
     )
@@ -97,8 +98,8 @@ class ResultQuery(BaseModel):
 
 
 class ResultStream(StreamingResponse):
-    """Results as lines while the batch runs. If the process stops before the last one, the answer is cut off, so that
-    its reader does not take this for the end.
+    """Results as lines while the batch runs. If the process stops before the last result, the answer is cut off, so
+    that its reader does not take this for the end.
     """
 
     media_type = NDJSON
@@ -189,10 +190,10 @@ async def _uploaded(request: Request) -> BatchSubmission:
 
 
 async def _values_of(request: Request) -> AsyncIterator[list[Json]]:
-    """The items of an upload as they come, for as long as the key that began it counts: it may take hours.
+    """Give the items of an upload as they come, as long as the key that began it is valid: an upload may take hours.
 
     Raises:
-        RequestRefusedError: if the key has ended, and as `values_of`.
+        RequestRefusedError: if the key is no longer valid, and as `values_of`.
     """
     loop = asyncio.get_running_loop()
     looked_at = loop.time()
@@ -258,8 +259,11 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
     if NDJSON in request.headers.get("accept", ""):
         await batches.get(checked_id(batch_id), scope)  # before the answer has begun
         return ResultStream(request, batches.follow_results(batch_id, scope, first=query.first))
-    page = await batches.results(checked_id(batch_id), scope, limit=query.limit, first=query.first)
-    return page_response(page, BatchResult.view)
+
+    async def read_page(*, limit: int, cursor: str | None) -> Page[BatchResult]:
+        return await batches.results(checked_id(batch_id), scope, limit=limit, first=int(cursor or query.first))
+
+    return await large_page(read_page, BatchResult.view, limit=query.limit)
 
 
 @router.post(

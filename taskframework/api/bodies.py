@@ -1,4 +1,4 @@
-"""What callers send: the models of the request bodies, and reading a body into one of them."""
+"""The request bodies: their models, and the code that reads a body into one of them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SubmitTasks(Body):
 
     @property
     def items(self) -> Sequence[SubmitTask | RequestRefusedError]:
-        """The tasks, and in place of each that is wrong, why."""
+        """The tasks; in place of each wrong task, the reason."""
         return self.tasks
 
 
@@ -178,7 +178,7 @@ class CreateKey(Body):
 BodyT = TypeVar("BodyT")
 
 
-#: The bodies there are, each with what reads it.
+#: All bodies, each with its reader.
 BODIES: dict[type, TypeAdapter[Any]] = {
     model: TypeAdapter(model)
     for model in (
@@ -204,7 +204,7 @@ BODIES: dict[type, TypeAdapter[Any]] = {
 
 @cache
 def _fields_of(body: TypeAdapter[Any]) -> Sequence[str]:
-    """The names of the fields of a body and of what is in it."""
+    """The names of all fields of a body, at every level."""
     return sorted(set(_names(body.json_schema())))
 
 
@@ -220,11 +220,11 @@ async def read(request: Request, model: type[BodyT], *, is_optional: bool = Fals
 
     Args:
         request: the request.
-        model: what the body must be.
-        is_optional: whether no body at all means the model's defaults.
+        model: the model that the body must fit.
+        is_optional: whether a missing body means the model's defaults.
 
     Raises:
-        RequestRefusedError: too large, not JSON, or not what the model accepts.
+        RequestRefusedError: if the body is too large, is not JSON, or does not fit the model.
     """
     content = await _receive(request, request.app.state.framework.settings.api.max_body)
     if is_optional and not content:
@@ -238,7 +238,7 @@ async def read(request: Request, model: type[BodyT], *, is_optional: bool = Fals
 
 
 async def _receive(request: Request, limit: int) -> bytearray:
-    """The bytes of the body. Content-Length is not relied on: it may be missing, or wrong."""
+    """Receive the bytes of the body. Content-Length is not trusted: it may be missing, or wrong."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise _too_large(limit)
@@ -282,17 +282,17 @@ def _require_json(request: Request) -> None:
 
 
 def has_type(request: Request, wanted: str) -> bool:
-    """Whether the body is said to be of this media type, in UTF-8."""
+    """Return whether the request declares this media type for its body, in UTF-8."""
     media_type, _, options = request.headers.get("content-type", "").partition(";")
     charset = options.strip().lower().replace('"', "")
     return media_type.strip().lower() == wanted and charset in ("", "charset=utf-8")
 
 
 def require_plain(request: Request) -> None:
-    """Refuse a compressed body: what it becomes has no limit.
+    """Refuse a compressed body, because its uncompressed size has no limit.
 
     Raises:
-        RequestRefusedError: if it is one.
+        RequestRefusedError: if the body is compressed.
     """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() != "identity":

@@ -1,4 +1,4 @@
-"""What several request bodies have in common."""
+"""The common parts of several request bodies."""
 
 from __future__ import annotations
 

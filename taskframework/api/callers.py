@@ -1,7 +1,7 @@
-"""Who calls: told by the API key or token of a request before anything else looks at it.
+"""Identifies callers by the API key or token of a request, before any other code looks at the request.
 
-What a caller needs follows from the address, so that a new route cannot be forgotten: everything below the prefix needs
-a role, what changes something needs more than what looks, and what is below `/admin` more than the rest.
+The role that a request needs follows from its address, so that no new route can be forgotten: everything below the
+prefix needs a role, changes need a higher role than reads, and routes below `/admin` a higher one than the others.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from taskframework.model.scope import Scope as Owners
 from taskframework.operations.keys import ANYBODY, Callers
 from taskframework.settings import BucketSettings, SecuritySettings
 
-#: Addresses that need no key, like all files of the console: they tell nothing of anybody's tasks.
+#: Addresses that need no key, like all files of the console: they show nothing about anybody's tasks.
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"})
 _ADMIN = "/api/v1/admin/"
-#: Addresses outside of `/admin` that need the role operator all the same: actions on many tasks.
+#: Addresses outside of `/admin` that need the role operator, too: actions on many tasks.
 _MANY = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
 #: The key of the caller in the ASGI scope of a request, once the caller is known.
 CALLER = "taskframework.caller"
 _LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 
-#: Tells who makes a request, in a program that knows by a session or a token of its own. None: it knows nobody.
+#: Tells who makes a request, for a program with sessions or tokens of its own. None means an unknown caller.
 Identify = Callable[[Request], Awaitable[Caller | None] | Caller | None]
 
 
 def caller_of(request: Request) -> Caller:
-    """Who makes the request."""
+    """The caller of a request."""
     return cast(Caller, request.scope[CALLER])
 
 
 def scope_of(request: Request, user_id: str | None = None) -> Owners:
-    """Whose tasks the caller may see and change; of those only one user's, if one is named.
+    """The scope of the caller: whose tasks it may see and change. If a user is named, only the tasks of that user.
 
     Raises:
         RequestRefusedError: if another user is named, and the caller may not act for users.
@@ -58,7 +58,7 @@ def scope_of(request: Request, user_id: str | None = None) -> Owners:
 
 
 def user_of(request: Request, user_id: str | None) -> str:
-    """Whose task a submission of the caller is: its own, unless it names a user and may do that.
+    """The owner of a task that the caller submits: the caller, unless it names another user and may act for users.
 
     Raises:
         RequestRefusedError: if another user is named, and the caller may not act for users.
@@ -77,14 +77,14 @@ def user_of(request: Request, user_id: str | None) -> str:
 
 
 def counted_as(caller: Caller) -> str | None:
-    """By what name the requests and streams of a caller are counted; None: it is not identified, and nothing is."""
+    """The name under which the requests and streams of a caller are counted; None for an unidentified caller."""
     # Tokens are counted by their user: an issuer makes a new one every hour or so, and several for one user.
     return None if caller is ANYBODY else caller.prefix or f"user/{caller.principal}"
 
 
 async def still_counts(request: Request) -> bool:
-    """Whether the key that began a long answer still counts, or the program around still knows who asked for it. While
-    the store is away nobody can revoke a key.
+    """Return whether the key that began a long answer is still valid, or the embedding program still knows the caller.
+    While the store is away nobody can revoke a key.
     """
     caller, identify = caller_of(request), request.app.state.identify
     if identify is not None and caller.prefix is None and caller.expires_at is None:
@@ -98,7 +98,7 @@ async def still_counts(request: Request) -> bool:
 
 
 def no_key(*, is_shown: bool = True) -> RequestRefusedError:
-    """The refusal of a request that shows no key or token, or one that does not count or not any more."""
+    """The refusal of a request without a key or token, or with one that is not valid or no longer valid."""
     if is_shown:
         message = "The API key or token of the request is not valid: it was revoked, has expired, or does not exist."
         hint = (
@@ -112,7 +112,7 @@ def no_key(*, is_shown: bool = True) -> RequestRefusedError:
 
 
 def needed_for(path: str, method: str) -> Role | None:
-    """The role that a request needs; None: nobody needs one."""
+    """The role that a request needs; None if it needs no caller."""
     if path in OPEN_PATHS or path.startswith(CONSOLE):
         return None
     if _ADMIN in path:
@@ -123,7 +123,7 @@ def needed_for(path: str, method: str) -> Role | None:
 
 
 class IdentifyCallers:
-    """Plain ASGI middleware: refuses who may not make a request, and notes who makes it."""
+    """Plain ASGI middleware: identifies the caller of each request, and refuses callers that may not make it."""
 
     def __init__(
         self,
@@ -135,16 +135,16 @@ class IdentifyCallers:
         identify: Identify | None = None,
         require_store: Callable[[], None] = lambda: None,
     ) -> None:
-        """Stand before an application.
+        """Wrap an application.
 
         Args:
             app: the application.
-            callers: tells who shows a key.
-            hosts: by which names besides those of this machine it is reached while callers are not identified; None:
-                by any.
-            security: how many requests each may make.
-            identify: asked first, before keys and tokens; with it nobody is let in unidentified.
-            require_store: raises while it is known that the store does not answer, so that nobody waits to hear that.
+            callers: finds the caller of a key.
+            hosts: the names, besides those of this machine, by which it may be reached while callers are not
+                identified; None means any name.
+            security: how many requests each caller may make.
+            identify: is asked first, before keys and tokens; with it, no unidentified caller is let in.
+            require_store: raises while the store is known not to answer, so that no request waits to learn that.
         """
         self._app = app
         self._require_store = require_store
@@ -177,16 +177,16 @@ class IdentifyCallers:
         elif not await callers.are_identified():
             if self._hosts is not None:
                 _refuse_foreign(headers, self._hosts)
-            # For a second after the first key was made this process may not know of it; whoever shows it is known.
+            # For a second after the first key was made this process may not know of it; but a shown key is looked up.
             return (await callers.find(key) if (key := _key_of(headers)) else None) or ANYBODY
         address, limit = _address_of(scope), self._for_failures
-        # Once too many wrong keys came from an address, only keys that this process remembers are accepted from there:
-        # guessing then costs no read of the store, and a caller with a right key at the same address goes on.
+        # Once too many wrong keys came from an address, only keys that this process remembers are accepted from it.
+        # Then guessing costs no read of the store, and a caller with a valid key at the same address can go on.
         asks = limit is None or not self._failed.wait(address, limit)
         caller = await callers.find(key, asks=asks) if (key := _key_of(headers)) else None
         if caller is not None:
             return caller
-        # A request without a key guesses none, and is refused without a look at the store.
+        # A request without a key is no guess, and is refused without a read of the store.
         if key and limit is not None and (wait := self._failed.take(address, limit)):
             raise _too_many("There were too many requests with invalid keys from this address.", wait)
         raise no_key(is_shown=bool(key))
@@ -198,11 +198,11 @@ class IdentifyCallers:
 
 
 async def _known_to(identify: Identify, request: Request) -> Caller | None:
-    """Who makes a request, as the program around tells it.
+    """Ask the embedding program who makes a request.
 
     Raises:
         RequestRefusedError: if the program refuses it.
-        TypeError: if it gives anything else.
+        TypeError: if it returns anything else.
     """
     try:
         found = identify(request)
@@ -224,7 +224,7 @@ def _limit_of(bucket: BucketSettings | None) -> BucketLimit | None:
 
 
 def _key_of(headers: Headers) -> str | None:
-    """The key or token that a request shows."""
+    """The key or token in a request."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
 
@@ -244,13 +244,13 @@ def _too_many(message: str, wait: float) -> RequestRefusedError:
 
 
 def path_of(scope: Scope) -> str:
-    """The path below that of the application, as the routes see it."""
+    """The path below the root path of the application, as the routes see it."""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
 def _refuse_foreign(headers: Headers, hosts: Collection[str]) -> None:
-    """Refuse a web page that a browser on this machine has open, and names that lead here by somebody else's DNS.
+    """Refuse web pages that a browser on this machine has open, and host names that lead here by another party's DNS.
 
     Raises:
         RequestRefusedError: if the request was meant for, or comes from, another host.

@@ -1,6 +1,6 @@
-"""Every code of an error, what it means and what to do: of a problem document, and of a task that failed.
+"""The codes of all errors, with their meaning and advice: of problem documents, and of tasks that failed.
 
-The page at `/docs` and the reference show them, so that the `type` of a problem leads to what to do about it.
+The page at `/docs` and the reference show them, so that the `type` of a problem leads to its advice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Code(NamedTuple):
 
     status: int
     title: str
-    #: What to do about it.
+    #: What the caller should do about it.
     advice: str
 
 
@@ -22,7 +22,7 @@ class TaskCode(NamedTuple):
     """The code in the `error` of a task."""
 
     meaning: str
-    #: What to do about it.
+    #: What to do about the error.
     advice: str
 
 

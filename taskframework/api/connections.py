@@ -1,4 +1,4 @@
-"""One connection of the server: how many there may be, and how long a client may take to send a request and to read.
+"""The connections of the server: how many there may be, and how long a client may take to send and to read.
 
 uvicorn limits neither: a client that never finishes its headers, or never reads its answer, would keep a file
 descriptor for ever. The time for a body is in `bodies.py`, which works under any server.
@@ -24,20 +24,20 @@ else:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol as UvicornProtocol
 
 #: Seconds from the opening of a connection, or from the first bytes of a further request on it, to the end of the
-#: headers. The rest of a request that was answered before it was complete has as long.
+#: headers. The same time holds for the rest of a request that was answered before it was complete.
 HEAD_SECONDS = 10.0
-#: Seconds that a client may stop reading while more than 64 KiB of its answer wait; so much asyncio holds for it.
+#: Seconds that a client may stop reading while more than 64 KiB of its answer wait; asyncio buffers that much.
 READ_SECONDS = 30.0
-#: Bytes of a request line with its headers; four times what common servers take.
+#: The most bytes of a request line with its headers; four times the limit of common servers.
 MAX_HEAD = 64 * 1024
-#: With "auto": no more connections than this share of the file descriptors, and never more than this many; an open one
-#: costs some 50 KiB.
+#: With "auto": at most this share of the file descriptors, and never more than this many connections. An open
+#: connection costs about 50 KiB.
 _SHARE = 3 / 4
 _MOST = 10_000
 
 
 def most_connections() -> int:
-    """As many as the process's limit of file descriptors allows, with a rest for store, broker and files."""
+    """How many connections the process's limit of file descriptors allows; some stay for store, broker and files."""
     with contextlib.suppress(ImportError):  # Windows has no such limit
         import resource
 
@@ -58,7 +58,7 @@ class BoundedProtocol(UvicornProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        # uvicorn compares when headers are complete. Clients that never send any would keep out everybody else.
+        # uvicorn compares only when headers are complete: clients that never send any would keep out all others.
         self._most, self.limit_concurrency = config.limit_concurrency, None
         self._late: asyncio.TimerHandle | None = None
         self._owed_so_far = 0
@@ -92,7 +92,7 @@ class BoundedProtocol(UvicornProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        # Not closed: that would wait until the client has read what is left.
+        # Not `close`, which would wait until the client has read the rest.
         self._stalled = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -114,13 +114,13 @@ class BoundedProtocol(UvicornProtocol):
 
     @property
     def _awaits_head(self) -> bool:
-        """Whether headers are still to come: no request is under way, and the connection does not just pause."""
+        """Whether headers are still to come: no request is under way, and the connection is not idle after one."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None)
 
     @property
     def _is_answered(self) -> bool:
-        """Whether what comes belongs to a request that was answered before its body was complete."""
+        """Whether the incoming bytes belong to a request that was answered before its body was complete."""
         cycle: Any = self.cycle
         return cycle is not None and cycle.more_body is True
 
@@ -146,7 +146,7 @@ class BoundedProtocol(UvicornProtocol):
             self.transport.close()
 
     def _refuse(self, message: str, hint: str, code: str) -> None:
-        """Answer without a request, and close."""
+        """Answer without a request, and close the connection."""
         problem = describe(RequestRefusedError(message, hint=hint, code=code))
         body = orjson.dumps(problem.document(self.root_path))
         headers = {

@@ -1,4 +1,4 @@
-"""What every route needs of its request: the framework behind it, who calls, and in which trace."""
+"""The context that every route needs: the framework of its request, the caller, and the trace."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from taskframework.wiring.store_services import StoreServices
 
 Entry = TypeVar("Entry")
 
-#: What all paths of the interface begin with.
+#: The beginning of all paths of the interface.
 PREFIX = "/api/v1"
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
-#: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
+#: An id in the path. Its form is only documented, not checked there: a text that cannot be an id is not found.
 IdInPath = Annotated[str, Path(description="An id from an earlier answer", json_schema_extra={"pattern": f"^{_ID}$"})]
 
 
 class _KeyConvertor(PathConvertor):
-    """All that is left of a path. What starlette calls a path ends at a line break."""
+    """The whole rest of a path. The `path` of starlette ends at a line break."""
 
     regex = r"[\s\S]*"
 
@@ -48,14 +48,14 @@ def new_router(path: str, tag: str) -> APIRouter:
     """A router for routes below a path.
 
     Args:
-        path: what the paths of the routes begin with.
+        path: the beginning of the paths of the routes.
         tag: the section of the OpenAPI document. There each operation has the name of its function.
     """
     return APIRouter(prefix=path, tags=[tag], generate_unique_id_function=attrgetter("name"))
 
 
 class Framework(Protocol):
-    """What the HTTP interface needs of a `TaskFramework`, which is made before it runs and may run more than once."""
+    """The parts of a `TaskFramework` that the HTTP interface needs. It exists before it runs, and may run again."""
 
     settings: Settings
 
@@ -74,10 +74,10 @@ def framework_of(request: Request) -> Framework:
 
 
 def broker_of(request: Request) -> Broker | None:
-    """The broker of this process; None if it only opened the store.
+    """The broker of this process; None if the process only opened the store.
 
     Raises:
-        NotRunningError: if it does not run.
+        NotRunningError: if the framework does not run.
     """
     with suppress(StoreOnlyError):
         return framework_of(request).process.broker
@@ -85,7 +85,7 @@ def broker_of(request: Request) -> Broker | None:
 
 
 def checked_id(text: str) -> str:
-    """An id that may exist; anything absurd is refused before a database sees it.
+    """Return an id that may exist; any other text is refused before a database sees it.
 
     Raises:
         TaskNotFoundError: as for an id that does not exist.
@@ -96,12 +96,12 @@ def checked_id(text: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a task or dead letter may have this id."""
+    """Return whether a task or dead letter may have this id."""
     return re.fullmatch(_ID, text) is not None
 
 
 def refuse_repeated(request: Request) -> None:
-    """Dependency of routes with query parameters: of `?limit=1&limit=2` one would silently win.
+    """Dependency of routes with query parameters: otherwise one of `?limit=1&limit=2` would silently win.
 
     Raises:
         RequestRefusedError: naming the parameters given twice.
@@ -116,7 +116,7 @@ def refuse_repeated(request: Request) -> None:
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer of plain JSON. It is known to be right, so no response model looks through it again."""
+    """An answer of plain JSON. It is known to be right, so no response model validates it again."""
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 
@@ -127,8 +127,8 @@ def page_response(page: Page[Entry], view: Callable[[Entry], Any]) -> Response:
 
 @contextmanager
 def trace_of(request: Request, name: str) -> Iterator[None]:
-    """Continue the caller's trace, so that the message and the execution belong to it. The program around a mounted
-    interface may have a span of this request already, and has continued it then.
+    """Continue the caller's trace, so that the message and the execution belong to it. If a program mounts the
+    interface, it may have continued the trace with its own span of this request.
     """
     traceparent = request.headers.get("traceparent") if current_trace_id() is None else None
     if is_tracing() or traceparent is None:

@@ -1,9 +1,10 @@
-"""Dead letters over HTTP: groups, list, one whole; replay, discard, repair."""
+"""Dead letters over HTTP: list, groups, one with all details; replay, discard, repair."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
@@ -42,6 +43,7 @@ from taskframework.api.operator_bodies import (
     RepairMessage,
     ReplayDeadLetters,
 )
+from taskframework.api.pages import large_page
 from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import root_of
 from taskframework.api.replays import KEY, STARTED, begun, where_of
@@ -93,8 +95,8 @@ class DeadLetterQuery(GroupQuery):
 async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
     scope = scope_of(request, query.user_id)
-    page = await _operations(request).list_letters(scope, limit=query.limit, cursor=query.cursor, wanted=query.filter)
-    return page_response(page, DeadLetter.view)
+    read_page = partial(_operations(request).list_letters, scope, wanted=query.filter)
+    return await large_page(read_page, DeadLetter.view, limit=query.limit, cursor=query.cursor)
 
 
 @router.get(
@@ -116,7 +118,7 @@ async def list_dead_letter_groups(request: Request, query: Annotated[GroupQuery,
 @router.get("/replay", include_in_schema=False)
 @router.get("/discard", include_in_schema=False)
 async def refuse_to_show() -> None:
-    raise HTTPException(405)  # else it would be taken for the id of a dead letter
+    raise HTTPException(405)  # otherwise the word would be taken for the id of a dead letter
 
 
 @router.get(
@@ -243,8 +245,8 @@ def _operations(request: Request) -> DeadLetterOperations:
 
 
 async def _ids_now(request: Request, body: ChosenLetters) -> Sequence[str] | None:
-    """The letters to be done before the answer; None: what the filter finds becomes an action, since it is much, or
-    has a rate, or a key that a second request may repeat.
+    """The letters to be handled before the answer. None if the matches of the filter become an action in the
+    background: there are many, or the action has a rate, or a key with which a second request may repeat it.
     """
     if body.filter is None:
         return [letter_id for letter_id in body.ids or () if is_id(letter_id)]
@@ -267,7 +269,7 @@ async def _begun(
 def _noted(
     request: Request, action: str, body: ChosenLetters, reason: str | None, **details: Any
 ) -> AbstractAsyncContextManager[Noted | None]:
-    """The note of what is done at once; a dry run does nothing."""
+    """The audit record of an action that is done at once; a dry run does nothing, so it has none."""
     if body.dry_run:
         return nullcontext()
     ids = body.ids or []

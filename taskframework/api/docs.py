@@ -1,4 +1,4 @@
-"""The page at /docs: every operation and every problem code, on one page that loads nothing from anywhere."""
+"""The page at /docs: every operation and every problem code, on one page that loads nothing from other addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ table { border-collapse: collapse; }
 td, th { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }
 :target { background: #ff06; }
 """
-#: The style is inside of the page, and the policy allows this very text and no other.
+#: The style is in the page itself, and the policy allows exactly this text and no other style.
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -61,13 +61,13 @@ _PAGE = """<!doctype html>
 
 @router.get("/docs", include_in_schema=False)
 async def show_docs(request: Request) -> Response:
-    """Everything the OpenAPI document says, to be read."""
+    """Show everything in the OpenAPI document, for people."""
     document = cast(FastAPI, request.app).openapi()
     return HTMLResponse(page(document, root_of(request)), headers={"Content-Security-Policy": _POLICY})
 
 
 def page(document: dict[str, Any], root: str) -> str:
-    """The OpenAPI document as HTML; `root` is the path the application is below."""
+    """The OpenAPI document as HTML; `root` is the path at which the application is mounted."""
     return _PAGE.format(
         style=_STYLE,
         root=html.escape(root),
@@ -119,7 +119,7 @@ def _row(name: str, meaning: str, schema: dict[str, Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text with its `code` marked as such."""
+    """Escape a text, and mark its `code`."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
 
 

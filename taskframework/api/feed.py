@@ -1,4 +1,4 @@
-"""The live feed: one subscription to the events exchange for the whole process, fanned out to those who watch."""
+"""The live feed: one subscription to the events exchange for the whole process, fanned out to its watchers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from taskframework.model.scope import Scope
 logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 1000
-#: How many of these one caller may have, so that others find some.
+#: How many of these one caller may have, so that some are left for others.
 MAX_OF_ONE = 500
-#: Bytes that may wait for one watcher. Events are shared, so that many slow watchers cost little more than one.
+#: The most bytes that wait for one watcher. Watchers share events, so many slow ones cost little more than one.
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-#: Seconds that a new watcher waits for the broker. Then it begins without, and hears events once the broker is back.
+#: Seconds that a new watcher waits for the broker. After that it begins without events, until the broker is back.
 _LISTEN_SECONDS = 2.0
-#: Seconds between two looks whether the process stops.
+#: Seconds between two checks whether the process stops.
 _LOOK_SECONDS = 0.5
 _FIELD = re.compile(r"[!-~]{1,300}")
 
 
 def server_is_stopping() -> bool:
-    """Whether the uvicorn server that handles this process's signals was told to stop.
+    """Return whether the uvicorn server that handles this process's signals has been told to stop.
 
-    uvicorn tells an application of a stop only after its last response has ended, and an event stream never ends by
-    itself. Nothing that uvicorn hands to an application leads to the server; but its handler of SIGTERM is a method of
-    it. Reading that changes nothing in the process. Other servers are not recognized: they end streams after their time
-    of grace.
+    uvicorn tells an application of a stop only after the last response has ended, and an event stream never ends by
+    itself. uvicorn gives an application no reference to the server, but its handler of SIGTERM is a method of the
+    server. To read that handler changes nothing in the process. Other servers are not recognized: they end streams
+    after their grace period.
     """
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return getattr(server, "should_exit", False) is True
@@ -47,7 +47,7 @@ def server_is_stopping() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An event, and the bytes every watcher sends of it."""
+    """An event, and the bytes of it that every watcher sends."""
 
     event: ExternalEvent
     frame: bytes
@@ -60,12 +60,12 @@ def frame(kind: str, data: object, identifier: str | None = None) -> bytes:
 
 
 def event_frame(event: ExternalEvent) -> bytes:
-    """An external event as server-sent event."""
+    """An external event as a server-sent event."""
     return frame(event.type, event.to_dict(), event.id)
 
 
 class Watcher:
-    """What one stream still has to send."""
+    """The events that one stream still has to send."""
 
     def __init__(
         self, scope: Scope, task_id: str | None, task_type: str | None = None, caller: str | None = None
@@ -74,9 +74,9 @@ class Watcher:
         self.caller = caller
         self.task_id = task_id
         self.task_type = task_type
-        #: The tasks whose sub-tasks are watched as well.
+        #: The tasks whose sub-tasks are watched, too.
         self.parents: set[str] = set()
-        #: No more comes: the process stops, or the reader was too slow.
+        #: Whether no more events come, because the process stops or the reader was too slow.
         self.is_over = False
         self.is_behind = False
         self._heard: list[Heard] = []
@@ -84,7 +84,7 @@ class Watcher:
         self._wake = asyncio.Event()
 
     def wants(self, event: ExternalEvent) -> bool:
-        """Whether an event of what it watches is for it."""
+        """Return whether an event of the watched tasks is for this watcher."""
         return self.scope.covers(str(event.data.get("user_id"))) and (
             self.task_type is None or event.data.get("task_type") == self.task_type
         )
@@ -106,7 +106,7 @@ class Watcher:
         self._wake.set()
 
     async def take(self, seconds: float) -> list[Heard]:
-        """All that waits; nothing if nothing comes within some seconds or when it is over."""
+        """Take all waiting events; none if no event comes within so many seconds, or if the watcher is over."""
         if not self._heard and not self.is_over:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -117,10 +117,10 @@ class Watcher:
 
 
 class Feed:
-    """Subscribes while somebody watches; without watchers no event is read."""
+    """Subscribes while there are watchers; without watchers no event is read."""
 
     def __init__(self, broker: Callable[[], Broker], is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Prepare; streams end when `is_stopping`."""
+        """Prepare; streams end when `is_stopping` returns true."""
         self._broker = broker
         self._is_stopping = is_stopping
         self._look: asyncio.Task[None] | None = None
@@ -132,7 +132,7 @@ class Feed:
 
     @property
     def watchers(self) -> int:
-        """How many watch now."""
+        """How many watchers there are now."""
         return sum(map(len, self._watchers.values()))
 
     @property
@@ -143,17 +143,17 @@ class Feed:
     async def join(
         self, scope: Scope, task_id: str | None = None, task_type: str | None = None, caller: str | None = None
     ) -> Watcher:
-        """Begin to watch one task, or all of the scope, or those of a type; events that happen after this returned are
-        heard.
+        """Begin to watch one task, all tasks of the scope, or those of a type. All events that happen after the return
+        are heard.
 
         Args:
-            scope: whose tasks.
-            task_id: the one; None: all.
-            task_type: only those of this type.
-            caller: for whom it is counted, if callers are identified.
+            scope: whose tasks are watched.
+            task_id: the task to watch; None for all tasks.
+            task_type: watch only tasks of this type.
+            caller: the name under which the watcher is counted, if callers are identified.
 
         Raises:
-            RequestRefusedError: if too many watch, or the process is stopping.
+            RequestRefusedError: if there are too many watchers, or the process is stopping.
             NotRunningError: if the process has no broker.
         """
         watcher = Watcher(scope, task_id, task_type, caller)
@@ -169,7 +169,7 @@ class Feed:
         return watcher
 
     def watch_subtasks(self, watcher: Watcher, task_id: str) -> None:
-        """Let a watcher that has joined hear the sub-tasks of a task, too."""
+        """Let a watcher that has joined also hear the sub-tasks of a task."""
         watcher.parents.add(task_id)
         self._of_parents[task_id].add(watcher)
 
@@ -180,7 +180,7 @@ class Feed:
             del self._of_parents[task_id]
 
     async def leave(self, watcher: Watcher) -> None:
-        """End watching; the last one out ends the subscription."""
+        """Stop watching. When the last watcher leaves, the subscription ends."""
         watcher.end()
         for task_id in tuple(watcher.parents):
             self.forget_subtasks(watcher, task_id)
@@ -192,7 +192,7 @@ class Feed:
                 await self._unsubscribe()
 
     async def close(self) -> None:
-        """End all streams; no new ones begin."""
+        """End all streams; no new streams begin."""
         self._is_closed = True
         async with self._changing:
             self._end_streams()
@@ -209,7 +209,7 @@ class Feed:
         self._end_streams()
 
     async def _subscribe(self, caller: str | None) -> EventSubscriber:
-        broker = self._broker()  # first: a process that never ran is refused in other words than one that stops
+        broker = self._broker()  # first, because a process that never ran has another error than one that stops
         if self.is_over:
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:
@@ -238,7 +238,8 @@ class Feed:
         watchers = [watcher for watcher in watching if watcher.wants(event)]
         if not watchers:
             return
-        # Anybody may publish on the exchange. A line break in one of these would begin a field of theirs in the stream.
+        # Anybody may publish on the exchange. A line break in one of these texts would begin a foreign field in the
+        # stream.
         if not all(_FIELD.fullmatch(str(text)) for text in (event.id, event.type)):
             logger.warning("an event with id %.100r and type %.100r is not passed on", event.id, event.type)
             return

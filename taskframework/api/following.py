@@ -1,4 +1,4 @@
-"""Following one task: first what happened, then what happens, each event once and in order."""
+"""Follows one task: first the events so far, then the new ones, each event once and in order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of silence after which a comment is sent: proxies cut streams that are silent for long, and the client sees
+#: Seconds of silence after which a comment is sent. Proxies cut streams that are silent for long, and the client sees
 #: that the process lives.
 HEARTBEAT_SECONDS = 10.0
 HEARTBEAT = b": heartbeat\n\n"
-#: The last event of a stream whose reader was too slow, or that cannot know what it missed: look again.
+#: The last event of a stream whose reader was too slow, or that cannot know what the reader missed: look again.
 RESYNC = frame("resync", {"reason": "events were missed; read the current state"})
 
 FINAL_TYPES = frozenset(PREFIX + status.value.lower() for status in FINAL)
@@ -31,13 +31,13 @@ def missed_events(task: Task, sequence: int, progress: int | None, source: str) 
     """The events of a task that a reader does not have.
 
     Args:
-        task: as it is now.
-        sequence: the last one that the reader has.
-        progress: the last progress revision that it has; None: nobody knows.
+        task: the task as it is now.
+        sequence: the sequence of the last event that the reader has.
+        progress: the last progress revision that the reader has; None if it is unknown.
         source: the installation, as the events name it.
 
     Returns:
-        Those events in order, and behind them the progress that was reported since. None if the first are forgotten.
+        The missing events in order, and then the progress reported since. None if the first of them are no longer kept.
     """
     if task.history and task.history[0].sequence > sequence + 1:
         return None
@@ -49,7 +49,7 @@ def missed_events(task: Task, sequence: int, progress: int | None, source: str) 
 
 
 class Follower:
-    """Where one stream is in the life of its task."""
+    """The place of one stream in the events of its task."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Follower:
         """Begin to follow.
 
         Args:
-            task: the task as read after the watcher joined, so that nothing falls in between.
-            watcher: what is heard of the task from now on.
-            store: asked when something was missed.
-            scope: whose tasks the client may see.
+            task: the task, read after the watcher joined, so that no event is missed between the two.
+            watcher: hears the events of the task from now on.
+            store: is asked if events were missed.
+            scope: the tasks that the client may see.
             source: the installation, as the events name it.
-            after: the last sequence the client has, and the last progress revision if it names one; None for a client
-                that knows nothing.
-            view: what a snapshot shows of the task.
+            after: the last sequence that the client has, and the last progress revision if the client names it; None
+                for a client that has nothing.
+            view: makes the snapshot of the task.
         """
         self._task = task
         self._watcher = watcher
@@ -86,17 +86,17 @@ class Follower:
 
     @property
     def has_nothing(self) -> bool:
-        """Whether the client knows all there is, and nothing more will come."""
+        """Whether the client has everything, and nothing more will come."""
         return self._task.status.is_final and self._sequence is not None and self._sequence >= self._task.sequence
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """What to send, until the task is final, the watcher is over, or the task is gone."""
+        """The bytes to send, until the task is final, the watcher is over, or the task is gone."""
         yield self._tell_missed(self._task) or HEARTBEAT
         while not self._is_ended:
             heard = await self._watcher.take(HEARTBEAT_SECONDS)
             if not heard and self._watcher.is_over:
                 break
-            # The store is asked when nothing is heard: so the stream ends even if an event was lost on its way here.
+            # If nothing is heard, the store is asked: so the stream ends even if an event was lost on its way here.
             yield (b"".join([await self._tell(one) for one in heard]) if heard else await self._look()) or HEARTBEAT
         if self._watcher.is_behind and not self._is_ended:
             yield RESYNC
@@ -106,7 +106,7 @@ class Follower:
         if self._is_ended:
             return b""
         is_progress = event.progress_revision is not None
-        # Progress carries the sequence of the last event. Told before that event, it would make the event look known.
+        # Progress carries the sequence of the last event. Sent before that event, it would make the event look known.
         if event.sequence > known + (not is_progress):
             return await self._look()
         if event.progress_revision is not None:
@@ -135,7 +135,7 @@ class Follower:
         return self._tell_missed(task)
 
     def _tell_missed(self, task: Task) -> bytes:
-        """All events the client does not have; the whole task if it has none or the first of them are forgotten."""
+        """All events that the client does not have; the whole task if it has none, or if the first of them are gone."""
         events = None
         if self._sequence is not None:
             events = missed_events(task, self._sequence, self._progress, self._source)

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics; all that a worker serves."""
+"""Health, readiness and metrics: all that a worker serves over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from taskframework.wiring.process_services import ProcessServices
 
 router = new_router("", "health")
 
-#: A scrape asks store and broker at most this often, and waits this long for them; else it shows the last values.
+#: A scrape asks store and broker at most this often, and waits this long for them; after that it shows the last values.
 _FRESH_SECONDS = 5.0
 _PATIENCE_SECONDS = 2.0
 
@@ -71,7 +71,7 @@ async def get_metrics(request: Request) -> Response:
 
 
 async def _refresh(process: ProcessServices) -> None:
-    """What cannot be asked now keeps its last value: a scrape must not fail because the store is away."""
+    """Refresh the values that can be read now. Others stay as they are: a scrape must not fail without the store."""
     services, metrics = process.services, process.metrics
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
         async with asyncio.timeout(_PATIENCE_SECONDS):

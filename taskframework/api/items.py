@@ -1,4 +1,4 @@
-"""Following a batch and its items: of each item its end, once, wherever the reader was cut."""
+"""Follows a batch and its items: the end of each item, once, even if the reader's connection breaks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FINAL_NAMES = frozenset(status.value for status in FINAL)
 
 
 class ItemsFollower(TreeFollower):
-    """Where one stream is in the life of a batch: its own events, and what became of each item, as the items end.
+    """The place of one stream in a batch: its own events, and the outcome of each item, as the items end.
 
-    A sub-task is open if it has not ended and one behind it in the plan was told of already. The sequence of a chunk is
-    how many of its items were told.
+    A sub-task is open if it has not ended, and a later one in the plan was already shown. The sequence of a chunk is
+    the number of its items that were shown.
     """
 
     kind = "items"
@@ -60,5 +60,5 @@ class ItemsFollower(TreeFollower):
 
 
 def _has_ended(event: ExternalEvent) -> bool:
-    """Whether this is the end of a task that has not been queued again meanwhile."""
+    """Return whether this is the end of a task that has not been queued again meanwhile."""
     return event.type in FINAL_TYPES and event.data.get("status") in _FINAL_NAMES

@@ -177,7 +177,7 @@ class CountView(BaseModel):
 
 
 def outcomes_view(asked: Sequence[str], outcomes: Sequence[LetterOutcome], done: int, root: str) -> dict[str, Any]:
-    """What became of each that was asked for, as plain JSON; `done` is the status of those that were."""
+    """The outcome for each id that was asked for, as plain JSON; `done` is the status of the ids that were handled."""
     known = {outcome.id: outcome for outcome in outcomes}
     items = [_outcome_view(name, known.get(name), done, root) for name in dict.fromkeys(asked)]
     return {

@@ -1,4 +1,4 @@
-"""Sockets to listen on, bound before the server starts, so that what is wrong with them is a clear error."""
+"""Sockets to listen on. They are bound before the server starts, so that problems with them are clear errors."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from collections.abc import Sequence
 
 from taskframework.errors import ConfigurationError
 
-#: After this long without progress the kernel drops a connection: a reader that stopped reading must not keep memory.
+#: After this time without progress the kernel drops a connection: a reader that stopped reading must not use memory.
 _STALLED_MILLISECONDS = 60_000
 
 Address = tuple[socket.AddressFamily, str]
 
 
 async def resolve(host: str, *, key: str) -> Sequence[Address]:
-    """The addresses a host name stands for.
+    """The addresses of a host name.
 
     Args:
         host: a name or address.
         key: the setting it comes from.
 
     Raises:
-        ConfigurationError: if there are none.
+        ConfigurationError: if the name has no address.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -41,7 +41,7 @@ async def resolve(host: str, *, key: str) -> Sequence[Address]:
 
 
 def require_loopback(host: str, addresses: Sequence[Address]) -> None:
-    """Refuse to let the network in while callers are not identified.
+    """Refuse access from the network while callers are not identified.
 
     Raises:
         ConfigurationError: if an address is not loopback.
@@ -58,17 +58,17 @@ def require_loopback(host: str, addresses: Sequence[Address]) -> None:
 
 
 def listen(addresses: Sequence[Address], port: int, *, key: str) -> list[socket.socket]:
-    """Bind each address; those after the first take the port the first one got.
+    """Bind each address; the later addresses take the port that the first one got.
 
     Raises:
-        ConfigurationError: if the port cannot be had.
+        ConfigurationError: if the port is not available.
     """
     sockets: list[socket.socket] = []
     try:
         for family, address in addresses:
             sockets.append(_bind(family, address, sockets[0].getsockname()[1] if sockets else port))
     except OSError as error:
-        # A name such as localhost may also stand for an address of a kind this machine does not have.
+        # A name such as localhost may also stand for a kind of address that this machine does not have.
         if not (sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)):
             for bound in sockets:
                 bound.close()
@@ -87,7 +87,7 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED_MILLISECONDS)
         bound.setblocking(False)
         bound.bind((address, port))
-        # Now, not when the server starts: two programs may bind one port, and only the second listen would fail.
+        # Listen now, not when the server starts: two programs may bind one port, and only the second `listen` fails.
         bound.listen(2048)
     except BaseException:
         bound.close()

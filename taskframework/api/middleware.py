@@ -19,10 +19,10 @@ _STOPPED = RequestRefusedError(
 
 
 class AnswerAlways:
-    """Plain ASGI middleware, because a wrapped request object would cost every call and buffer every stream."""
+    """Plain ASGI middleware, because a wrapped request object would slow down every call and buffer every stream."""
 
     def __init__(self, app: ASGIApp, on_answer: Callable[[str, int], None] = lambda path, status: None) -> None:
-        """Wrap the application; `on_answer` is told the path and the status of each answer."""
+        """Wrap the application; `on_answer` gets the path and the status of each answer."""
         self._app = app
         self._on_answer = on_answer
 
@@ -43,13 +43,13 @@ class AnswerAlways:
         try:
             await self._app(scope, receive, send_safely)
         except ClientDisconnect:
-            return  # nobody is left to be answered
+            return  # there is no client left to answer
         except asyncio.CancelledError:
-            # The server stops and the time it gives requests is over; a cut-off stream needs no word about it.
+            # The server stops, and the time for requests is over. A stream that is cut off needs no answer.
             if not is_started:
                 await problem_response(describe(_STOPPED), Request(scope))(scope, receive, send_safely)
         except Exception as error:
             problem = describe(error)
             if is_started:
-                raise  # the answer is cut off; the server closes the connection
+                raise  # the answer is cut off, and the server closes the connection
             await problem_response(problem, Request(scope))(scope, receive, send_safely)

@@ -22,7 +22,7 @@ _SCHEMA = "#/components/schemas/"
 
 
 class RunnableFramework(Framework, Protocol):
-    """A `TaskFramework`, which this application starts and stops."""
+    """A `TaskFramework` that this application starts and stops."""
 
     def running(self, *, worker: bool = True, api: bool = False) -> AbstractAsyncContextManager[object]: ...
 
@@ -44,22 +44,23 @@ def mount(
         app = FastAPI(lifespan=lifespan)
         mount(app, framework, "/background", caller=who_asks)
 
-    The framework runs inside the application's own lifespan: what that opens is there before, and closed after. Routes
-    that the application has at or below the prefix have to be added before.
+    The framework runs inside the application's own lifespan: everything that the lifespan opens is open earlier, and is
+    closed later. Add routes at or below the prefix before this call.
 
     Args:
         app: the application.
-        framework: what is served.
-        prefix: the path below which it is.
-        caller: given a request, tells who makes it, as a `Caller`; an `HTTPException` of it refuses the request. For
-            None an API key or a token may tell it. Without `caller` keys and tokens do alone, and as long as there are
-            none everybody who reaches the application does everything.
+        framework: the framework that is served.
+        prefix: the path at which it is mounted.
+        caller: gets a request and returns the `Caller` that makes it; if it raises an `HTTPException`, the request is
+            refused. If it returns None, an API key or a token may identify the caller. Without `caller` only keys and
+            tokens identify callers, and while no key exists everybody who reaches the application may do everything.
         worker: whether this process executes tasks, too.
-        starts: whether the application starts and stops the framework; else your lifespan does, by `framework.running`.
+        starts: whether the application starts and stops the framework; if not, your lifespan does it with
+            `framework.running`.
         in_openapi: whether the application's OpenAPI document describes the interface, too.
 
     Raises:
-        ConfigurationError: if the prefix is none.
+        ConfigurationError: if the prefix is not a path.
     """
     if not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(f"The prefix {prefix!r} is not a path.", hint='Write a path such as "/background".')
@@ -85,9 +86,9 @@ def _running_inside(own: Lifespan, framework: RunnableFramework, *, worker: bool
 
 
 def _refusing_in_words(own: ASGIApp) -> ASGIApp:
-    """Starlette's `lifespan`, which gives a server the whole traceback of what went wrong at the start, to be logged.
+    """Replace Starlette's `lifespan`, which gives a server the whole traceback of an error at the start, for the log.
 
-    Where settings or servers are to blame, the error says so by itself, with what to do.
+    If the settings or the servers are the cause, the error's own message says so, and what to do.
     """
 
     async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +104,7 @@ def _refusing_in_words(own: ASGIApp) -> ASGIApp:
 
 
 def _describe(app: FastAPI, api: FastAPI, prefix: str, *, with_keys: bool) -> None:
-    """Add the interface to the application's document, which is made when it is first asked for, and kept."""
+    """Add the interface to the application's document, which is made when it is first asked for, and then kept."""
     own = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -116,8 +117,8 @@ def _describe(app: FastAPI, api: FastAPI, prefix: str, *, with_keys: bool) -> No
 
 
 def _merged(document: dict[str, Any], part: Mapping[str, Any], prefix: str, *, with_keys: bool) -> dict[str, Any]:
-    """A document with the operations and models of another one: operations are named by the prefix, too, so that no two
-    have one name, and models where the document has another one of that name.
+    """Add the operations and models of another document. Operation ids get the prefix, so that no two are equal; models
+    get it only if the document has another model of the same name.
     """
     mark = re.sub(r"\W+", "_", prefix.strip("/")) + "_"
     components = document.setdefault("components", {})
@@ -137,7 +138,7 @@ def _merged(document: dict[str, Any], part: Mapping[str, Any], prefix: str, *, w
 
 
 def _with(part: Any, renamed: Mapping[str, str]) -> Any:
-    """A copy in which references are the new ones."""
+    """A copy of a document part, with the new references."""
     if isinstance(part, dict):
         return {name: _with(value, renamed) for name, value in part.items()}
     if isinstance(part, list):

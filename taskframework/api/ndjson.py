@@ -11,19 +11,19 @@ from starlette.requests import ClientDisconnect, Request
 from taskframework.api.problems import RequestRefusedError
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json
 
-#: Bytes of one line: as many as the parameters of one task may have, and some for how they are written.
+#: Bytes of one line: twice the limit of the parameters of one task, because the same value may be written longer.
 MAX_LINE = 2 * MAX_PARAMETERS_BYTES
-#: Seconds within which a line has to come, so that nobody keeps a connection for ever.
+#: Seconds within which a line must come, so that no client keeps a connection for ever.
 LINE_SECONDS = 60.0
 
 
 async def values_of(request: Request) -> AsyncIterator[list[Json]]:
-    """The values of a body's lines, in parts as they come; no more is read than the caller has taken.
+    """The values of a body's lines, in parts as they come; no more is read than the caller takes.
 
-    Empty lines are passed over. What came before a wrong line is given first.
+    Empty lines are ignored. The values before a wrong line are given first.
 
     Raises:
-        RequestRefusedError: if a line is too long, is not JSON or does not come.
+        RequestRefusedError: if a line is too long, is not JSON or does not come in time.
         ClientDisconnect: if the body broke off.
     """
     index, rest = 0, b""
@@ -45,7 +45,7 @@ async def values_of(request: Request) -> AsyncIterator[list[Json]]:
 
 
 def _read(lines: list[bytes], index: int) -> tuple[list[Json], RequestRefusedError | None]:
-    """The values up to the first wrong line, and what is wrong with that."""
+    """The values before the first wrong line, and the error of that line."""
     values: list[Json] = []
     for line in lines:
         if len(line) > MAX_LINE:
@@ -59,7 +59,7 @@ def _read(lines: list[bytes], index: int) -> tuple[list[Json], RequestRefusedErr
 
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:
-    """The bytes as they come. The time that the caller takes for a piece is not the client's."""
+    """The bytes as they come. The time that the caller needs for a piece does not count as the client's."""
     loop = asyncio.get_running_loop()
     left, more = LINE_SECONDS, True
     while more:

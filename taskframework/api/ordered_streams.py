@@ -17,16 +17,17 @@ from starlette.responses import Response
 from taskframework.api import following
 from taskframework.api.auditing import noted
 from taskframework.api.callers import caller_of, counted_as, scope_of, user_of
-from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
 from taskframework.api.feed import Feed, Watcher, frame
 from taskframework.api.following import HEARTBEAT
 from taskframework.api.openapi import refuses
-from taskframework.api.paging import DEFAULT_LIMIT
+from taskframework.api.pages import large_page
+from taskframework.api.paging import DEFAULT_LIMIT, MOST_ENTRIES
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.stream import LAST_EVENT_ID, EventStream
 from taskframework.api.stream_views import StreamedResult, StreamResultPage, StreamView
 from taskframework.errors import StoreError, TaskNotFoundError
-from taskframework.model.query import MAX_LIMIT
+from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
 from taskframework.model.values import MAX_NAME, is_name
@@ -36,7 +37,7 @@ from taskframework.submission.options import Name
 router = new_router(f"{PREFIX}/streams", "streams")
 
 
-#: The highest position that can be asked for: the largest whole number that every reader of JSON reads exactly.
+#: The highest position in a request: the largest whole number that every JSON reader reads exactly.
 _MOST = 2**53 - 1
 _EVENTS = "text/event-stream"
 # A key may have slashes in it, so the longer paths come first.
@@ -60,7 +61,7 @@ class StreamQuery(BaseModel):
 class ResultQuery(StreamQuery):
     """Which results to give."""
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of results per page")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=MOST_ENTRIES)
     from_position: int = Field(
         default=0, ge=0, le=_MOST, description="The first position; `next_cursor` of the previous page"
     )
@@ -86,7 +87,11 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     """
     streams, stream = _operations(request), _key_of(request, key, query)
     if _EVENTS not in request.headers.get("accept", ""):
-        return page_response(await streams.results(stream, limit=query.limit, first=query.from_position), _view)
+
+        async def read_page(*, limit: int, cursor: str | None) -> Page[StreamResult]:
+            return await streams.results(stream, limit=limit, first=int(cursor or query.from_position))
+
+        return await large_page(read_page, _view, limit=query.limit)
     first = _behind_last(request, query.from_position)
     await streams.status(stream)  # before the answer has begun
     feed = cast(Feed, request.app.state.feed)
@@ -96,7 +101,7 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
 
 @router.get("/{key:key}/go-on", include_in_schema=False)
 async def refuse_to_show() -> None:
-    raise HTTPException(405)  # else it would be taken for the end of a key
+    raise HTTPException(405)  # otherwise the word would be taken for the end of a key
 
 
 @router.post(
@@ -132,7 +137,7 @@ async def get_stream(request: Request, key: KeyInPath, query: Annotated[StreamQu
 
 
 async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult]]) -> AsyncGenerator[bytes, None]:
-    """Events for results as they come, and a comment after each silence; until the process stops."""
+    """Events for results as they come, and a comment after each silence, until the process stops."""
     yield HEARTBEAT
     told_at = monotonic()
     try:
@@ -143,7 +148,7 @@ async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult
                 told_at = monotonic()
                 yield b"".join(frame("result", _view(result), str(result.position)) for result in part) or HEARTBEAT
     except (StoreError, TaskNotFoundError):
-        return  # the reader connects again, and hears why
+        return  # the reader connects again, and then gets the reason
 
 
 def _view(result: StreamResult) -> dict[str, object]:
@@ -155,7 +160,7 @@ def _operations(request: Request) -> StreamOperations:
 
 
 def _key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
-    """The stream of this key that is the caller's, or the user's whom it names.
+    """The stream with this key that belongs to the caller, or to the user that the caller names.
 
     Raises:
         RequestRefusedError: if another user is named, and the caller may not act for users.
@@ -167,10 +172,10 @@ def _key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
 
 
 def _behind_last(request: Request, first: int) -> int:
-    """The position to begin with, by the last one that the client has.
+    """The position to begin with, after the last one that the client has.
 
     Raises:
-        RequestRefusedError: if its Last-Event-ID is none of this stream.
+        RequestRefusedError: if its Last-Event-ID is not an id of this stream.
     """
     given = request.headers.get("last-event-id")
     if not given:

@@ -1,4 +1,4 @@
-"""What the queries of lists share: which page, and whose."""
+"""The common parameters of list queries: which page, and whose entries."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from taskframework.model.query import MAX_LIMIT
 from taskframework.submission.options import Name
 
 DEFAULT_LIMIT = 50
+MOST_ENTRIES = "Maximum number of entries per page; large entries make a page shorter"
 
 
 class PageQuery(BaseModel):
@@ -18,7 +19,7 @@ class PageQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Maximum number of entries per page")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=MOST_ENTRIES)
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
 
 

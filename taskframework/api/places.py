@@ -1,14 +1,14 @@
-"""How far a reader of several tasks is: what its Last-Event-ID says, exactly and in few bytes.
+"""The place of a reader of several tasks: the content of its Last-Event-ID, exact and in few bytes.
 
-There is no sequence over several tasks, and no order by time that another process would see in the same way. But there
-is the plan: the sub-tasks of a round have slots, and each task numbers its events. So a place names, for each round, a
-slot up to which the reader was told of sub-tasks, and of those the few that are still open, each with the sequence that
-the reader has. All others below that slot were told of to their end. A stream keeps a place small by never having more
-than a number of them open: what comes later in the plan is told of later.
+There is no sequence over several tasks, and no order by time that another process would see in the same way. But the
+sub-tasks of a round have slots in the plan, and each task numbers its events. So a place names, for each round, a slot
+up to which sub-tasks were shown to the reader; and the few of these that are still open, each with the sequence that
+the reader has. All others below that slot were shown to their end. A stream keeps a place small by a limit on open
+tasks: tasks later in the plan are shown later.
 
 For example `[7, 0, [0, 1, 4, 2, 5]]` before it is packed: of the task that is followed the reader has event 7 and no
-progress since; in its generation 0 and round 1 it was told of the slots below 4, and the one that is open of these is 2
-slots on, in slot 2, of which it has event 5. So it knows slots 0, 1 and 3 to their end.
+progress since. In its generation 0 and round 1 the slots below 4 were shown. One of these is open: 2 slots on, in
+slot 2, with event 5. So the reader knows slots 0, 1 and 3 to their end.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, subtask_id
 from taskframework.model.task import ParentLink
 
-#: Most characters of a place as text, and most bytes of what is in it. Those that we give out have a tenth of that.
+#: The most characters of a place as text, and the most bytes of its content. Real places have a tenth of that.
 _MAX_TEXT = 16_000
 _MAX_BYTES = 64_000
 _MAX_NUMBER = 2**31
 
 
 class PlaceInvalidError(ValueError):
-    """The text is no place that a stream gave out."""
+    """The text is not a place that a stream gave out."""
 
 
 @dataclass(slots=True, eq=False)
 class KnownTask:
-    """A task of which the reader knows something and may hear more."""
+    """A task of which the reader has a part of the events and may get more."""
 
     task_id: str
     #: The round of sub-tasks that it belongs to; None for the task that is followed.
@@ -48,13 +48,13 @@ class KnownTask:
     sequence: int = 0
     #: The last progress that the reader has.
     progress: int = 0
-    #: The last event that the reader has is its end.
+    #: Whether the last event that the reader has is the end of the task.
     is_final: bool = False
-    #: The rounds of which something is still to be told, and always the newest one; the oldest first.
+    #: The rounds that are not completely shown, and always the newest round; the oldest first.
     rounds: list[KnownRound] = field(default_factory=list)
 
     def all(self) -> Iterator[KnownTask]:
-        """This one and those below it, each before those in later slots."""
+        """This task and the open tasks below it, each before those in later slots."""
         yield self
         for known in self.rounds:
             for slot in sorted(known.open):
@@ -65,23 +65,23 @@ class KnownTask:
         return any(known.open for known in self.rounds)
 
     def enter(self, generation: int, number: int) -> None:
-        """The task is in this round now. The reader is told of the rounds in between, too. Those of an older generation
-        that it has not heard of are left out: they do not count any more.
+        """Note that the task is in this round now. The rounds in between are shown, too. Rounds of an older generation
+        that were not shown before are left out: they no longer count.
         """
         newest = self.rounds[-1] if self.rounds else None
         first = newest.number + 1 if newest is not None and newest.generation == generation else 1
         self.rounds.extend(KnownRound(self, generation, between) for between in range(first, number + 1))
 
     def pass_over(self, generation: int, number: int) -> None:
-        """The reader was told of this round and all before it to the end, however many sub-tasks that are."""
+        """Note that this round and all before it were shown to the end, however many sub-tasks they have."""
         self.rounds.append(KnownRound(self, generation, number, told=MAX_SUBTASKS))
 
     def forget_rounds(self) -> None:
-        """Nothing more is to be told of these, and what is newer says so."""
+        """Forget the rounds that are completely shown; the newest round implies them."""
         self.rounds[:-1] = [known for known in self.rounds[:-1] if known.open or not known.is_over]
 
     def close(self) -> None:
-        """The reader was told of this sub-task, and of everything below it, to the end."""
+        """Note that this sub-task, and everything below it, was shown to the end."""
         assert self.within is not None, "what is followed is never closed"
         del self.within.open[self.slot]
 
@@ -93,16 +93,16 @@ class KnownRound:
     parent: KnownTask
     generation: int
     number: int
-    #: The reader was told of all sub-tasks in slots below: of the open ones in part, of the others to their end.
+    #: All sub-tasks in slots below this were shown: the open ones in part, the others to their end.
     told: int = 0
     open: dict[int, KnownTask] = field(default_factory=dict)
-    #: How many sub-tasks there are, as far as it is known.
+    #: How many sub-tasks the round has, as far as it is known.
     planned: int | None = None
-    #: The reader was told of all that are there, as far as it is known.
+    #: Whether all existing sub-tasks were shown, as far as it is known.
     is_listed: bool = False
-    #: No more sub-tasks come to be.
+    #: Whether no more sub-tasks will be stored.
     is_left: bool = False
-    #: The slots of sub-tasks that may be next, by id.
+    #: The slots of sub-tasks that may come next, by id.
     _ahead: dict[str, int] = field(default_factory=dict)
     _ahead_until: int = 0
 
@@ -112,20 +112,20 @@ class KnownRound:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the reader was told of every sub-task that is planned."""
+        """Whether every planned sub-task was shown."""
         return self.planned is not None and self.told >= self.planned
 
     @property
     def is_over(self) -> bool:
-        """Whether the reader was told of every sub-task that there will ever be."""
+        """Whether every sub-task that there will ever be was shown."""
         return self.is_whole or (self.is_left and self.is_listed)
 
     def is_of(self, link: ParentLink) -> bool:
-        """Whether a sub-task with this link belongs to this round."""
+        """Return whether a sub-task with this link belongs to this round."""
         return (self.parent.task_id, self.generation, self.number) == (link.task_id, link.generation, link.round)
 
     def begin(self, slot: int) -> KnownTask:
-        """Begin to tell of the sub-task in a slot that was not told of. Those that are passed over are open as well."""
+        """Begin to show the sub-task in a new slot. New sub-tasks in the slots before it are open from now on, too."""
         while self.told <= slot:
             known = self.open[self.told] = KnownTask(self.id_of(self.told), self, self.told)
             self._ahead.pop(known.task_id, None)
@@ -133,7 +133,7 @@ class KnownRound:
         return self.open[slot]
 
     def reopen(self, slot: int, sequence: int) -> KnownTask:
-        """Go on telling of a sub-task that had ended; the reader has its events up to a sequence."""
+        """Continue to show a sub-task that had ended; the reader has its events up to a sequence."""
         self.open[slot] = KnownTask(self.id_of(slot), self, slot, sequence)
         return self.open[slot]
 
@@ -141,7 +141,7 @@ class KnownRound:
         return subtask_id(self.parent.task_id, self.generation, self.number, slot)
 
     def slot_ahead(self, task_id: str, most: int) -> int | None:
-        """The slot of a sub-task that is one of the next `most` to be told of; None for any other."""
+        """The slot of a sub-task that is one of the next `most` to be shown; None for any other sub-task."""
         for slot in range(max(self._ahead_until, self.told), self.told + most):
             self._ahead[self.id_of(slot)] = slot
         self._ahead_until = max(self._ahead_until, self.told + most)
@@ -159,11 +159,11 @@ def read_place(task_id: str, text: str, most_open: int) -> KnownTask:
 
     Args:
         task_id: the task that is followed.
-        text: what a client sent.
+        text: the text that a client sent.
         most_open: how many sub-tasks may be open in it.
 
     Raises:
-        PlaceInvalidError: if it is none of ours.
+        PlaceInvalidError: if no stream gave out this place.
     """
     if len(text) > _MAX_TEXT:
         raise PlaceInvalidError("it is too long")
@@ -193,7 +193,7 @@ def _packed_round(known: KnownRound) -> list[Any]:
 
 
 class _Unpacking:
-    """Reads what a client sent, which may be anything."""
+    """Reads the text of a client, which may be anything."""
 
     def __init__(self, most_open: int) -> None:
         self._left = most_open

@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): one way from an exception to its code."""
+"""Turns errors into problem documents (RFC 9457): one way from an exception to its code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _LATER = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 #: Headers of every problem with a status. After 408 the connection is closed: the rest of the late request must not be
 #: taken for the next one.
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 503: _LATER}
-#: Most characters of the name of a field that a caller made up which are sent back.
+#: How many characters of a field name that a caller invented are sent back at most.
 _SHOWN = 100
 
 
@@ -70,11 +70,11 @@ class RequestRefusedError(TaskframeworkError):
         """Refuse a request.
 
         Args:
-            message: what is wrong.
-            hint: what to do about it.
+            message: the error in the request.
+            hint: what the caller can do about it.
             code: one of `CODES`.
             fields: the wrong fields, each `{field, message}`.
-            headers: of the answer, besides those that go with its status.
+            headers: headers of the answer, besides those of its status.
         """
         super().__init__(message, hint=hint)
         self.code = code
@@ -84,14 +84,14 @@ class RequestRefusedError(TaskframeworkError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a caller is told about an error."""
+    """The description of an error for a caller."""
 
     code: str
     detail: str
     hint: str
     fields: Sequence[Mapping[str, str]] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: Further members of the document: the task that is in the way.
+    #: Further members of the document: the task that caused the refusal.
     task: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -99,7 +99,7 @@ class Problem:
         return CODES[self.code][0]
 
     def document(self, root: str, instance: str | None = None) -> dict[str, Any]:
-        """The problem as JSON; `root` is the path the application is below, `instance` that of the request."""
+        """The problem as JSON; `root` is where the application is mounted, `instance` the path of the request."""
         status, title, _ = CODES[self.code]
         document: dict[str, Any] = {
             "type": f"{root}/docs#{self.code}",
@@ -118,14 +118,14 @@ class Problem:
 
 
 def describe(error: Exception) -> Problem:
-    """The problem that tells of an exception; of one that is not ours it tells nothing but that it happened."""
+    """The problem for an exception. For a foreign exception it only says that an error happened."""
     if isinstance(error, RequestRefusedError):
         return Problem(error.code, error.message, error.hint, error.fields, error.headers)
     if isinstance(error, SubmissionError):
         code = error.code if error.code in CODES else "invalid_task"
         return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
     if isinstance(error, StoreUnavailableError):
-        logger.info("the store did not answer a request: %s", error.message)  # that it is away is told elsewhere, once
+        logger.info("the store did not answer a request: %s", error.message)  # the outage is logged elsewhere, once
         return _STORE_AWAY
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
         return Problem(code, error.message, error.hint, task=_in_the_way(error))
@@ -143,12 +143,12 @@ def describe(error: Exception) -> Problem:
 
 
 _STATUSES = frozenset(TaskStatus)
-#: The slash before addresses that hints name, unless something is before it already.
+#: The slash before addresses in hints, unless it continues another path.
 _OWN_ADDRESS = re.compile(r"(?<![\w/~.-])/(?=(?:docs|api/v1)\b)")
 
 
 def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
-    """The task that a request collides with."""
+    """The task that caused the refusal of a request."""
     match error:
         case ParentFinishedError():
             return {"task_id": error.parent_id, "task_status": error.status}
@@ -161,7 +161,7 @@ def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
     return {}
 
 
-#: The store's own words name hosts and files; they are for the log.
+#: The store's own messages name hosts and files; they are only for the log.
 _STORE_AWAY = Problem(
     "store_unavailable",
     "The store is away, full or too slow, so it is not known whether the request took effect.",
@@ -195,7 +195,7 @@ def _fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[
             return [{"field": error.field, "message": error.reason}]
         case UnknownTaskTypeError():
             return [{"field": "task_type", "message": error.message}]
-        case AlreadyRepairedError():  # what follows is for keys that a caller chose
+        case AlreadyRepairedError():  # the next case is for keys that a caller chose
             return ()
         case IdempotencyConflictError():
             return [{"field": "idempotency_key", "message": error.message}]
@@ -211,11 +211,11 @@ def _below(parent: str, name: str) -> str:
 
 
 def invalid_fields(error: ValidationError, known: Collection[str] = ()) -> RequestRefusedError:
-    """A body that is not JSON, or does not fit its model, as a refusal without the input, which may be a secret.
+    """The refusal for a body that is not JSON or does not fit its model. It omits the input, which may be secret.
 
     Args:
-        error: what the model said.
-        known: the fields that there are, to tell which one was meant.
+        error: the error of the model.
+        known: the known field names, to suggest the one that was meant.
     """
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     if problems[0]["type"] == "json_invalid":
@@ -228,7 +228,7 @@ def invalid_fields(error: ValidationError, known: Collection[str] = ()) -> Reque
 
 
 def _refused_fields(found: Sequence[Mapping[str, str]], known: Collection[str]) -> RequestRefusedError:
-    # A field nobody knows has whatever name the caller gave it.
+    # An unknown field has any name that the caller gave it.
     problems = [{"field": wrong["field"][:_SHOWN], "message": wrong["message"]} for wrong in found]
     first = problems[0]
     place = "The body" if first["field"] == WHOLE else first["field"]
@@ -244,19 +244,19 @@ def _refused_fields(found: Sequence[Mapping[str, str]], known: Collection[str]) 
 
 
 def below(root: str, text: str) -> str:
-    """What people are told, with addresses of the interface as they are where the application is below `root`."""
+    """Adapt the addresses in a text for people, if the application is mounted at `root`."""
     return _OWN_ADDRESS.sub(lambda _: f"{root}/", text)
 
 
 def root_of(request: Request) -> str:
-    """The path the application is below: where another application mounted it, or what a proxy cut off."""
+    """The path at which the application is mounted by another application, or the path that a proxy cut off."""
     root: str = request.scope.get("root_path", "")
     return root.rstrip("/")
 
 
 def problem_response(problem: Problem, request: Request) -> Response:
     """The answer that carries a problem."""
-    # As it was sent, percent-encoded: the decoded path may hold anything.
+    # The path as it was sent, percent-encoded: the decoded path may contain anything.
     raw: bytes = request.scope.get("raw_path") or b""
     instance = raw.partition(b"?")[0][:200].decode("ascii", "replace")
     content = orjson.dumps(problem.document(root_of(request), instance))
@@ -264,7 +264,7 @@ def problem_response(problem: Problem, request: Request) -> Response:
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Answer every error of the routes with a problem document. The middleware answers what is none of ours."""
+    """Answer every error of the routes with a problem document. The middleware answers all other errors."""
     app.add_exception_handler(TaskframeworkError, _answer)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -275,7 +275,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
-    """FastAPI's own validation: query parameters, with the place of each as its first part."""
+    """Answer errors of FastAPI's own validation: query parameters, each with its location as the first part."""
     found = error.errors() if isinstance(error, RequestValidationError) else ()
     problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MOST_PROBLEMS]]
     known = _parameters_of(request, await _documented_paths(request))
@@ -283,7 +283,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 
 async def _documented_paths(request: Request) -> dict[str, dict[str, Any]]:
-    """The paths of the OpenAPI document. It is made once, which takes a tenth of a second; the event loop goes on."""
+    """The paths of the OpenAPI document. To make it takes 0.1 s once, in a thread, so that the event loop goes on."""
     app: FastAPI = request.app
     if app.openapi_schema is None:
         await asyncio.to_thread(app.openapi)
@@ -304,20 +304,20 @@ def _path_of(request: Request) -> str:
 
 
 def _methods_at(path: str, paths: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """All methods of a path; the router names only those of the first route it came to."""
+    """All methods of a path; the router names only those of the first route that it reached."""
     templates = (ways for template, ways in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path))
     ways = paths[path] if path in paths else next(templates, {})
     return sorted(method.upper() for method in ways)
 
 
 def _address_meant(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The address that was meant by one where there is nothing: without a slash at its end, or with the prefix."""
+    """The address that the client probably meant: without a slash at its end, or with the prefix."""
     short = _path_of(request).rstrip("/")[:_SHOWN]
     return next((path for path in (short, f"/api/v1{short}") if _methods_at(path, paths)), None)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
-    """What the router refuses: no such path, no such method."""
+    """Answer errors of the router: an unknown path, or a method that is not allowed."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     match status:

@@ -78,7 +78,7 @@ async def _queue(request: Request, task_type: str) -> Response:
 
 @contextmanager
 def _not_found() -> Iterator[None]:
-    """Answer 404 where nobody knows the task type in the path; in a body it would be a wrong field (422)."""
+    """Answer 404 for an unknown task type in the path; in a body it would be a wrong field (422)."""
     try:
         yield
     except UnknownTaskTypeError as error:

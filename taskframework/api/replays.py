@@ -88,7 +88,7 @@ async def stop_replay(request: Request, replay_id: IdInPath) -> Response:
 @router.get("/tasks/retry", include_in_schema=False)
 @router.get("/tasks/cancel", include_in_schema=False)
 async def refuse_to_show_these() -> None:
-    raise HTTPException(405)  # else it would be taken for the id of a task
+    raise HTTPException(405)  # otherwise the word would be taken for the id of a task
 
 
 @router.post(
@@ -124,14 +124,14 @@ async def cancel_tasks(request: Request) -> Response:
 
 
 def where_of(chosen: ChooseLetters | ChooseTasks) -> Where:
-    """What is chosen, for the record."""
+    """The chosen conditions, for the record."""
     return Where(**chosen.model_dump(exclude_none=True))
 
 
 async def begun(
     request: Request, action: Action, where: Where, *, rate: float | None, reason: str | None, reopen: bool = False
 ) -> Response:
-    """Begin an action on many."""
+    """Begin an action on many tasks, and answer with it."""
     name = f"{'task' if action in (Action.RETRY, Action.CANCEL) else 'dead-letter'}.{action}"
     async with noted(request, name, None, reason, filter=where.conditions, rate=rate):
         replay = await _operations(request).begin(

@@ -1,7 +1,7 @@
 """The headers that keep a browser from misusing an answer: from running it, framing it, or guessing its type. Every
 answer has them.
 
-Nothing here allows another site to read an answer (CORS): a browser then refuses that by itself.
+No header here allows another site to read an answer (CORS), so a browser refuses that by itself.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-#: Scripts, styles, pictures and connections are this server's own, in files of their own; no other site frames a page.
+#: Scripts, styles, pictures and connections come only from files of this server; no other site may frame a page.
 CONTENT_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 SAFETY: Mapping[str, str] = MappingProxyType(
     {
-        # A browser must not guess a type: results are the users' own texts.
+        # A browser must not guess a type, because results are texts of users.
         "x-content-type-options": "nosniff",
         "content-security-policy": CONTENT_POLICY,
         "x-frame-options": "DENY",
-        # What belongs to one user is kept in no cache on the way.
+        # Data of one user must not stay in any cache on the way.
         "cache-control": "no-store",
-        # Addresses hold ids and keys of streams.
+        # Addresses contain ids and keys of streams.
         "referrer-policy": "no-referrer",
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
     }
 )
-#: In answers that go by TLS: for a year the browser then asks this host by TLS alone.
+#: Only in answers over TLS: for a year the browser then uses only TLS for this host.
 _ALWAYS_TLS = (b"strict-transport-security", b"max-age=31536000")
 _RAW = tuple((name.encode(), value.encode()) for name, value in SAFETY.items())
 
@@ -33,11 +33,11 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 def with_safety(headers: RawHeaders, *, is_encrypted: bool) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer with those for safety; what an answer says of these itself stays.
+    """The headers of an answer with the safety headers added; those that the answer sets itself stay.
 
     Args:
-        headers: of the answer, with names in lower case.
-        is_encrypted: whether it goes by TLS.
+        headers: the headers of the answer, with names in lower case.
+        is_encrypted: whether the answer is sent over TLS.
     """
     own = list(headers)
     names = {name for name, _ in own}

@@ -1,4 +1,4 @@
-"""The server: uvicorn inside the loop that is running, without its signal handlers, its logging and its exits."""
+"""The server: uvicorn in the running event loop, without uvicorn's own signal handlers, logging and exits."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from taskframework.settings import Settings, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that requests have to finish at a stop. What was stored stays stored, answered or not.
+#: Seconds that requests have to finish at a stop. Stored data stays stored, even without an answer.
 _GRACE_SECONDS = 5
-#: Seconds after that in which requests that did not finish are still answered: the process stopped.
+#: Seconds after that in which unfinished requests still get an answer: that the process stopped.
 _FAREWELL_SECONDS = 1
-#: Seconds that an idle connection is kept: longer than proxies keep it. Else we could close it while a request comes.
+#: Seconds that an idle connection is kept: longer than proxies keep it. We must not close one while a request comes.
 _KEEP_ALIVE_SECONDS = 75
 
-#: What is served where, for the log.
+#: The paths that are served, for the log.
 _SERVED_BY_WORKERS = {"health": "/readyz", "metrics": "/metrics"}
 _SERVED = {"console": "/", "interface": "/api/v1", "documentation": "/docs", **_SERVED_BY_WORKERS}
 
@@ -52,12 +52,12 @@ class ApiServer(uvicorn.Server):
 
         Args:
             app: the application.
-            sockets: where it listens, bound.
-            root_path: what a proxy cuts off the paths.
-            proxies: whose word about the caller's address and about TLS is believed.
-            certificate: PEM file for TLS; None: there is none.
-            private_key: PEM file of its key; None: it is in the same file.
-            max_connections: further ones are refused; without it, as many as the limit of file descriptors allows.
+            sockets: the bound sockets to listen on.
+            root_path: the path that a proxy cuts off.
+            proxies: proxies that are trusted about the caller's address and about TLS.
+            certificate: PEM file for TLS; None for no TLS.
+            private_key: PEM file of its key; None if the key is in the same file.
+            max_connections: the most connections; without it, as many as the limit of file descriptors allows.
         """
         super().__init__(
             uvicorn.Config(
@@ -83,7 +83,7 @@ class ApiServer(uvicorn.Server):
         self._is_up = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         host, port, *_ = sockets[0].getsockname()
-        #: Where it listens; the port is the real one if any free one was asked for.
+        #: The address it listens on, with the real port even if any free port was asked for.
         self.address: tuple[str, int] = (host, port)
 
     @property
@@ -102,7 +102,7 @@ class ApiServer(uvicorn.Server):
         self._is_up.set()
 
     async def start(self) -> None:
-        """Return when connections are accepted."""
+        """Start to serve, and return when connections are accepted."""
         self._serving = asyncio.create_task(self.serve(self._sockets))
         up = asyncio.create_task(self._is_up.wait())
         await asyncio.wait([self._serving, up], return_when=asyncio.FIRST_COMPLETED)
@@ -115,7 +115,7 @@ class ApiServer(uvicorn.Server):
         self.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving])
-            if cancelled := set(self.server_state.tasks):  # the server does not wait for what it gave up on
+            if cancelled := set(self.server_state.tasks):  # the server does not wait for requests that it gave up
                 await asyncio.wait(cancelled, timeout=_FAREWELL_SECONDS)
             for connection in list(self.server_state.connections):
                 connection.transport.abort()
@@ -123,11 +123,11 @@ class ApiServer(uvicorn.Server):
 
 
 async def _require_files(settings: Settings) -> None:
-    """Look at the start whether what TLS and tokens need can be used.
+    """Check at the start that the files for TLS and tokens can be used.
 
     Raises:
-        ConfigurationError: naming the setting, if it cannot.
-        ExtraMissingError: if tokens are to be taken and the package for them is not installed.
+        ConfigurationError: with the name of the setting, if a file cannot be used.
+        ExtraMissingError: if tokens are accepted and the package for them is not installed.
     """
     if (certificate := settings.api.certificate) is not None:
         try:
@@ -150,12 +150,12 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
     """Serve the HTTP interface of a running framework.
 
     Yields:
-        The server, which tells its address.
+        The server, which knows its address.
 
     Raises:
         ConfigurationError: if host and port cannot be listened on, or would let unidentified callers in; or if a
             file for TLS or tokens cannot be used.
-        ExtraMissingError: if tokens are to be taken and the package for them is not installed.
+        ExtraMissingError: if tokens are accepted and the package for them is not installed.
     """
     settings = framework.settings.api
     addresses = await resolve(settings.host, key="api.host")
@@ -174,7 +174,7 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
-        # Before the server, which waits for them: streams never end by themselves.
+        # Closed before the server, which waits for the streams: they never end by themselves.
         stack.push_async_callback(app.state.feed.close)
         await server.start()
         host, port = server.address
@@ -187,7 +187,7 @@ async def serving_health(app: ASGIApp, settings: WorkerSettings) -> AsyncIterato
     """Serve health and metrics of a worker, or of several, at `worker.http_host` and `worker.http_port`.
 
     Yields:
-        The server, which tells its address.
+        The server, which knows its address.
 
     Raises:
         ConfigurationError: if host and port cannot be listened on.

@@ -53,7 +53,7 @@ STREAM = {
 
 
 class EventStream(StreamingResponse):
-    """A response that goes on until its frames end or its reader leaves; then the watcher leaves the feed."""
+    """A response that continues until its frames end or its reader leaves; then the watcher leaves the feed."""
 
     media_type = "text/event-stream"
 
@@ -74,7 +74,7 @@ class EventStream(StreamingResponse):
             await self._feed.leave(self._watcher)
 
     async def _end_with_the_key(self) -> None:
-        """End the stream when the key that began it does not count any more."""
+        """End the stream when the key that began it is no longer valid."""
         while await still_counts(self._request):  # noqa: ASYNC110 - another process may revoke it
             await asyncio.sleep(REMEMBERED_SECONDS)
         self._watcher.end()
@@ -148,12 +148,12 @@ async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes,
 
 
 async def follow_one(request: Request, task_id: str, view: Callable[[Task], dict[str, Any]] = public_view) -> Response:
-    """Follow a task alone.
+    """Follow one task only.
 
     Args:
-        request: of the client, whose Last-Event-ID says what it has.
-        task_id: a task that is there.
-        view: what a snapshot shows of it.
+        request: the request of the client, whose Last-Event-ID says what the client has.
+        task_id: an existing task.
+        view: makes the snapshot of the task.
     """
     framework, scope = framework_of(request), scope_of(request)
     after, source = _last_known(request, f"{task_id}-", _read_sequence), framework.settings.app.source
@@ -168,13 +168,13 @@ async def follow_one(request: Request, task_id: str, view: Callable[[Task], dict
 async def follow_family(
     request: Request, task_id: str, kind: type[TreeFollower], view: Callable[[Task], dict[str, Any]] = public_view
 ) -> Response:
-    """Follow a task and what is below it.
+    """Follow a task and all tasks below it.
 
     Args:
-        request: of the client, whose Last-Event-ID says what it has.
-        task_id: a task that is there.
-        kind: what of it.
-        view: what a snapshot shows of the task.
+        request: the request of the client, whose Last-Event-ID says what the client has.
+        task_id: an existing task.
+        kind: which follower to use.
+        view: makes the snapshot of the task.
     """
     framework, scope, feed = framework_of(request), scope_of(request), _feed_of(request)
     most = 2 * kind.most_open + MAX_DEPTH
@@ -192,12 +192,12 @@ async def follow_family(
 async def _streamed(
     request: Request, task_id: str, follower: Callable[[Watcher], Awaitable[Follower | TreeFollower]]
 ) -> Response:
-    """The answer with what a follower tells; 204 if it will never tell anything, and browsers do not connect again.
+    """Answer with the frames of a follower; with 204 if it will never have any, so that browsers do not connect again.
 
     Args:
-        request: of the client.
-        task_id: what is watched.
-        follower: makes the follower, after the watcher joined, so that nothing falls in between.
+        request: the request of the client.
+        task_id: the task to watch.
+        follower: makes the follower after the watcher has joined, so that no event is missed between the two.
     """
     feed = _feed_of(request)
     watcher = await feed.join(scope_of(request), task_id, caller=counted_as(caller_of(request)))
@@ -213,12 +213,12 @@ async def _streamed(
 
 
 def _last_known(request: Request, beginning: str, read: Callable[[str], Known]) -> Known | None:
-    """What the client has by its Last-Event-ID; None if it has nothing.
+    """The place of the client by its Last-Event-ID; None if it has received nothing.
 
     Args:
-        request: of the client.
-        beginning: of the ids of this stream.
-        read: makes of the rest of an id what it says; raises PlaceInvalidError.
+        request: the request of the client.
+        beginning: the beginning of the ids of this stream.
+        read: reads the rest of an id; raises PlaceInvalidError.
 
     Raises:
         RequestRefusedError: if it is not the id of an event of this stream.
@@ -239,7 +239,7 @@ def _last_known(request: Request, beginning: str, read: Callable[[str], Known]) 
 
 
 def _read_sequence(text: str) -> tuple[int, int | None]:
-    """A sequence, and the progress revision if it is the id of progress."""
+    """Read a sequence, and the progress revision if it is the id of progress."""
     match = _SEQUENCE.fullmatch(text)
     if match is None:
         raise PlaceInvalidError("it must be <task_id>-<sequence>")

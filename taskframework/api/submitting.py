@@ -1,4 +1,4 @@
-"""What routes share that make a task: the idempotency key of the request, and the answer with the task."""
+"""The common parts of routes that make a task: the idempotency key of the request, and the answer with the task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BodyT = TypeVar("BodyT", bound=SharedOptions)
 
 
 def submission_response(request: Request, submission: Submission) -> Response:
-    """202 with the task that a submission made, or 200 with the one that an earlier submission had made."""
+    """Answer 202 with the task that a submission made, or 200 with the task of an earlier submission."""
     location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
     return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
 
@@ -36,10 +36,10 @@ def key_in_header(request: Request) -> str | None:
 
 
 def with_key_of_header(request: Request, body: BodyT) -> BodyT:
-    """The body with the header's key, if there is one.
+    """The body with the key of the header, if there is one.
 
     Raises:
-        RequestRefusedError: if the body names another one.
+        RequestRefusedError: if the body has a different key.
     """
     if (key := key_in_header(request)) is None:
         return body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Path, Query
@@ -19,15 +20,17 @@ from taskframework.api.context import (
     framework_of,
     json_response,
     new_router,
-    page_response,
     refuse_repeated,
 )
 from taskframework.api.openapi import key_header, refuses, takes
+from taskframework.api.pages import large_page
 from taskframework.api.paging import PageQuery
 from taskframework.api.submitting import key_in_header
 from taskframework.api.views import PlaceCursor, TaskPage, TaskView
+from taskframework.model.query import Page
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import MAX_SUBTASKS
+from taskframework.model.task import Task
 from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
 from taskframework.submission.options import NAME_PATTERN
@@ -62,17 +65,18 @@ class SubtaskQuery(PageQuery):
 )
 async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[SubtaskQuery, Query()]) -> Response:
     """List the sub-tasks of a task's newest round, in the order in which they were planned."""
-    after = -1 if query.cursor is None else min(int(query.cursor), MAX_SUBTASKS)
-    subtasks = framework_of(request).services.tasks.subtasks
-    page = await subtasks(
+    read_after = partial(
+        framework_of(request).services.tasks.subtasks,
         checked_id(task_id),
         scope_of(request),
-        limit=query.limit,
         round=query.round,
         status=query.status,
-        after_slot=after,
     )
-    return page_response(page, public_view)
+
+    async def read_page(*, limit: int, cursor: str | None) -> Page[Task]:
+        return await read_after(limit=limit, after_slot=-1 if cursor is None else min(int(cursor), MAX_SUBTASKS))
+
+    return await large_page(read_page, public_view, limit=query.limit, cursor=query.cursor)
 
 
 @router.post(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -20,11 +21,11 @@ from taskframework.api.context import (
     framework_of,
     json_response,
     new_router,
-    page_response,
     refuse_repeated,
     trace_of,
 )
 from taskframework.api.openapi import location_of, refuses, takes
+from taskframework.api.pages import large_page
 from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import RequestRefusedError, describe, root_of
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, submission_response, with_key_of_header
@@ -39,6 +40,9 @@ from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
 router = new_router(PREFIX, "tasks")
+
+#: Most tasks of a page that is searched for, because each part of such a page looks through thousands of tasks.
+_FOUND = 50
 
 
 class BatchQuery(PageQuery):
@@ -146,21 +150,18 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
     """List tasks from the newest to the oldest. All filters given must hold.
 
     For `correlation_id`, `idempotency_key`, `error` and `fingerprint` there is no index: with one of them each page
-    looks through the next 5,000 tasks that the other filters let through. It may be short or empty, and others behind
-    it as long as `next_cursor` is not null.
+    looks through the next 5,000 tasks that the other filters let through. It has at most 50 tasks, and may be empty
+    although more follow. More follow as long as `next_cursor` is not null.
     """
-    page = await framework_of(request).services.tasks.list_tasks(
-        scope_of(request, query.user_id),
-        query.filter,
-        limit=query.limit,
-        cursor=query.cursor,
-    )
-    return page_response(page, public_view)
+    tasks, scope = framework_of(request).services.tasks, scope_of(request, query.user_id)
+    limit = min(query.limit, _FOUND) if query.filter.is_sought else query.limit
+    read_page = partial(tasks.list_tasks, scope, query.filter)
+    return await large_page(read_page, public_view, limit=limit, cursor=query.cursor)
 
 
 @router.get("/tasks/bulk", include_in_schema=False)
 async def refuse_to_show() -> None:
-    raise HTTPException(405)  # else it would be taken for the id of a task
+    raise HTTPException(405)  # otherwise the word would be taken for the id of a task
 
 
 @router.get(
@@ -228,7 +229,7 @@ async def retry_task(request: Request, task_id: IdInPath) -> Response:
 
 
 def _owned(request: Request, item: SubmitTask | RequestRefusedError) -> SubmitTask | RequestRefusedError:
-    """An item with its owner, or why it cannot have that one."""
+    """The item with its owner, or the error if the caller may not name this owner."""
     if isinstance(item, RequestRefusedError):
         return item
     try:

@@ -1,7 +1,7 @@
-"""Following a task and everything below it: of each task each event once and in order, wherever the reader was cut.
+"""Follows a task and everything below it: each event of each task once and in order, even if a connection breaks.
 
-What is heard is told as it comes if it is the next of a task that is open. Whatever else is heard is a reason to look:
-the store is read, and the reader is told what it does not have.
+A heard event is sent at once if it is the next event of an open task. Any other heard event is a reason to look: the
+store is read, and the reader gets the events that it does not have.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: Sub-tasks that are read together.
+#: How many sub-tasks are read together.
 _PAGE = 100
-#: Sub-tasks that had ended, were queued anew, and wait for room to be told of again; with more the reader has to begin
-#: anew.
+#: The most sub-tasks that had ended, were queued again, and wait for room to be shown again. With more of them, the
+#: reader has to begin again.
 _MOST_RETURNED = 10_000
-#: Seconds until a store that was away is asked again.
+#: Seconds until a store that was unavailable is asked again.
 _PAUSE = 1.0
-#: Events after which an ended task is alive again.
+#: Events after which an ended task is live again.
 _RETURNS = frozenset({PREFIX + "replayed", PREFIX + "reopened"})
 
 
 class TreeFollower:
-    """Where one stream is in the life of a task and of all below it."""
+    """The place of one stream in the events of a task and of all tasks below it."""
 
-    #: Names the stream in its ids.
+    #: The name of the stream in its ids.
     kind: ClassVar[str] = "tree"
-    #: Sub-tasks that may be open at a time: told of, and not to their end. A few more are let in, so that the first in
-    #: the plan always go on.
+    #: How many sub-tasks may be open at a time: shown, but not to their end. A few more are let in, so that the
+    #: first tasks in the plan always go on.
     most_open: ClassVar[int] = 256
-    #: Sub-tasks in these statuses are told of; None: in any.
+    #: Sub-tasks in these statuses are shown; None for all statuses.
     statuses: ClassVar[Collection[TaskStatus] | None] = None
 
     def __init__(
@@ -60,13 +60,13 @@ class TreeFollower:
         """Begin to follow.
 
         Args:
-            followed: the task, with what the reader knows of it.
+            followed: the task, with the place of the reader.
             feed: lets the watcher hear sub-tasks.
-            watcher: what is heard from now on; it has joined for the task.
-            store: asked at first and when something was missed.
-            scope: whose tasks the client may see.
+            watcher: hears all events from now on; it has joined for the task.
+            store: is asked at the beginning and if events were missed.
+            scope: the tasks that the client may see.
             source: the installation, as the events name it.
-            view: what a snapshot shows of the task that is followed.
+            view: makes the snapshot of the task that is followed.
         """
         self._top = followed
         self._is_new = followed.sequence == 0
@@ -77,9 +77,9 @@ class TreeFollower:
         self._source = source
         self._view = view
         self._open = OpenTasks(self._top, self.most_open)
-        #: Open tasks to look at in the store, in that order.
+        #: Open tasks to read from the store, in this order.
         self._due = dict.fromkeys(known.task_id for known in self._open)
-        #: Sub-tasks that had ended and go on again, with the event of that.
+        #: Sub-tasks that had ended and are live again, with the sequence of the event that did this.
         self._returned: dict[str, int] = {}
         self._frames: list[bytes] = []
         self._is_ended = False
@@ -94,21 +94,21 @@ class TreeFollower:
         return f"{task_id}-{cls.kind}-{place}"
 
     async def begin(self) -> None:
-        """Look at the store until there is something to tell, or everything was looked at.
+        """Look at the store until there is an event to send, or nothing is left to look at.
 
         Raises:
-            StoreError: if the store cannot tell.
+            StoreError: if the store cannot be read.
         """
         while self._due and not self._frames and not self._is_ended:
             await self._look_at(next(iter(self._due)))
 
     @property
     def has_nothing(self) -> bool:
-        """Whether the client knows all there is, and nothing more will come."""
+        """Whether the client has everything, and nothing more will come."""
         return self._is_ended and not self._frames
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """What to send, until the task and all below it are final, the watcher is over, or the task is gone."""
+        """The bytes to send, until the task and all below it are final, the watcher is over, or the task is gone."""
         yield self._flushed() or HEARTBEAT
         while not self._is_ended:
             heard = await self._watcher.take(self._patience())
@@ -137,7 +137,7 @@ class TreeFollower:
     def _has_work(self) -> bool:
         return bool(self._due or (self._returned and self._open.is_roomy))
 
-    # What is heard
+    # Heard events
 
     def _hear(self, heard: Heard) -> None:
         event = heard.event
@@ -145,7 +145,7 @@ class TreeFollower:
             self._tell_heard(known, heard)
 
     def _tell_heard(self, known: KnownTask, heard: Heard) -> None:
-        """Tell what was heard of an open task if it comes next."""
+        """Send a heard event of an open task if it comes next."""
         event = heard.event
         if event.sequence > known.sequence + (event.progress_revision is None):
             self._due[known.task_id] = None
@@ -158,7 +158,7 @@ class TreeFollower:
             self._send(heard.frame)
 
     def _newcomer(self, event: ExternalEvent) -> KnownTask | None:
-        """The sub-task of an open task that begins with this event; None if its turn has not come, or is over."""
+        """The sub-task of an open task that begins with this event; None if it is too early or too late for it."""
         parent = self._open.get(str(event.data.get("parent_task_id")))
         if parent is None or not self._matters(event):
             return None
@@ -178,14 +178,14 @@ class TreeFollower:
         return None
 
     def _matters(self, event: ExternalEvent) -> bool:
-        """Whether the reader is to hear of this event of a sub-task."""
+        """Return whether the reader gets this event of a sub-task."""
         return True
 
     def _is_first_news(self, event: ExternalEvent) -> bool:
-        """Whether a sub-task can begin with this event."""
+        """Return whether a sub-task can begin with this event."""
         return event.sequence == 1 and event.progress_revision is None
 
-    # What the store says
+    # Answers of the store
 
     async def _look(self, is_silent: bool) -> None:
         try:
@@ -201,14 +201,14 @@ class TreeFollower:
             logger.debug("task %s: %s", self._top.task_id, error.message)
 
     async def _look_around(self) -> None:
-        """The store is asked when nothing is heard: so the stream ends even if an event was lost on its way here."""
+        """Ask the store when nothing is heard, so that the stream ends even if an event was lost on its way here."""
         resting = [known.task_id for known in self._open if not known.rounds]
         ended = await self._store.finished_at(resting) if resting else {}
         self._due |= dict.fromkeys(known.task_id for known in self._open if known.rounds or known is self._top)
         self._due |= dict.fromkeys(task_id for task_id, at in ended.items() if at is not None)
 
     async def _look_at(self, task_id: str) -> None:
-        """Tell what the reader does not have of a due task."""
+        """Send the events of a due task that the reader does not have."""
         task = await self._store.get(task_id, self._scope)
         known = self._open[task_id]
         if task is None:
@@ -222,7 +222,8 @@ class TreeFollower:
             known.is_final = task.status.is_final and task.sequence == known.sequence
             if known.is_final and not known.has_open and all(round.is_over for round in known.rounds):
                 self._close(known)
-            # Only now: if the store was away in between, the task is still due. So it is if there are more pages.
+            # Not earlier: if the store fails before this, the task stays due. It also stays due while there are more
+            # pages.
             if all(round.is_listed or self._open.holds(round) for round in known.rounds):
                 self._due.pop(task_id, None)
             known.forget_rounds()
@@ -235,7 +236,7 @@ class TreeFollower:
             self._feed.watch_subtasks(self._watcher, known.task_id)
 
     async def _list(self, round: KnownRound, task: Task) -> None:
-        """Tell of sub-tasks of which nothing was told, as far as a page and the room go."""
+        """Show sub-tasks that were not shown yet, as far as one page and the room allow."""
         now_in = (task.generation, task.subtasks.round) if task.subtasks is not None else None
         is_left = now_in != (round.generation, round.number) or task.status is not TaskStatus.WAITING
         if is_left and task.cascade_at is None:
@@ -244,7 +245,7 @@ class TreeFollower:
             round.is_listed = True
             self._open.let_in(round)
             return
-        # Of a round that was left, those that are still alive are waited for, in whatever status they are.
+        # In a round that was left, sub-tasks that are still live are waited for, in every status.
         statuses = None if round.is_left else self.statuses
         found = await self._store.list_subtasks(round.key, limit=_PAGE, after_slot=round.told - 1, statuses=statuses)
         round.is_listed = len(found) < _PAGE
@@ -252,7 +253,7 @@ class TreeFollower:
         for subtask in found:
             assert subtask.parent is not None, "it was found by its parent"
             if round.is_left:
-                round.told = max(round.told, subtask.parent.slot)  # those in between were never stored
+                round.told = max(round.told, subtask.parent.slot)  # the sub-tasks between were never stored
             if not self._open.fits(round, subtask.parent.slot):
                 self._open.hold(round, subtask.parent.slot)
                 round.is_listed = False
@@ -260,7 +261,7 @@ class TreeFollower:
             self._tell_missed(self._open.begin(round, subtask.parent.slot), subtask)
 
     def _leave(self, round: KnownRound) -> None:
-        """No more sub-tasks of this round will be stored; those that were passed over and are not there never come."""
+        """Note that no more sub-tasks of this round will be stored; passed-over slots without a task stay empty."""
         if not round.is_left:
             round.is_left = True
             self._due |= dict.fromkeys(known.task_id for known in round.open.values() if known.sequence == 0)
@@ -273,7 +274,7 @@ class TreeFollower:
             self._close(known)
 
     async def _return(self, task_id: str) -> None:
-        """Tell of a sub-task again that had ended, from the event on that led it out of its end."""
+        """Show again a sub-task that had ended, beginning with the event that made it live again."""
         task = await self._store.get(task_id, self._scope)
         sequence, link = self._returned.pop(task_id), task.parent if task is not None else None
         parent = self._open.get(link.task_id) if link is not None else None
@@ -283,16 +284,18 @@ class TreeFollower:
                 if task.subtasks is not None and any(_is_reopening(entry, sequence) for entry in task.history):
                     known.pass_over(task.generation, task.subtasks.round)
                 self._tell_missed(known, task)
-        self._due[self._top.task_id] = None  # which may have waited for this to end the stream
+        self._due[self._top.task_id] = None  # the stream may have waited only for this to end
 
     def _resync(self) -> None:
         self._frames.append(RESYNC)
         self._is_ended = True
 
-    # What is told
+    # Sent events
 
     def _tell_missed(self, known: KnownTask, task: Task) -> bool:
-        """Tell what the reader does not have of a task as it was read; whether what is below it is to be told, too."""
+        """Send the events of a task, as it was read, that the reader lacks. Return whether sub-tasks may have to
+        follow.
+        """
         missed = None
         if known.sequence or not self._is_new:
             missed = missed_events(task, known.sequence, known.progress, self._source)
@@ -315,7 +318,7 @@ class TreeFollower:
         self._send(sent)
 
     def _note(self, known: KnownTask, *, is_end: bool, has_subtasks: bool) -> None:
-        """Take note of what the next frame tells of a task."""
+        """Note what the next frame says about a task."""
         known.is_final = is_end
         if has_subtasks or known.rounds:
             self._due[known.task_id] = None
@@ -323,12 +326,12 @@ class TreeFollower:
             self._close(known)
 
     def _send(self, sent: bytes) -> None:
-        """Send an event under an id that says what the reader has then."""
+        """Send an event under an id with the place of the reader after it."""
         place = self.id_of(self._top.task_id, place_text(self._top))
         self._frames.append(f"id: {place}\nevent: ".encode() + sent.partition(b"event: ")[2])
 
     def _close(self, known: KnownTask) -> None:
-        """The reader was told of a task and of all below it to the end."""
+        """Note that a task and all tasks below it were shown to the end."""
         if known.within is None:
             self._is_ended = not self._returned
             return

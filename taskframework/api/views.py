@@ -1,4 +1,4 @@
-"""What callers get, for the OpenAPI document. The answers themselves are written straight from the public views."""
+"""The models of the answers, for the OpenAPI document. The answers are written directly from the public views."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _numeric(text: str) -> str:
     return text
 
 
-#: A cursor of lists whose entries are numbered: the place to go on at.
+#: A cursor of lists whose entries are numbered: the place where the next page begins.
 PlaceCursor = Annotated[str, AfterValidator(_numeric), Field(json_schema_extra={"pattern": f"^{_PLACE.pattern}$"})]
-#: The form of a cursor is documented and not checked here: the list itself refuses what is none of its cursors.
+#: The form of a cursor is documented, not checked here: the list itself refuses a cursor that is not its own.
 CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"})]
 NextCursor = Annotated[
     CursorText | None, Field(description="Give it as `cursor` to get the next page; null on the last one")

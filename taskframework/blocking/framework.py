@@ -31,8 +31,8 @@ class SyncTaskFramework:
         print(handle.result(timeout=30))
 
     It runs on an event loop in a thread of its own, from the first call until `close` or the end of the program. Any
-    number of threads may use one. A process may be forked before the first call, as gunicorn does with `preload_app`:
-    then each process opens its own.
+    number of threads may share it. A process may be forked before the first call, as gunicorn does with `preload_app`:
+    then each process opens its own framework.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class SyncTaskFramework:
 
         Args:
             settings: as for `TaskFramework`.
-            framework: the one to run, with its task types and settings, in place of a new one.
+            framework: a framework to run instead of a new one, with its own task types and settings.
             worker: whether this process executes tasks, too.
 
         Raises:
             ConfigurationError: if the settings cannot be used.
         """
-        #: What runs in the thread. Its coroutines are for `run`.
+        #: The framework that runs in the thread. Its coroutines must be called through `run`.
         self.framework = framework or TaskFramework(settings)
         self._thread = FrameworkThread(self.framework, worker=worker)
 
@@ -66,7 +66,7 @@ class SyncTaskFramework:
         self.close()
 
     def open(self) -> None:
-        """Open it now, to hear of what is wrong at the start of a program.
+        """Open the framework now, so that a program shows errors at its start.
 
         Raises:
             OpenedBeforeForkError: in a process that was forked after it was opened.
@@ -75,27 +75,27 @@ class SyncTaskFramework:
         self._thread.open()
 
     def close(self) -> None:
-        """Close it; a later call opens it anew. The end of the program does it, too."""
+        """Close the framework; a later call opens it again. The end of the program closes it, too."""
         self._thread.close()
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Let `framework` do anything else, and wait until it is done::
+        """Let `framework` run any other coroutine, and wait until it is done::
 
             tasks.run(lambda: tasks.framework.stream("cart-7").status())
 
         Args:
-            work: gives a coroutine.
+            work: returns the coroutine.
 
         Raises:
             OpenedBeforeForkError: in a process that was forked after it was opened.
             ClosedMeanwhileError: if it was closed before the work was done.
-            RuntimeError: on an event loop, which must not wait.
+            RuntimeError: if it is called on an event loop, which must not wait.
             Exception: whatever the work raises.
         """
         return self._thread.run(work)
 
     def register(self, executable: AnyExecutable) -> Registration:
-        """`TaskFramework.register`; a process that only submits needs it for the checks of the model alone."""
+        """`TaskFramework.register`; a process that only submits needs it only to check parameters by a type's model."""
         return self.framework.register(executable)
 
     def register_module(self, module: str | ModuleType) -> Sequence[Registration]:
@@ -176,8 +176,8 @@ class SyncTaskFramework:
         user_id: str | None = None,
         **options: Unpack[BatchOptions],
     ) -> SyncBatchHandle[Any]:
-        """`TaskFramework.submit_batch`: all of them are stored durably when this returns. What is no list is iterated
-        in the thread that calls.
+        """`TaskFramework.submit_batch`: all items are stored durably when this returns. Items that are not a sequence
+        are iterated in the calling thread.
         """
         submit = self.framework.submit_batch
         if isinstance(items, Sequence):

@@ -43,11 +43,11 @@ class SyncTaskHandle(Generic[R]):
         return self.thread.run(lambda: self.handle.result(timeout))
 
     def cancel(self, reason: str | None = None) -> Task:
-        """`TaskHandle.cancel`: cancel it, or ask it to stop."""
+        """`TaskHandle.cancel`: cancel the task, or ask it to stop."""
         return self.thread.run(lambda: self.handle.cancel(reason))
 
     def signal(self, name: str, payload: Any = None, *, key: str | None = None) -> Task:
-        """`TaskHandle.signal`: tell the task something."""
+        """`TaskHandle.signal`: send the task a signal."""
         return self.thread.run(lambda: self.handle.signal(name, payload, key=key))
 
 
@@ -68,11 +68,11 @@ class SyncBatchHandle(Generic[R]):
         return self.handle.is_new
 
     def status(self) -> BatchStatus:
-        """`BatchHandle.status`: how far it is, counted now."""
+        """`BatchHandle.status`: how far the batch is, counted now."""
         return self.thread.run(self.handle.status)
 
     def results(self, *, first: int = 0) -> Generator[BatchResult[R | None], None, None]:
-        """`BatchHandle.results`: the result of each item in their order, as soon as it and all before it are there."""
+        """`BatchHandle.results`: the results in the order of the items, each as soon as it and all before it exist."""
         return self.thread.iterate(lambda: self.handle.results(first=first))
 
     def finished(self, timeout: timedelta | float | None = None) -> BatchStatus:
@@ -80,9 +80,9 @@ class SyncBatchHandle(Generic[R]):
         return self.thread.run(lambda: self.handle.finished(timeout))
 
     def cancel(self, reason: str | None = None) -> BatchStatus:
-        """`BatchHandle.cancel`: cancel it, and in the background what is live of its tasks."""
+        """`BatchHandle.cancel`: cancel the batch, and in the background its tasks that are not final."""
         return self.thread.run(lambda: self.handle.cancel(reason))
 
     def retry_failed(self) -> BatchStatus:
-        """`BatchHandle.retry_failed`: replay what failed or was cancelled, in the background."""
+        """`BatchHandle.retry_failed`: replay the tasks that failed or were cancelled, in the background."""
         return self.thread.run(self.handle.retry_failed)

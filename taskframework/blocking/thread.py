@@ -1,4 +1,4 @@
-"""A framework that runs in a thread of its own, and does what other threads ask of it."""
+"""A framework that runs in its own thread and does work for other threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskframework.tasks.steps import refuse_on_a_loop
 
 T = TypeVar("T")
 
-#: Calls a function before the threads of executors end, by which stores close; `atexit` would call it after that.
+#: Calls a function before the threads of executors end. Stores need these threads to close; `atexit` calls too late.
 _at_exit: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
 #: How many items are taken from the caller's iterable at a time.
 _TOGETHER = 500
@@ -43,9 +43,9 @@ class FrameworkThread:
         """Prepare; nothing is opened yet, so a process may be forked now."""
         self.framework = framework
         self._worker = worker
-        #: Held for moments only; a signal handler may come in between.
+        #: Held for moments only. It is reentrant, because a signal handler may run in between.
         self._opening = threading.RLock()
-        #: The process that opened it.
+        #: The id of the process that opened the framework.
         self._process: int | None = None
         self._running: _Running | None = None
 
@@ -53,19 +53,19 @@ class FrameworkThread:
         """Let the framework do something, and wait until it is done.
 
         Args:
-            work: gives the coroutine, when the framework runs.
+            work: returns the coroutine; it is called when the framework runs.
 
         Raises:
             OpenedBeforeForkError: in a process that was forked after it was opened.
             ClosedMeanwhileError: if it was closed before the work was done.
-            RuntimeError: on an event loop, which must not wait.
-            Exception: whatever the work raises.
+            RuntimeError: if it is called on an event loop, which must not wait.
+            Exception: any error of the work.
         """
         begun = self._begin(work)
         return _outcome(begun)
 
     def run_with(self, items: Iterable[T], work: Callable[[AsyncIterator[T]], Coroutine[Any, Any, Any]]) -> Any:
-        """The same with items that are taken in the caller's thread while the work asks for them: what makes them may
+        """Like `run`, with items that are taken in the caller's thread when the work asks for them. Their iterator may
         belong to that thread, as a cursor of a database does, and may block.
         """
         wanted: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None] = queue.SimpleQueue()
@@ -94,7 +94,7 @@ class FrameworkThread:
             self.run(values.aclose)
 
     def open(self) -> None:
-        """Open it, unless it is open.
+        """Open the framework, unless it is open.
 
         Raises:
             OpenedBeforeForkError: as `run`.
@@ -103,7 +103,7 @@ class FrameworkThread:
         self._open()
 
     def close(self) -> None:
-        """Close it, if this process opened it; the next call opens it anew."""
+        """Close the framework if this process opened it; the next call opens it again."""
         if self._process != os.getpid():
             return
         with self._opening:
@@ -112,13 +112,13 @@ class FrameworkThread:
             running.stop()
 
     def _open(self) -> _Running:
-        # Before the lock: if another thread of the parent had it at the fork, nobody releases it here.
+        # Before the lock: if another thread of the parent process had it at the fork, nobody releases it here.
         if self._process is not None and self._process != os.getpid():
             raise OpenedBeforeForkError
         if (running := self._running) is None:
             made, process = _Running(self.framework, self._worker, lambda: _at_exit(self.close)), os.getpid()
             with self._opening:
-                # Nothing is called between these two, where Python would let a signal handler in.
+                # No call between the check and the assignment: in a call Python could run a signal handler.
                 if self._running is None:
                     self._running, self._process = made, process
                 running = self._running
@@ -159,11 +159,11 @@ class _Running:
     def open(self) -> None:
         """Start the thread, and return when the framework runs in it.
 
-        A signal handler may come in between anywhere and open it itself. So there may be two threads for a moment, of
-        which one does the work.
+        A signal handler may interrupt this at any point and open the framework itself. So there may be two threads for
+        a moment, and only one of them does the work.
         """
         if not self._held.locked():
-            # A daemon, since Python is not to wait for it: `_at_exit` ends it.
+            # A daemon thread, because Python must not wait for it: `_at_exit` ends it.
             threading.Thread(target=self._work, name="taskframework-sync", daemon=True).start()
         self._is_open.result()
 

@@ -21,7 +21,7 @@ _PACKAGE = os.path.join(str(Path(__file__).parents[1]), "")
 
 @dataclass(frozen=True, slots=True)
 class AppName:
-    """`module`, or `module:name` of a framework built there."""
+    """`module`, or `module:name` of a framework that the module builds."""
 
     module: str
     attribute: str | None
@@ -47,10 +47,10 @@ class AppName:
 
 
 def built_framework(names: Iterable[AppName]) -> TaskFramework | None:
-    """The framework that one of the names points at, if any does.
+    """The framework that one of the names points at, if any.
 
     Raises:
-        ConfigurationError: if it is none, or if there are two.
+        ConfigurationError: if a name does not point at a framework, or if two names point at one.
     """
     built = [name for name in names if name.attribute is not None]
     if len(built) > 1:
@@ -65,8 +65,8 @@ def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
     """Register every concrete executable of these modules, each module once.
 
     Raises:
-        ConfigurationError: if one cannot be imported, or extends a framework that would not be used.
-        RegistrationError: if one has no usable task.
+        ConfigurationError: if a module cannot be imported, or extends a framework that would not be used.
+        RegistrationError: if a module has no usable task.
     """
     registered = {type(registration.executable).__module__ for registration in framework.registry}
     for name in dict.fromkeys(modules):
@@ -81,10 +81,10 @@ def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
 
 
 def import_module(name: str) -> ModuleType:
-    """Import a module of the user's, from the working directory too.
+    """Import one of the user's modules, also from the working directory.
 
     Raises:
-        ConfigurationError: with the place of the error inside it, or what to do if there is no such module.
+        ConfigurationError: with the place of the error in the module, or what to do if there is no such module.
     """
     here = os.getcwd()
     if here not in sys.path:
@@ -155,7 +155,7 @@ def _broken_module(name: str, error: BaseException) -> ConfigurationError:
     if isinstance(error, TaskframeworkError):
         reason, hint = error.message.rstrip("."), error.hint or hint
     place = _place(error)
-    if place in reason:  # it says it itself
+    if place in reason:  # the reason names the place already
         place = ""
     return ConfigurationError(f"Module {name!r} cannot be imported: {reason}{place}.", key="app.modules", hint=hint)
 
@@ -163,7 +163,7 @@ def _broken_module(name: str, error: BaseException) -> ConfigurationError:
 def _place(error: BaseException) -> str:
     """The line of the user's code that failed: the last one that is neither Python's import machinery nor ours."""
     if isinstance(error, SyntaxError):
-        return ""  # says it itself
+        return ""  # its message names the place
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(("<", _PACKAGE, importlib.__file__))]
     if not own:

@@ -1,4 +1,4 @@
-"""`audit`: what operators did."""
+"""`audit`: the actions of operators."""
 
 from __future__ import annotations
 

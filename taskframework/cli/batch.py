@@ -64,7 +64,7 @@ def submit(
 
 def _framework_here(invocation: Invocation, task_type: str) -> TaskFramework:
     framework = invocation.framework(registers=bool(invocation.apps))
-    if lacks_store(framework.settings):  # nobody has declared a type then, and a refused submission makes no file
+    if lacks_store(framework.settings):  # no type is declared then, and a refused submission must make no file
         with_types(invocation, framework).registry.require(task_type)
     return framework
 

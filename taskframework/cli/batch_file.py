@@ -1,5 +1,5 @@
-"""The file of a batch: read line by line while it is stored, with a live line on a terminal; what goes wrong is said by
-line.
+"""The file of a batch. It is read line by line while its items are stored, with a live line on a terminal. Errors name
+the line of the file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _WITHOUT = "The stored part is cancelled. With --idempotency-key, the same comma
 
 
 class ItemFile:
-    """The values of a file's lines; empty lines are passed over."""
+    """The values of a file's lines; empty lines are ignored."""
 
     def __init__(self, name: str) -> None:
         """Prepare; `-` is standard input."""
         self._name = name
         self._file = "standard input" if name == "-" else name
         self._items = 0
-        #: For each empty line, how many items came before it.
+        #: For each empty line, the number of items before it.
         self._gaps: list[int] = []
         self._is_array = False
         self._read = 0
@@ -61,7 +61,7 @@ class ItemFile:
 
     @contextmanager
     def uploading(self, key: str | None) -> Iterator[None]:
-        """Shows how far it is; and if it does not come to its end, says what became of it.
+        """Show the progress of the upload; if it does not reach its end, say what became of the stored part.
 
         Args:
             key: the idempotency key, if there is one.
@@ -95,7 +95,7 @@ class ItemFile:
             self._status.update(f"Uploading · {counted(self._items, 'item')}{share}")
 
     def _left(self, key: str | None) -> str:
-        """A sentence on what became of an upload with a mistake; none if nothing of it was stored."""
+        """A sentence about the stored part of an upload with an error; empty if nothing was stored."""
         return f" {_WITH_KEY if key else _WITHOUT}" if self._items > TOGETHER else ""
 
     def _line_of(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""How batches look to a person, and following one to its end."""
+"""Prints batches for people, and follows one to its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskframework.model.message import rfc3339
 from taskframework.model.status import TaskStatus
 from taskframework.operations.batch_handle import BatchHandle
 
-#: Seconds between two counts of a batch that somebody watches.
+#: Seconds between two counts of a watched batch.
 _LOOK = 0.5
 
 
@@ -64,7 +64,7 @@ def print_results(results: Sequence[BatchResult]) -> None:
 
 
 def print_end(status: BatchStatus) -> None:
-    """Print how a batch ended, if it did, and what a person may do now."""
+    """Print how a batch ended, if it has ended, and what a person may do now."""
     batch, name = status.batch, status.batch_id
     if not status.status.is_final:
         note(f"To follow it: taskframework batch watch {name}")
@@ -118,7 +118,7 @@ def _share(status: BatchStatus) -> str:
 
 
 def _ends(status: BatchStatus) -> str:
-    """What did not succeed."""
+    """The numbers of items that did not succeed."""
     ended = status.ended
     failed = f", {ended.failed:,} failed" if ended.failed else ""
     return failed + (f", {ended.cancelled:,} cancelled" if ended.cancelled else "")

@@ -1,4 +1,4 @@
-"""Choosing many by conditions, and following what is done with them."""
+"""Chooses many tasks by conditions, and follows an action on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
 from taskframework.model.status import TaskStatus
 
-#: What a condition is called here, and in `Where`.
+#: The names of conditions on the command line, and in `Where`.
 _BOTH = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}
 _ENDED = {"finished_after": "finished_after", "finished_before": "finished_before"}
 _LETTERS = _BOTH | {"kind": "kind"} | _ENDED
@@ -34,7 +34,7 @@ _DONE = {
     Action.RETRY: "queued again",
     Action.CANCEL: "cancelled",
 }
-#: Seconds between two looks of this process at what it does.
+#: Seconds between two looks of this process at its own action.
 _LOOK = 0.2
 
 
@@ -72,7 +72,7 @@ Background = Annotated[
 def checked(
     where_of: Callable[[Sequence[str] | None, Sequence[str] | None], object], ids: str, *, needs_reason: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that is told what is wrong about its choice before it opens the store; `ids` is its other argument."""
+    """Let a command refuse a wrong choice before it opens the store; `ids` is the name of its other argument."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -91,7 +91,7 @@ def checked(
 
 
 def _refuse(given: Mapping[str, Any], *options: str) -> None:
-    """Refuse options that are for many, where ids are named."""
+    """Refuse options for many tasks if ids are given."""
     for name in options:
         if given[name]:
             flag = f"--{name.replace('_', '-')}"
@@ -99,12 +99,12 @@ def _refuse(given: Mapping[str, Any], *options: str) -> None:
 
 
 def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
-    """What is chosen of dead letters by --where; None: it is ids."""
+    """The conditions for dead letters from --where; None if ids are given."""
     return _where(conditions, ids, _LETTERS)
 
 
 def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
-    """What is chosen of tasks by --where; None: it is ids."""
+    """The conditions for tasks from --where; None if ids are given."""
     return _where(conditions, ids, _TASKS)
 
 
@@ -142,7 +142,7 @@ def _status(text: str) -> TaskStatus:
 
 
 async def note_unknown(framework: AnyFramework, task_type: str | None) -> None:
-    """Where nothing of a task type was found: if nobody knows that type, name the nearest one there is."""
+    """If nothing of a task type was found and the type is unknown, print the most similar known type."""
     if task_type is None:
         return
     known = await framework.services.types.names()
@@ -152,7 +152,7 @@ async def note_unknown(framework: AnyFramework, task_type: str | None) -> None:
 
 
 async def tell_count(framework: AnyFramework, action: Action, where: Where, *, as_json: bool) -> None:
-    """Say with how many an action would be done."""
+    """Print how many tasks an action would change."""
     count = await framework.services.replays.count_of(action, where)
     if not count.number:
         await note_unknown(framework, where.task_type)
@@ -175,12 +175,12 @@ async def do_with_all(
     reopen: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Begin an action on all that is chosen, and carry it on as long as this process runs; any other one does, too.
+    """Begin an action on all chosen tasks, and carry it on while this process runs, as any other process does.
 
-    A dry run only says with how many it would be done.
+    A dry run only prints how many tasks the action would change.
 
     Raises:
-        typer.Exit: if some were not done, or if somebody stopped it.
+        typer.Exit: if some tasks were not changed, or if somebody stopped the action.
     """
     if dry_run:
         await tell_count(framework, action, where, as_json=as_json)
@@ -203,7 +203,7 @@ async def do_with_all(
 
 
 def tell(replay: ManyReplay) -> None:
-    """Say how far an action is."""
+    """Print how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.left_out:
         counts += f", {replay.left_out:,} skipped because somebody else changed them first"

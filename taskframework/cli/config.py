@@ -1,4 +1,4 @@
-"""`config show`: each setting and where it came from."""
+"""`config show`: each setting and where its value comes from."""
 
 from __future__ import annotations
 

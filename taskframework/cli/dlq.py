@@ -1,4 +1,4 @@
-"""`dlq`: the dead letters, which are failed tasks and messages that nobody could read."""
+"""`dlq`: the dead letters, which are failed tasks and dead messages."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool
 
 
 def _summed_up(outcomes: Sequence[LetterOutcome]) -> str:
-    """What a dry run found: of many nobody reads each line, so only those that need somebody have one."""
+    """Summarize a dry run: of many outcomes, only those that need attention get a line of their own."""
     refused = sum(outcome.problem is not None for outcome in outcomes)
     unfit = sum(outcome.problem is None and outcome.warning is not None for outcome in outcomes)
     would = f"{counted(len(outcomes) - refused, 'dead letter')} would be queued again"

@@ -1,4 +1,4 @@
-"""`doctor`: what runs here, what is reachable, and what to do about each problem."""
+"""`doctor`: the versions and servers in use, and what to do about each problem."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_buckets, build_store
 from taskframework.wiring.extras import require_extras
 
-#: How many undriven tasks are named at most; there should be none at all.
+#: How many undriven tasks are named at most; there should be none.
 _MOST_NAMED = 20
-#: How many waiting parents are counted anew: of 100,000 sub-tasks each, that takes a few seconds.
+#: How many waiting parents are counted again: with 100,000 sub-tasks each, that takes a few seconds.
 _MOST_COUNTED = 100
 _PACKAGES = ("aio-pika", "motor", "pymongo", "pydantic", "fastapi", "uvicorn", "uvloop")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One part: what is known about it, and what is wrong with it, each problem with its remedy."""
+    """One part: the facts about it, and its problems, each with its remedy."""
 
     part: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -108,9 +108,9 @@ def _settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
 
 
 def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], object]) -> list[str]:
-    """What of the schedules in the settings a check refuses, as a worker would when it starts."""
+    """The problems of schedules in the settings that a check refuses, as a worker refuses them at its start."""
     problems = []
-    with contextlib.suppress(ConfigurationError):  # told with the settings
+    with contextlib.suppress(ConfigurationError):  # reported with the settings
         for name, definition in defined_in_settings(settings.schedules.named).items():
             try:
                 check(definition)
@@ -120,7 +120,7 @@ def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], o
 
 
 def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Settings, Sequence[str]]:
-    """The user's program, the settings in force, since it may bring its own, and its task types."""
+    """The user's program; the settings in force, because a program may bring its own; and its task types."""
     named = ", ".join([*settings.app.modules, *invocation.apps])
     try:
         framework = invocation.framework()
@@ -141,7 +141,7 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
 async def _servers(settings: Settings, task_types: Sequence[str]) -> list[Finding]:
     try:
         store = build_store(settings, SystemClock())
-    except TaskframeworkError as error:  # such as a file with a certificate that is not there
+    except TaskframeworkError as error:  # such as a missing certificate file
         return [Finding("store", problems=[str(error)]), await _broker(settings, task_types)]
     found = await _store(store, settings)
     findings = [found, await _broker(settings, task_types)]
@@ -175,7 +175,7 @@ async def _broker(settings: Settings, task_types: Sequence[str]) -> Finding:
 
 
 async def _rate_limits(store: TaskStore, settings: Settings) -> Finding:
-    """Whether the buckets in Redis can be reached."""
+    """Check whether the buckets in Redis can be reached."""
     limiter = settings.rate_limiter
     where = {"url": redacted(limiter.redis_url), "while it is away": limiter.on_unavailable}
     try:
@@ -190,7 +190,7 @@ async def _rate_limits(store: TaskStore, settings: Settings) -> Finding:
 
 
 async def _stored(store: TaskStore, limited: Mapping[str, int]) -> list[Finding]:
-    """What is wrong with what the store holds."""
+    """The problems in the contents of the store."""
     try:
         await store.open()
         try:
@@ -207,7 +207,7 @@ async def _stored(store: TaskStore, limited: Mapping[str, int]) -> list[Finding]
 
 
 async def _tasks(store: TaskStore, limited: Mapping[str, int]) -> Finding:
-    """The tasks by status, and the limits of types that nobody knows; before a worker has started nobody knows any."""
+    """The tasks by status, and limits for unknown types. Before a worker has started, no types are known."""
     counts = await store.count_by_status()
     undriven = [await _lack(store, task_id) for task_id in await store.undriven(_MOST_NAMED)]
     declared = sorted(declaration.task_type for declaration in await declared_types(store))
@@ -220,7 +220,7 @@ async def _tasks(store: TaskStore, limited: Mapping[str, int]) -> Finding:
 
 
 async def _workers(store: TaskStore) -> Finding:
-    """How many there are, and what waits for one. That is no problem of the installation: a start may come next."""
+    """The number of workers, and the tasks that wait for one. The latter is no problem: a worker may start next."""
 
     async def not_counted() -> None: ...
 
@@ -232,7 +232,7 @@ async def _workers(store: TaskStore) -> Finding:
 
 
 async def _schedules(store: TaskStore) -> Finding:
-    """How many there are, and whose last run could not be submitted."""
+    """The number of schedules, and those whose last run could not be submitted."""
     schedules = [SCHEDULE.content(record) for record in await all_schedules(store)]
     found = {"schedules": str(len(schedules) or "none"), "paused": str(sum(each.is_paused for each in schedules))}
     problems = [_cannot_run(each.name, each.problem) for each in schedules if each.problem]
@@ -244,7 +244,7 @@ def _cannot_run(name: str, problem: RunProblem) -> str:
 
 
 async def _lack(store: TaskStore, task_id: str) -> str:
-    """An undriven task, and which of the drivers it needs are missing."""
+    """Describe an undriven task, with its missing drivers."""
     task = await store.get(task_id, EVERYONE)
     if task is None or not (missing := missing_drivers(task)):
         return f"{task_id} (continued since)"
@@ -303,7 +303,7 @@ def _problem_of_counts(found: Miscounted) -> str:
 
 def _print(finding: Finding) -> None:
     rows: list[tuple[str, str | Text]] = [(f"  {name}", value) for name, value in finding.facts.items()]
-    # Elsewhere the problem names doctor; here that would be no help.
+    # Other commands name `doctor` in the problem; here that would not help.
     problems = [problem.replace("; `taskframework doctor` tells more", "") for problem in finding.problems]
     rows += [("  problem", Text(printable(problem), style="red")) for problem in problems]
     console = out()

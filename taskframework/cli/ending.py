@@ -12,18 +12,18 @@ logger = logging.getLogger(__name__)
 
 #: The usual exit code after Ctrl-C.
 INTERRUPTED = 130
-#: Seconds that task code has to end by itself, in threads and on the event loop, before the process ends without it.
+#: Seconds that task code in threads and on the event loop has to end by itself, before the process ends without it.
 _PATIENCE = 1.0
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with this code, also when task code holds a thread that Python would wait for."""
+    """End the process with this code, even if task code holds a thread that Python would wait for."""
     start_overtime(code)
     sys.exit(code)
 
 
 def start_overtime(code: int, error: BaseException | None = None) -> threading.Timer:
-    """End the process with this code in a second, unless the timer is cancelled before."""
+    """End the process with this code after a second, unless the timer is cancelled before."""
     overtime = threading.Timer(_PATIENCE, _end_without_waiting, [code, error])
     overtime.daemon = True
     overtime.start()
@@ -31,7 +31,7 @@ def start_overtime(code: int, error: BaseException | None = None) -> threading.T
 
 
 def end_now(code: int) -> NoReturn:
-    """End the process at once, with what was written so far."""
+    """End the process at once, but flush its output first."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

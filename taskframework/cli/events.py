@@ -1,4 +1,4 @@
-"""`events tail`: what happens, as other programs hear it."""
+"""`events tail`: the events, as other programs receive them."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ EXAMPLES = {
 
 
 def with_examples(command: Any, name: str) -> Any:
-    """The command, or group of commands, with an example at the end of each help."""
+    """Add an example to the help of a command, or of each command in a group."""
     if (example := EXAMPLES.get(name)) is not None:
         command.epilog = f"Example: taskframework {example}"
     for below, found in getattr(command, "commands", {}).items():

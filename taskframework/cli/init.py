@@ -1,4 +1,4 @@
-"""`init`: makes a project with a task, its tests and its settings, which runs as it is."""
+"""`init`: makes a project with a task, its tests and its settings, which runs without changes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import typer
 from taskframework.cli.output import printable, say
 from taskframework.errors import TaskframeworkError
 
-#: The template is a project that works, checked by the same linters as everything else. Only its name is replaced.
+#: The template is a working project, checked by the same linters as all other code. Only its name is replaced.
 _TEMPLATE = Path(__file__).with_name("new-project")
 _NAME = "my-project"
-#: What Python leaves beside modules when they were imported.
+#: A folder that Python leaves next to imported modules.
 _LEFT_BEHIND = "__pycache__"
 
 
@@ -51,10 +51,10 @@ def _files() -> list[Path]:
 
 
 def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
-    """Look before anything is written, so that a project is made whole or not at all.
+    """Check before anything is written, so that a project is made whole or not at all.
 
     Raises:
-        TaskframeworkError: if there is something where a file or folder of the project shall be.
+        TaskframeworkError: if something exists in the place of a file or folder of the project.
     """
     if os.path.lexists(folder) and not folder.is_dir():
         raise TaskframeworkError(
@@ -70,7 +70,7 @@ def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
 
 
 def _name_of(folder: Path) -> str:
-    """The folder's name as packages are called; without letters or digits it is that of the template."""
+    """The folder's name in the form of a package name; without letters or digits, the name of the template."""
     return re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or _NAME
 
 

@@ -1,4 +1,4 @@
-"""From the options of a command to settings and a framework."""
+"""Turns the options of a command into settings and a framework."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from taskframework.settings import LoadedSettings, Settings, load_settings
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What was given before and after the command's name, as one."""
+    """The options before and after the command's name, together."""
 
     config: Path | None = None
     apps: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, context: typer.Context, config: Path | None = None, apps: Sequence[str] | None = None) -> Invocation:
-        """The options before the command's name, with those after it: a later --config counts, --app adds up."""
+        """Join the options before and after the command's name: the last --config counts, all --app are used."""
         before = context.find_root().params
         return cls(config or before["config"], (*(before["app"] or ()), *(apps or ())))
 
     def load(self, overrides: Mapping[str, object] | None = None) -> LoadedSettings:
-        """Read the settings; `overrides` holds the command's flags by dotted key, None for those not given.
+        """Read the settings; `overrides` has the command's flags by dotted key, with None for flags that are not given.
 
         Raises:
-            ConfigurationError: if anything is wrong with them.
+            ConfigurationError: if the settings are wrong.
         """
         return load_settings(self.config, overrides=overrides)
 
     def framework(self, overrides: Mapping[str, object] | None = None, *, registers: bool = True) -> TaskFramework:
-        """The user's framework if --app names one, else a new one.
+        """The user's framework if --app names one, otherwise a new one.
 
         Args:
             overrides: as in `load`.
-            registers: import the modules that --app and `app.modules` name; a command that only looks at tasks
-                needs none of them.
+            registers: import the modules that --app and `app.modules` name; a command that only looks at tasks does not
+                need them.
 
         Raises:
             ConfigurationError: if settings or modules cannot be used.
@@ -65,7 +65,7 @@ class Invocation:
 
         Raises:
             ConfigurationError: if a module cannot be imported.
-            RegistrationError: if one has no usable task.
+            RegistrationError: if a module has no usable task.
         """
         plain = [name.module for name in self._names if name.attribute is None]
         register_modules(framework, [*framework.settings.app.modules, *plain])
@@ -77,11 +77,11 @@ class Invocation:
 
 
 def _with_overrides(settings: Settings, overrides: Mapping[str, object]) -> Settings:
-    """The settings with the command's flags over them."""
+    """The settings, overridden by the command's flags."""
     given = {key: value for key, value in overrides.items() if value is not None}
     if not given:
         return settings
-    load_settings(environ={}, overrides=given, directory=Path(os.devnull))  # refuses what is wrong, with its reason
+    load_settings(environ={}, overrides=given, directory=Path(os.devnull))  # refuses wrong flags, with the reason
     tree = settings.model_dump()
     for key, value in given.items():
         section, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""Health and metrics of several worker processes as one: each answers its parent, and the parent answers everybody."""
+"""Health and metrics of several worker processes together: each answers its parent, the parent answers requests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from taskframework.cli.tether import Answer
 from taskframework.observability.metrics import WORKER_RESTARTS
 from taskframework.runtime import TaskFramework
 
-#: Seconds to wait for a process's answer: it waits two for store and broker itself, and Prometheus waits ten for us.
+#: Seconds to wait for a process's answer: it waits two itself for store and broker, and Prometheus waits ten for us.
 _PATIENCE_SECONDS = 3.0
 
 
 class Process(Protocol):
-    """What the parent asks of a worker process."""
+    """The parts of a worker process that the parent needs."""
 
     number: int
     is_ready: bool
@@ -38,11 +38,11 @@ class Process(Protocol):
 
 
 def answers_of(framework: TaskFramework) -> Callable[[str], Awaitable[Answer]]:
-    """What a worker process answers its parent: the same as it would over HTTP."""
+    """Make the function with which a worker process answers its parent: the same answers as over HTTP."""
     transport = httpx.ASGITransport(create_health_app(framework))
 
     async def answer(path: str) -> Answer:
-        # Not through a client: that would log each request.
+        # Not through an httpx client, which would log each request.
         response = await transport.handle_async_request(httpx.Request("GET", f"http://worker{path}"))
         return Answer(response.status_code, (await response.aread()).decode())
 
@@ -53,7 +53,7 @@ def create_joint_health_app(processes: Sequence[Process]) -> Starlette:
     """The application of the parent: `/healthz`, `/readyz` and `/metrics` of all processes."""
 
     async def health(_: Request) -> Response:
-        # Only a process that hangs makes this unhealthy: the parent starts again what died.
+        # Only a process that hangs makes this unhealthy: a process that died is started again by the parent.
         answers = await _ask([process for process in processes if process.is_ready], "/healthz")
         silent = [str(number) for number, answer in answers.items() if answer is None]
         status = f"no answer from process {', '.join(silent)}" if silent else "ok"
@@ -85,7 +85,7 @@ def create_joint_health_app(processes: Sequence[Process]) -> Starlette:
 class _Merged(Collector):
     """The metrics of all processes, each sample with the number of its process.
 
-    Not their sums: a sum falls when one process starts again, and a rate would count all the others' work again.
+    They are not summed: a sum falls when one process starts again, and a rate would count all other work again.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The command `taskframework`: its commands, and how it ends."""
+"""The command `taskframework`: its subcommands, and its end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from taskframework.cli.examples import with_examples
 from taskframework.cli.options import Apps, Config
 from taskframework.errors import TaskframeworkError
 
-#: Each command: the panel of the help it is in, where its code is, and what it is for. The code is imported when the
-#: command is called, and the purpose is said here again, because all the code together takes half a second to import.
+#: Each command: its panel in the help, the place of its code, and its purpose. The code is imported when the command is
+#: called. The purpose is repeated here, because to import all the code takes half a second.
 _COMMANDS = {
     "demo": (
         "Try it",
@@ -60,18 +60,18 @@ app = typer.Typer(
 
 
 class LaterCommand(TyperCommand):
-    """A command whose code is imported when it is called. Until then it is a line of the help."""
+    """A command whose code is imported when it is called. Before that it is only a line of the help."""
 
     def __init__(self, name: str, panel: str, place: str, purpose: str) -> None:
         super().__init__(name, help=purpose, rich_help_panel=panel)
         self._place = place
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the real command, which is what runs."""
+        """Make the context of the real command, which then runs."""
         return self.real().make_context(info_name, args, parent, **extra)
 
     def real(self) -> Any:
-        """The command itself, or the group of commands."""
+        """Import the command itself, or the group of commands."""
         module, _, name = self._place.partition(":")
         found = getattr(importlib.import_module(f"taskframework.cli.{module}"), name)
         if isinstance(found, typer.Typer):
@@ -82,7 +82,7 @@ class LaterCommand(TyperCommand):
 
 
 def command_line() -> TyperGroup:
-    """The command with all its commands."""
+    """Make the command with all its subcommands."""
     group = cast(TyperGroup, get_command(app))
     for name, (panel, place, purpose) in _COMMANDS.items():
         group.add_command(LaterCommand(name, panel, place, purpose))
@@ -90,10 +90,10 @@ def command_line() -> TyperGroup:
 
 
 def main() -> None:
-    """Run the command line and end the process: 0 if it did what was asked, 2 for wrong usage, else 1."""
+    """Run the command line and end the process: 0 on success, 2 for wrong usage, otherwise 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
+            stream.reconfigure(errors="backslashreplace")  # a file's name may contain bytes that are not text
     try:
         command_line()()
     except TaskframeworkError as error:

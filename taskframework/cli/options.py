@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they read and behave the same everywhere."""
+"""Options of several commands, so that they have the same names and meaning everywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Apps = Annotated[
         help="Module that defines tasks, or module:name of a TaskFramework in it. Repeatable.",
     ),
 ]
-#: Where commands ask, if not in the store; and the key that they show there.
+#: The variables for the address of an API, which commands use instead of the store; and for the key to it.
 API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
 Api = Annotated[
     str | None,
@@ -36,7 +36,7 @@ Api = Annotated[
 ]
 _KEY_HELP = "API key or token for --api."
 ApiKey = Annotated[str | None, typer.Option("--key", "--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
-#: Of a command that has a --key of another meaning.
+#: For a command that has another option --key.
 ApiKeyBesideKey = Annotated[str | None, typer.Option("--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, kept for later.")]
@@ -52,7 +52,7 @@ BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
 
 
 def or_bad_parameter(read: Callable[[Text], Value]) -> Callable[[Text], Value]:
-    """The same reader of an option's text, with its ValueError as wrong usage of the command line."""
+    """Make a reader of an option's text that reports a ValueError as wrong usage of the command line."""
 
     def parse(text: Text) -> Value:
         try:
@@ -64,7 +64,7 @@ def or_bad_parameter(read: Callable[[Text], Value]) -> Callable[[Text], Value]:
 
 
 def whole_number(least: int = 0, most: int | None = None) -> Callable[[str | int], int]:
-    """A reader of whole numbers, for `typer.Option(parser=...)`, which hands it the default too."""
+    """Make a reader of whole numbers for `typer.Option(parser=...)`, which also calls it with the default."""
     limits = "" if most is None else f" from {least:,} to {most:,}"
 
     def read(value: str | int) -> int:
@@ -79,7 +79,7 @@ def whole_number(least: int = 0, most: int | None = None) -> Callable[[str | int
 Limit = Annotated[
     int, typer.Option("--limit", parser=whole_number(1, MAX_LIMIT), metavar="N", help="Entries per page.")
 ]
-#: Where the entries of a list are numbered.
+#: For lists whose entries are numbered.
 NumberCursor = Annotated[
     int | None,
     typer.Option(

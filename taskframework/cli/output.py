@@ -1,5 +1,5 @@
-"""What the commands write: text for people, JSON for programs, errors with the next step. Results go to standard
-output, everything about them to standard error.
+"""The output of commands: text for people, JSON for programs, errors with the next step. Results go to standard output,
+all remarks about them to standard error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from taskframework.errors import TaskframeworkError
 
 Value = TypeVar("Value")
 
-#: Width of tables in a pipe or a file, where nobody's window cuts anything off.
+#: Width of tables in a pipe or a file, where no window cuts anything off.
 _WIDE = 200
 
 
@@ -43,17 +43,17 @@ def _console(*, stderr: bool) -> Console:
 
 
 def say(text: str, *, style: str = "") -> None:
-    """One line about what was done; never cut or wrapped."""
+    """Print one line about a result; it is never cut or wrapped."""
     out().print(Text(text, style=style), soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """One line beside the result, on standard error."""
+    """Print one remark beside the result, on standard error."""
     err().print(Text(text, style="dim"), soft_wrap=True)
 
 
 def show_error(error: TaskframeworkError) -> None:
-    """The error in red, and what to do next."""
+    """Print the error in red, and what to do next."""
     console = err()
     console.print(
         Text("error: ", style="bold red").append(error.message.rstrip(), style="not bold red"), soft_wrap=True
@@ -63,29 +63,29 @@ def show_error(error: TaskframeworkError) -> None:
 
 
 def printable(text: str) -> str:
-    """The text without control characters: what tasks and files are called must not steer a terminal."""
+    """Replace control characters: the names of tasks and files must not control a terminal."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
 def print_json(value: object) -> None:
-    """A whole JSON document."""
+    """Print a whole JSON document."""
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
 
 
 def print_json_line(value: object) -> None:
-    """One line of a stream of JSON documents, at once."""
+    """Print one line of a stream of JSON documents, and flush it."""
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE).decode())
     sys.stdout.flush()
 
 
 def as_json_text(value: object) -> str:
-    """JSON for people: short values on one line, others indented."""
+    """Format JSON for people: short values on one line, others indented."""
     line = orjson.dumps(value).decode()
     return line if len(line) <= 80 else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
 def table(*columns: str) -> Table:
-    """An empty table in the look of all our tables."""
+    """Make an empty table in the style of all our tables."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(column)
@@ -93,7 +93,7 @@ def table(*columns: str) -> Table:
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Names and values below each other."""
+    """Make a table of names and values below each other."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -108,7 +108,7 @@ def counted(number: int, what: str) -> str:
 
 
 def duration(length: timedelta) -> str:
-    """A length of time in the two units that matter."""
+    """Format a length of time in its two largest units."""
     seconds = length.total_seconds()
     if seconds < 60:
         return f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"
@@ -123,7 +123,7 @@ _BELOW = {"d": "h", "h": "min", "min": "s"}
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    """How long ago, or how far ahead, in one unit."""
+    """Format how long ago a time was, or how far ahead it is, in one unit."""
     seconds = (now - moment).total_seconds()
     for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= 2 * size:
@@ -146,12 +146,12 @@ def run(main: Coroutine[Any, Any, Value]) -> Value:
 
 
 def forget_threads() -> None:
-    """Let threads end without a word: one whose event loop was closed early would print a traceback about that."""
+    """Let threads end silently: a thread whose event loop was closed early would print a traceback."""
     threading.excepthook = lambda _: None
 
 
 async def _interruptible(main: Coroutine[Any, Any, Value]) -> Value:
-    """What a cancelled command raises in the end is no news."""
+    """Run a command; if it is cancelled, hide the errors that it raises because of that."""
     task = asyncio.current_task()
     try:
         return await main

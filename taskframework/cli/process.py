@@ -31,8 +31,8 @@ from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: How many new objects start the garbage collector: by Python's default, and in our processes. Ours is more than all
-#: running tasks have together.
+#: How many new objects start the garbage collector: Python's default, and the value for our processes. Ours is more
+#: than all running tasks have together.
 _PYTHONS_THRESHOLD = gc.get_threshold()
 _THRESHOLD = 20_000
 
@@ -43,14 +43,15 @@ def serve(
     """Run until SIGTERM or SIGINT, then stop in order; a second signal ends the process at once.
 
     Args:
-        framework: what to run.
-        worker: execute tasks.
-        api: serve HTTP.
-        remarks: what is logged as a warning, first thing.
-        tether: leads to the parent, if this is one of its processes: it is told who is ready, and may ask for a stop.
+        framework: the framework to run.
+        worker: whether to execute tasks.
+        api: whether to serve HTTP.
+        remarks: texts that are logged as warnings, before anything else.
+        tether: the connection to the parent, if this is one of its processes: the parent learns that the process is
+            ready, and may ask for a stop.
 
     Raises:
-        TaskframeworkError: if it cannot start.
+        TaskframeworkError: if the process cannot start.
     """
     configure_logging(framework.settings.observability, None if tether is None else {"pid": os.getpid()})
     for remark in remarks:
@@ -62,7 +63,7 @@ def serve(
         _run(runner.get_loop(), _serve(framework, worker=worker, api=api, tether=tether))
     finally:
         close_tracing()
-        # The event loop waits for task code that was left behind, for ever if it swallows its cancellation.
+        # The event loop waits for task code that was left behind, for ever if that code swallows its cancellation.
         error = sys.exception()
         overtime = start_overtime(int(error is not None), error)
         runner.close()
@@ -84,7 +85,7 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
                 if api:
                     _welcome(framework.settings.api)
                 running = framework.process.worker
-                if running is not None and not api:  # with the HTTP interface, the server says so
+                if running is not None and not api:  # with the HTTP interface, the server logs `ready`
                     await _until_live(running, stop.asked, tether)
                 if tether is None:
                     await _tell_systemd(stop.asked)
@@ -97,19 +98,19 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
 
 
 async def _until_live(worker: Worker, stop: asyncio.Event, tether: Tether | None) -> None:
-    """Say `ready` as soon as every queue is consumed; with the broker away that is when it is back."""
+    """Log `ready` as soon as every queue is consumed; if the broker is away, that is after its return."""
     while not worker.is_live and not stop.is_set():  # noqa: ASYNC110 - the port tells a state
         await asyncio.sleep(0.02)
     if stop.is_set():
         return
-    # A command logs `ready` once: with several processes the parent does, when all of them are.
+    # A command logs `ready` once: of several processes the parent logs it, when all of them are ready.
     logger.info("ready" if tether is None else "serving", extra={"role": "worker", "worker_id": worker.worker_id})
     if tether is not None:
         tether.say_ready()
 
 
 async def _tell_systemd(stop: asyncio.Event) -> None:
-    """Say that the process serves, unless it was stopped before it did, and then that it stops."""
+    """Tell systemd that the process serves, unless it was stopped before that, and then that it stops."""
     if not stop.is_set():
         tell_serving()
     await stop.wait()
@@ -117,30 +118,30 @@ async def _tell_systemd(stop: asyncio.Event) -> None:
 
 
 class Stop:
-    """The wish to stop, from signals and from whoever asks for it."""
+    """The request to stop, from signals or from other code."""
 
     def __init__(self, at_once: Callable[[], None] = lambda: None) -> None:
-        """Hear signals from now on; `at_once` is called before a second one ends the process."""
+        """Listen for signals from now on; `at_once` is called before a second signal ends the process."""
         self.asked = asyncio.Event()
-        #: While the process opens, a stop cancels the opening; later everything closes in order.
+        #: While the process opens, a stop cancels the opening. After that a stop closes everything in order.
         self.is_opening = True
         self._at_once = at_once
-        #: Whether a signal came. A parent that asks for a stop may have had the same signal as this process.
+        #: Whether a signal came. If a parent asks for a stop, it may have had the same signal as this process.
         self._is_signalled = False
         self._main = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
-        # Of a terminal that is closed; shell and kernel may both send it, so that another one ends nothing at once.
+        # The signal of a closed terminal. Shell and kernel may both send it, so a second one ends nothing at once.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(self.ask, signal="SIGHUP"))
 
     @property
     def came_early(self) -> bool:
-        """Whether the process was told to stop before it was open."""
+        """Whether the stop came before the process was open."""
         return self.is_opening and self.asked.is_set()
 
     def ask(self, **why: str) -> None:
-        """Stop; again changes nothing. The keywords are for the log."""
+        """Ask for a stop; a second call changes nothing. The keywords are for the log."""
         if self.asked.is_set():
             return
         logger.info("stopping", extra=why)
@@ -158,7 +159,7 @@ class Stop:
 
 
 class _UnwaitedThreads(ThreadPoolExecutor):
-    """The event loop's threads. Its end would otherwise wait for task code that hangs in `asyncio.to_thread`."""
+    """The event loop's threads. Otherwise its end would wait for task code that hangs in `asyncio.to_thread`."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=True)
@@ -176,7 +177,7 @@ def _say_starting(framework: TaskFramework, roles: Sequence[str]) -> None:
 
 
 def _welcome(settings: ApiSettings) -> None:
-    """Tell a person where to go on; programs read the log."""
+    """Tell a person at a terminal where to continue; programs read the log."""
     if sys.stderr.isatty() and settings.port:
         note(f"API with documentation: {settings.url}/docs. Ctrl-C stops.")
 
@@ -189,7 +190,7 @@ def _arm_failpoints() -> None:
 
 
 def _open_tracing(settings: Settings) -> Callable[[], None]:
-    """Set tracing up and return how to end it; the exporter is imported only where spans go somewhere."""
+    """Set up tracing and return how to end it; the exporter is imported only if there is an endpoint for spans."""
     if settings.observability.otlp_endpoint is None:
         return lambda: None
     require_extra("opentelemetry", "observability.otlp_endpoint")
@@ -210,9 +211,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Run the loop until the work is done, whatever else ends it, as `sys.exit` does in a callback of task code.
+    """Run the loop until the work is done, even if task code stops the loop, for example with `sys.exit` in a callback.
 
-    Ctrl-C does not come this way: the work hears it as a signal.
+    Ctrl-C does not stop it this way: the work gets it as a signal.
     """
     main = loop.create_task(work)
     while True:
@@ -227,10 +228,10 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
 
 
 def spare_the_collector() -> None:
-    """Spare the garbage collector what exists by now: it stays to the end, and need not be visited time and again.
+    """Exclude all present objects from garbage collection: they stay to the end, and need no repeated visits.
 
-    And it looks less often: at the default rate running tasks live through several looks, each of which visits them.
-    An application that has chosen a rate of its own keeps it.
+    The collector also runs less often: at the default rate, running tasks live through several runs, each of which
+    visits them. An application that has chosen its own rate keeps it.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""`queues`: what waits by task type; pause a type over all workers and let it go on."""
+"""`queues`: waiting tasks by type; pause a type in all workers, and resume it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Drain = Annotated[
     bool, typer.Option("--drain", help="Wait until its running tasks have ended; Ctrl-C only stops this wait.")
 ]
 
-#: Seconds between two looks whether something still runs.
+#: Seconds between two looks whether a task of the type still runs.
 _LOOK = 0.5
-#: Seconds after which every worker has heard of a pause, so that nothing begins any more.
+#: Seconds after which every worker knows of a pause, so that no task begins any more.
 _HEARD = 2.0
 
 
@@ -95,7 +95,7 @@ def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
 
 
 def _waiting(queue: Queue) -> str:
-    """How many, and in which lanes if that is not the normal one alone."""
+    """How many tasks wait; and in which lanes, if not only in the normal one."""
     lanes = {lane: queue.traffic.of_lane(queue.task_type, lane).waiting for lane in LANES}
     total = f"{sum(lanes.values()):,}{'+' if queue.traffic.is_bounded else ''}"
     if sum(lanes.values()) == lanes[Priority.NORMAL]:
@@ -111,5 +111,5 @@ def _paused(queue: Queue) -> Text:
 
 
 def _view(queue: Queue) -> dict[str, object]:
-    """Without what only a process with a broker knows."""
+    """The view without the fields that only a process with a broker knows."""
     return {name: value for name, value in queue.view().items() if name != "messages"}

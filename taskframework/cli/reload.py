@@ -1,4 +1,4 @@
-"""`dev --reload`: a parent that starts the process anew whenever a file of the author's changes."""
+"""`dev --reload`: a parent that starts the process again whenever one of the author's files changes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from taskframework.cli.process import Stop
 from taskframework.cli.supervision import Ending, WorkerProcess
 from taskframework.errors import TaskframeworkError
 
-#: For `shutdown.await_termination_timeout`: who saves a file wants to see what comes of it. A task that needs longer is
-#: handed back, which does not count as an attempt, and begins anew in the next process.
+#: For `shutdown.await_termination_timeout`: after saving a file, an author wants to see the effect soon. A task that
+#: needs longer is handed back, which does not count as an attempt, and begins again in the next process.
 GRACE = "1s"
-#: Seconds that the process has to hand tasks back and to close, before it is ended without.
+#: Seconds that the process has to hand tasks back and to close, before it is killed.
 _PATIENCE = 10.0
-#: What is looked at besides Python: settings.
+#: Files that are watched besides Python files: settings.
 _SETTINGS = (".yml", ".yaml")
-#: How many changed files are named.
+#: How many changed files are named at most.
 _MOST_NAMED = 3
 
 
 def run_reloading(command: Sequence[str], folder: Path) -> None:
-    """Keep one process running on what is in a folder until SIGTERM or SIGINT; a second signal ends it at once.
+    """Keep one process running with the present files of a folder until SIGTERM or SIGINT; a second signal kills it.
 
     Args:
-        command: starts the process, given `--tether` and a file descriptor after it.
-        folder: whose Python and YAML files are watched, with those in folders below; neither environments nor caches.
+        command: starts the process; `--tether` and a file descriptor are added to it.
+        folder: whose Python and YAML files are watched, also in folders below, except environments and caches.
 
     Raises:
         TaskframeworkError: if the folder cannot be watched.
@@ -39,7 +39,7 @@ def run_reloading(command: Sequence[str], folder: Path) -> None:
 
 
 class Reloader:
-    """One process at a time, each with the files as they are at its start."""
+    """One process at a time, each with the files as they are when it starts."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class Reloader:
 
 
 def _tell(ending: Ending) -> None:
-    """Say why it ended by itself."""
+    """Print why the process ended by itself."""
     if ending.failure is not None:
         show_error(TaskframeworkError(ending.failure.message, hint=ending.failure.hint))
     else:

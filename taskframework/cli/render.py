@@ -1,4 +1,4 @@
-"""How tasks, dead letters and events look to a person."""
+"""Prints tasks, dead letters and events for people."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def status_text(status: str) -> Text:
 
 
 def error_text(error: TaskError) -> str:
-    """Kind and message, without the module of the kind."""
+    """The kind of an error, without its module, and its message."""
     return printable(f"{error.type.rpartition('.')[2]}: {error.message}")
 
 
@@ -79,10 +79,10 @@ def print_page(
 
     Args:
         page: the page.
-        show: prints its entries for people.
-        view: an entry as plain JSON, for programs.
-        as_json: for whom it is.
-        nothing: what is said of a page without entries.
+        show: prints the entries for people.
+        view: converts an entry to plain JSON, for programs.
+        as_json: whether to print for programs.
+        nothing: the text for a page without entries.
     """
     if as_json:
         print_json({"items": [view(entry) for entry in page.items], "next_cursor": page.next_cursor})
@@ -117,12 +117,12 @@ def print_letters(letters: Iterable[DeadLetter], now: datetime) -> None:
 
 
 def task_facts(task: Task) -> Table:
-    """Everything about one task but its history."""
+    """All facts about one task except its history."""
     return facts(chain(_state_facts(task), _content_facts(task)))
 
 
 def print_task(task: Task) -> None:
-    """Print everything about one task, with its history."""
+    """Print all facts about one task, with its history."""
     out().print(task_facts(task))
     out().print()
     print_timeline(task)
@@ -139,7 +139,7 @@ def print_explanation(explanation: Explanation) -> None:
 
 
 def print_timeline(task: Task, after: int = 0) -> int:
-    """Print the history above a sequence; returns the last sequence printed."""
+    """Print the history after a sequence, and return the last sequence printed."""
     for entry in task.history:
         if entry.sequence > after:
             out().print(_timeline_line(entry, task.created_at), soft_wrap=True)
@@ -163,7 +163,7 @@ def print_outcome(task: Task) -> None:
 
 
 def print_next_step(task: Task) -> None:
-    """Say what a person may do about the task now, if there is anything."""
+    """Print what a person may do about the task now, if anything."""
     if task.error is not None and task.error.code == "subtasks_failed":
         note(f"See which failed, and why: taskframework tasks subtasks {task.task_id}")
     if task.status in REPLAYABLE:
@@ -182,7 +182,7 @@ def event_line(event: dict[str, Any]) -> Text:
     name, data = str(event["type"]).removeprefix("task."), event["data"]
     line = Text(f"{event['time']}  ", style="dim")
     line.append_text(status_text(f"{name:<16}")).append(f"  {data['task_type']}  {event['subject']}", style="default")
-    # The data is the task at publication: an event from before the failure may carry its error too.
+    # The data is the task at the time of publication: an event from before the failure may have its error, too.
     if (error := data.get("error")) is not None and name in _FAILURES:
         line.append("  ").append(shortened(f"{error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
     elif name == "progress":
@@ -213,7 +213,7 @@ def _state_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
 
 
 def _driver_facts(task: Task) -> Iterator[tuple[str, str]]:
-    """What moves it on, and how that went so far: docs/operations/stuck-task.md reads these."""
+    """The drivers of the task, and the counts of their work so far: docs/operations/stuck-task.md reads these."""
     if task.status in CLAIMABLE:
         yield "Not before", rfc3339(task.not_before)
         yield "Dispatches", str(task.dispatches)
@@ -257,7 +257,7 @@ def _timeline_line(entry: HistoryEntry, since: datetime) -> Text:
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-    """Print rows below their columns; a last cell that does not fit beside the others goes below them, whole."""
+    """Print rows in columns. A last cell that does not fit on its line goes below it, whole."""
     console = out()
     widths = [max(len(name), *(row[place].cell_len for row in rows)) for place, name in enumerate(columns[:-1])]
     header = [Text(name, style="bold") for name in columns]
@@ -273,13 +273,13 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
 
 
 def _queued_at(task: Task) -> datetime:
-    """When it was submitted, or queued again."""
+    """The time of the submission, or of the last replay."""
     beginnings = [entry.at for entry in task.history if entry.type in ("submitted", "replayed")]
     return beginnings[-1] if beginnings else task.created_at
 
 
 def _remark(task: Task, now: datetime) -> str:
-    """What says most about the task as it is now; the error of a running one is an earlier attempt's."""
+    """The most useful fact about the task now. The error of a running task is left out: it is of an earlier attempt."""
     if task.status is TaskStatus.CANCELLED and task.cancel is not None:
         reason = f": {task.cancel.reason}" if task.cancel.reason else ""
         return shortened(f"cancelled by {task.cancel.by}{reason}")

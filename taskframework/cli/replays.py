@@ -1,4 +1,4 @@
-"""`replays`: actions on many tasks: list them, look at one, stop it."""
+"""`replays`: actions on many tasks: list them, show one, stop it."""
 
 from __future__ import annotations
 

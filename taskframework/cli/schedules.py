@@ -1,4 +1,4 @@
-"""`schedules`: make, look, change, delete, run now, pause and resume."""
+"""`schedules`: create, show, change, delete, run now, pause and resume."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Processes = Annotated[
 Reload = Annotated[bool, typer.Option("--reload", help="Restart when a Python or YAML file here changes.")]
 TetherTo = Annotated[int | None, typer.Option("--tether", hidden=True, help="Internal, for child processes.")]
 
-#: How a parent calls its processes.
+#: The beginning of the command with which a parent starts its processes.
 _PROGRAM = (sys.executable, "-m", "taskframework")
 _NAME_AN_APP = "Name the module that defines your tasks: --app package.module, or app.modules in application.yml."
 
@@ -110,7 +110,7 @@ def worker(
         with Tether(tether).reporting() as held:
             _work(invocation.framework(flags), held)
         return
-    # The modules with the tasks are imported where they run, not in a parent.
+    # The processes that execute tasks import the modules with the tasks; the parent does not.
     framework = invocation.framework(flags, registers=False)
     count = process_count(framework.settings)
     if count == 1:
@@ -123,7 +123,7 @@ def _work(framework: TaskFramework, tether: Tether | None) -> None:
     if not len(framework.registry):
         raise ConfigurationError("This worker would have no tasks to execute.", key="app.modules", hint=_NAME_AN_APP)
     settings = framework.settings.worker
-    if tether is not None and settings.http_port is not None:  # the parent serves it, and asks
+    if tether is not None and settings.http_port is not None:  # the parent serves it, and asks this process
         from taskframework.cli.joint_health import answers_of
 
         tether.answer = answers_of(framework)

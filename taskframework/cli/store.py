@@ -1,4 +1,4 @@
-"""Working on the store from a command, or on an installation at an address: the command does not see which."""
+"""Lets a command work on the store, or on an installation at an address; the command does not see the difference."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from taskframework.submission.types import naming_store
 if TYPE_CHECKING:
     from taskframework.cli.remote.framework import RemoteFramework
 
-    #: What a command gets. mypy looks at each use of it for both: what a command asks of a store, an API must answer.
+    #: The argument of a command. mypy checks each use for both classes, so an API must offer all that a command uses.
     AnyFramework: TypeAlias = TaskFramework | RemoteFramework
 else:
-    AnyFramework = TaskFramework  # typer evaluates the annotations; the other one loads what speaks HTTP
+    AnyFramework = TaskFramework  # typer evaluates the annotations; RemoteFramework would import the code for HTTP
 
-#: Most characters of the ids in a note of the audit.
+#: How many characters of the ids an audit record has at most.
 _MOST_TOLD = 1000
 
 
 class NotDone(typer.Exit):
-    """A command that has told why it did nothing; the note of it tells so, too."""
+    """The command printed why it did nothing; the audit record gets the reason, too."""
 
     def __init__(self, why: str | None) -> None:
         super().__init__(1)
@@ -44,7 +44,7 @@ class NotDone(typer.Exit):
 
 
 def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A command that gets a framework with an open store first, or one that asks an API.
+    """Make a command that first gets a framework with an open store, or a framework that calls an API.
 
     The options --api, --key and --config are added to its signature before --json, where typer finds them.
     """
@@ -78,20 +78,20 @@ def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
 
 def _is_key_option(parameter: Parameter) -> bool:
-    """Whether a parameter of a command is `--key`; the argument KEY of a stream is not."""
+    """Return whether a parameter of a command is the option `--key`; the argument KEY of a stream is not."""
     told = getattr(parameter.annotation, "__metadata__", ())
     return parameter.name == "key" and any(isinstance(one, OptionInfo) for one in told)
 
 
 def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None:
-    """An installation at an address; None: it is worked on the store.
+    """An installation at an address; None if the command works on the store.
 
     Args:
-        url: the address. The variable of it may hold the whole section `api` of the settings instead.
-        key: what is shown there.
+        url: the address. Its variable may contain the whole section `api` of the settings instead.
+        key: the key that is sent there.
 
     Raises:
-        ConfigurationError: if the address is none.
+        ConfigurationError: if the address is not one of an API.
     """
     if not url or url.startswith("{"):
         return None
@@ -103,12 +103,12 @@ def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None
 def audited(
     action: str, *, of: str, shown: Sequence[str] = ()
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., Coroutine[Any, Any, None]]]:
-    """A command of `on_store` that is noted as an operator's action; each gets --reason, if it has none.
+    """Record a command of `on_store` as an operator's action. A command without --reason gets this option.
 
     Args:
         action: as in `AuditLog.noted`.
-        of: the argument that says what it is done to.
-        shown: further arguments that the note tells.
+        of: the name of the argument with the target of the action.
+        shown: further arguments that the record shows.
     """
 
     def decorate(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -138,15 +138,15 @@ def audited(
 
 
 def _told(target: str | Sequence[str] | None) -> str | None:
-    """What an action was done to, as the note tells it."""
+    """The target of an action, as the audit record shows it."""
     return target if isinstance(target, str) else ", ".join(target or ())[:_MOST_TOLD] or None
 
 
 def _store_framework(invocation: Invocation) -> TaskFramework:
-    """A framework without task types, to look at tasks and operate on them with `store_only`.
+    """A framework without task types, to look at tasks and work on them with `store_only`.
 
     Raises:
-        ConfigurationError: if the settings cannot be used, or if there is no store yet: looking makes none.
+        ConfigurationError: if the settings cannot be used, or if there is no store yet: a look must not create one.
     """
     framework = invocation.framework(registers=False)
     if lacks_store(framework.settings):
@@ -155,10 +155,10 @@ def _store_framework(invocation: Invocation) -> TaskFramework:
 
 
 def with_types(invocation: Invocation, framework: TaskFramework) -> TaskFramework:
-    """The framework to submit with where the store is still to be made, and so nobody has declared a task type.
+    """Register task types for a submission if the store does not exist yet, because then no types are declared.
 
     Raises:
-        ConfigurationError: if --app names no module either; most often it is the wrong folder.
+        ConfigurationError: if --app names no module; then the folder is probably the wrong one.
     """
     if not len(invocation.register(framework).registry):
         raise _no_store(framework.settings)
@@ -175,12 +175,12 @@ def _no_store(settings: Settings) -> ConfigurationError:
 
 
 def lacks_store(settings: Settings) -> bool:
-    """Whether the file of the store is still to be made."""
+    """Return whether the file of the store does not exist yet."""
     return settings.store.scheme == "sqlite" and not os.path.exists(sqlite_file(settings.store.url))
 
 
 def operator() -> str:
-    """Who acts, as the history names them."""
+    """The name of the operator in the history."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a user id without a name, as in many containers

@@ -1,4 +1,4 @@
-"""`streams`: list ordered streams, show one, read its results, let one go on that halted."""
+"""`streams`: list ordered streams, show one, read its results, continue a halted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`submit`: stores one task, and on demand waits for its end."""
+"""`submit`: stores one task, and waits for its end if asked to."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
 
 _EXAMPLE = """'{"name": "value"}'"""
-#: Characters; the system refuses to look for a longer one.
+#: Characters of a path; the system refuses to look for a longer one.
 _LONGEST_PATH = 255
 
 
 def read_json(given: str) -> Any:
-    """The JSON that an argument gives: itself, standard input for `-`, or a file for `@FILE`.
+    """Read the JSON of an argument: the argument itself, standard input for `-`, or a file for `@FILE`.
 
     Raises:
-        typer.BadParameter: if it is none.
+        typer.BadParameter: if it is not JSON.
     """
     text = given
     try:
@@ -59,7 +59,7 @@ def read_json(given: str) -> Any:
             text = sys.stdin.read()
         elif text.startswith("@"):
             text = Path(text[1:]).read_text(encoding="utf-8-sig")
-        text.encode()  # what is no UTF-8 in an argument comes as half a character
+        text.encode()  # bytes of an argument that are not UTF-8 arrive as surrogates
     except (OSError, UnicodeError) as error:
         what = {"-": "standard input", "@": given[1:]}.get(given[:1], "the argument")
         raise typer.BadParameter(f"{what} cannot be read: {error}") from error
@@ -80,10 +80,10 @@ def _moment(text: str) -> datetime:
 
 
 def past(text: str) -> datetime:
-    """A time that an option names, or how long ago it was.
+    """Read a time, or how long ago it was.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the text is neither.
     """
     try:
         return datetime.now(UTC) - parse_duration(text)
@@ -92,10 +92,10 @@ def past(text: str) -> datetime:
 
 
 def read_moment(text: str) -> datetime:
-    """A time that an option names.
+    """Read a time.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the text is not a time.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -136,7 +136,7 @@ User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Owner 
 
 
 def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
-    """The flag of a submission option. It reads the form of a value; the submission checks the value."""
+    """Make the flag of a submission option. It only parses a value; the submission checks the value."""
     value = schema["anyOf"][0]
     read: Callable[[str], Any] = str
     metavar, more = "|".join(value.get("enum", ["TEXT"])), ""
@@ -155,7 +155,7 @@ def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
 def takes_options(
     schemas: Mapping[str, Mapping[str, Any]],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let typer see a flag for each of these options, in the place of the command's `**options`."""
+    """Let typer see a flag for each of these options, in place of the command's `**options`."""
 
     def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -206,7 +206,7 @@ def _submit_here(
     invocation: Invocation, request: SubmitRequest, waits: bool, timeout: timedelta | None, as_json: bool
 ) -> TaskStatus:
     framework = invocation.framework(registers=bool(invocation.apps))
-    if lacks_store(framework.settings):  # nobody has declared a type then, and a refused submission makes no file
+    if lacks_store(framework.settings):  # no type is declared then, and a refused submission must make no file
         _check(with_types(invocation, framework), request)
     with naming_store(framework.settings.store.url):
         try:

@@ -1,4 +1,4 @@
-"""The parent of `worker --processes N`: starts worker processes, starts anew what died, stops all in order."""
+"""The parent of `worker --processes N`: starts worker processes, restarts those that die, stops all in order."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from taskframework.wiring.extras import require_extra
 
 logger = logging.getLogger(__name__)
 
-#: Seconds before a process that died is started anew: doubling from the first to the longest.
+#: Seconds before a process that died is started again: from the first pause, doubled each time up to the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-#: A process that lived for so many seconds was well; the next pause is the first one again.
+#: A process that lived for so many seconds was healthy; after its death the first pause is used again.
 _WELL = 60.0
-#: Seconds beyond the grace of its tasks that a process has to stop: to hand back what is unfinished and to close.
+#: Seconds beyond the grace of its tasks that a process has to stop: to hand unfinished tasks back and to close.
 _STOP_MARGIN = 10.0
-#: Seconds to read what a process said last. Without a limit, a child of it that keeps the tether open would hold us up.
+#: Seconds to read the last words of a process. Otherwise a child that keeps the tether open would block the parent.
 _LAST_WORDS = 1.0
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def process_count(settings: Settings) -> int:
-    """Worker processes that the settings ask for.
+    """The number of worker processes that the settings ask for.
 
     Raises:
-        ConfigurationError: if they are more than one, and broker or store are embedded.
+        ConfigurationError: if they ask for several, and broker or store are embedded.
     """
     wanted = settings.worker.processes
     embedded = [
@@ -63,7 +63,7 @@ def process_count(settings: Settings) -> int:
 
 
 def usable_cpus() -> int:
-    """CPUs this process may use: those it is bound to, or fewer if its container has a quota."""
+    """The CPUs that this process may use: those it is bound to, or fewer if its container has a quota."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = _CPU_QUOTA.read_text().split()
@@ -72,21 +72,21 @@ def usable_cpus() -> int:
 
 
 def pause_before_restart(deaths: int, luck: float) -> float:
-    """Seconds to wait after so many deaths in a row; `luck`, from 0 to 1, spreads the returns of what died together."""
+    """Seconds to wait after so many deaths in a row; `luck`, from 0 to 1, spreads restarts after common deaths."""
     return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(deaths - 1, 16)) * (1 + luck) / 2
 
 
 def supervise(settings: Settings, command: Sequence[str], count: int) -> None:
-    """Keep so many worker processes running until SIGTERM or SIGINT; a second signal ends them at once.
+    """Keep so many worker processes running until SIGTERM or SIGINT; a second signal kills them at once.
 
     Args:
-        settings: of the parent; each process reads its own.
-        command: starts one of them, given `--tether` and a file descriptor after it.
-        count: how many.
+        settings: the settings of the parent; each process reads its own.
+        command: starts one process; `--tether` and a file descriptor are added to it.
+        count: the number of processes.
 
     Raises:
-        TaskframeworkError: if one of them cannot start.
-        SystemExit: with 1, if one of them did not stop in order.
+        TaskframeworkError: if a process cannot start.
+        SystemExit: with 1, if a process did not stop in order.
     """
     configure_logging(settings.observability, {"pid": os.getpid()})
     if not asyncio.run(Supervisor(settings, command, count).run()):
@@ -97,21 +97,21 @@ def supervise(settings: Settings, command: Sequence[str], count: int) -> None:
 class Ending:
     """How a process ended."""
 
-    #: Its exit code, negative for a signal.
+    #: The exit code, negative for a signal.
     code: int
     was_ready: bool = False
-    #: Why it could not start, if it said so.
+    #: The reason why it could not start, if it gave one.
     failure: Failure | None = None
     pid: int | None = None
 
     @property
     def is_in_order(self) -> bool:
-        """Whether it stopped in order, after a stop was asked for; of a process that was not ready yet, any end is."""
+        """Whether it stopped in order after a request to stop; of a process that was not ready yet, any end is."""
         return self.code == 0 or not (self.was_ready or self.code == -signal.SIGKILL)
 
     @property
     def fields(self) -> dict[str, object]:
-        """For the log."""
+        """The fields for the log."""
         names = {int(number): number.name for number in signal.Signals}  # real-time signals have none
         fields: dict[str, object] = {"code": self.code}
         if self.code < 0:
@@ -122,7 +122,7 @@ class Ending:
 
 
 class WorkerProcess:
-    """One of the processes, through all its lives."""
+    """One of the worker processes, through all its restarts."""
 
     def __init__(self, number: int, command: Sequence[str], on_ready: Callable[[], None]) -> None:
         self.number = number
@@ -157,11 +157,11 @@ class WorkerProcess:
         return Ending(code, was_ready, leash.failure, process.pid)
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
-        """What it answers to a path of the health checks; None if it does not within so many seconds."""
+        """Ask the process for a path of the health checks; None if it does not answer within so many seconds."""
         return await self._leash.ask(path, within=within)
 
     def let_go(self) -> None:
-        """Ask it to stop."""
+        """Ask the process to stop."""
         self._leash.cut()
 
     def kill(self) -> None:
@@ -175,7 +175,7 @@ class WorkerProcess:
 
 
 class Supervisor:
-    """Runs the processes until a stop is asked for, or until one can never start."""
+    """Runs the processes until a stop is asked for, or until a process can never start."""
 
     def __init__(self, settings: Settings, command: Sequence[str], count: int) -> None:
         self._settings = settings
@@ -186,13 +186,13 @@ class Supervisor:
         self._stop: Stop
 
     async def run(self) -> bool:
-        """Run until told to stop, then stop all.
+        """Run until a stop is asked for, then stop all processes.
 
         Returns:
-            Whether all stopped in order.
+            Whether all processes stopped in order.
 
         Raises:
-            TaskframeworkError: if one of them cannot start.
+            TaskframeworkError: if a process cannot start.
         """
         self._stop = Stop(self._kill_all)
         self._stop.is_opening = False

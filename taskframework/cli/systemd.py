@@ -1,7 +1,7 @@
-"""What systemd is told of a service with `Type=notify`: that it serves, that its event loop runs, that it stops.
+"""Messages to systemd for a service with `Type=notify`: that it serves, that its event loop runs, that it stops.
 
-The protocol is one datagram for each word, to the socket that `NOTIFY_SOCKET` names (sd_notify(3)). Without that
-variable nothing is told.
+The protocol is one datagram for each message, to the socket that `NOTIFY_SOCKET` names (sd_notify(3)). Without that
+variable nothing is sent.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import contextlib
 import os
 import socket
 
-#: How often systemd is told that the process lives within the time after which it would take it for hung.
+#: How many signs of life are sent within the time after which systemd takes the process for hung.
 _WORDS_EACH_PATIENCE = 3
 
 
 def tell_serving() -> None:
-    """Say that the process serves; from now on also, as often as systemd wants to hear it, that its event loop runs."""
+    """Say that the process serves. From now on also say that its event loop runs, as often as systemd wants it."""
     _tell("READY=1")
     if (seconds := _patience()) is not None:
         _tell_running(asyncio.get_running_loop(), seconds / _WORDS_EACH_PATIENCE)
@@ -33,7 +33,7 @@ def _tell_running(loop: asyncio.AbstractEventLoop, every: float) -> None:
 
 
 def _patience() -> float | None:
-    """Seconds after which systemd takes a silent process for hung (`WatchdogSec`); None: it does not watch this one."""
+    """Seconds after which systemd takes a silent process for hung (`WatchdogSec`); None if it does not watch it."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     microseconds = os.environ.get("WATCHDOG_USEC", "")
@@ -44,7 +44,7 @@ def _tell(word: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    # A word that cannot be told must not end what it is about; systemd then notices by its silence.
+    # A message that cannot be sent must not end the process that it is about; systemd then notices the silence.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
         teller.setblocking(False)
         teller.sendto(word.encode(), "\0" + address[1:] if address.startswith("@") else address)

@@ -1,4 +1,4 @@
-"""`tasks`: look at tasks, follow one, cancel it, signal it, queue it anew."""
+"""`tasks`: list and show tasks, follow one, cancel it, signal it, queue it again."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def _print_page(framework: AnyFramework, page: Page[Task], as_json: bool, nothin
 
 
 def _heard(task: Task) -> str:
-    """What a signal did to the task that was told it."""
+    """Describe the effect of a signal on its task."""
     if task.status is TaskStatus.QUEUED:
         return "it continues"
     if task.status.is_final:

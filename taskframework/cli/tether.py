@@ -1,8 +1,8 @@
-"""Between a parent and one of its worker processes: a socket pair whose end of file means "stop".
+"""The link between a parent and one of its worker processes: a socket pair whose end of file means "stop".
 
-The parent closes its end to ask for a stop, and the kernel closes it when the parent is killed: a worker process never
-outlives its parent for longer than a stop takes. The same pair carries, as lines of JSON, what only the process knows:
-that it serves, why it could not start, and its answers to the paths of the health checks.
+The parent closes its end to ask for a stop, and the kernel closes it if the parent is killed. So a worker process
+outlives its parent only for the time of a stop. The same pair carries, as lines of JSON, facts that only the process
+knows: that it serves, why it could not start, and its answers to the paths of the health checks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import orjson
 from taskframework.background import Background
 from taskframework.errors import BrokerError, StoreUnavailableError, TaskframeworkError, TopologyMismatchError
 
-#: Largest line; metrics of some thousand task types are smaller.
+#: Bytes of the longest line; the metrics of some thousand task types are smaller.
 _LONGEST_LINE = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker process says to a path: status and body, as over HTTP."""
+    """The answer of a worker process to a path: status and body, as over HTTP."""
 
     status: int
     body: str
@@ -38,30 +38,30 @@ class Failure:
 
     message: str
     hint: str
-    #: Whether a server was away: it may be back when the process is started again.
+    #: Whether a server was away, which may be back when the process is started again.
     may_pass: bool
 
 
 class Tether:
-    """The end of the socket pair that the worker process has."""
+    """The worker process's end of the socket pair."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take over the inherited socket; processes that this one starts do not inherit it."""
+        """Take over the inherited socket; child processes of this process do not inherit it."""
         os.set_inheritable(descriptor, False)
         self._socket = socket.socket(fileno=descriptor)
         self._background = Background()
         self._writer: asyncio.StreamWriter | None = None
         self._on_cut: Callable[[], None] = lambda: None
-        #: Answers the parent's questions; without it none are answered.
+        #: Answers the parent's questions; without this they are not answered.
         self.answer: Callable[[str], Awaitable[Answer]] | None = None
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[Tether]:
-        """Leave it to the parent to say why this process could not go on.
+        """Send the error that ends this process to the parent, which then shows it.
 
         Raises:
             SystemExit: with 1, in place of the error.
-            TaskframeworkError: the error, if there is no parent any more.
+            TaskframeworkError: the error, if the parent is gone.
         """
         try:
             yield self
@@ -76,8 +76,8 @@ class Tether:
             raise SystemExit(1) from error
 
     async def hold(self, on_cut: Callable[[], None]) -> None:
-        """Answer from now on, and call `on_cut` when the parent wants a stop or is gone."""
-        # A copy: the event loop closes what it is given, and `reporting` may still have something to say.
+        """Answer questions from now on, and call `on_cut` when the parent asks for a stop or is gone."""
+        # A copy: the event loop closes the socket that it gets, but `reporting` may still have to send.
         reader, self._writer = await asyncio.open_unix_connection(sock=self._socket.dup())
         self._on_cut = on_cut
         self._background.start(self._hear(reader))
@@ -87,7 +87,7 @@ class Tether:
         self._say(ready=True)
 
     async def release(self) -> None:
-        """Answer no more, and hear nothing."""
+        """Stop answering and listening."""
         self._on_cut = lambda: None
         if self._writer is not None:
             self._writer.close()
@@ -111,9 +111,9 @@ class Tether:
 
 @dataclass(slots=True)
 class Leash:
-    """The end of the socket pair that the parent has."""
+    """The parent's end of the socket pair."""
 
-    #: Told when the process says that it serves.
+    #: Called when the process says that it serves.
     on_ready: Callable[[], None]
     failure: Failure | None = None
     _is_cut: bool = False
@@ -122,7 +122,7 @@ class Leash:
     _questions: int = 0
 
     async def hold(self, end: socket.socket) -> None:
-        """Listen to the process until it closes its end, or is gone."""
+        """Listen to the process until it closes its end or is gone."""
         reader, self._writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
         if self._is_cut:
             self.cut()
@@ -130,14 +130,14 @@ class Leash:
             async for line in reader:
                 self._take(orjson.loads(line))
         except OSError:
-            pass  # it was killed
+            pass  # the process was killed
         finally:
             self._writer.close()
             for waiting in self._asked.values():
                 waiting.cancel()
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
-        """What the process answers to a path; None if it does not within so many seconds, or has ended."""
+        """Ask the process for a path; None if it does not answer within so many seconds, or has ended."""
         if self._writer is None or self._writer.is_closing() or self._is_cut:
             return None
         self._questions += 1
@@ -151,7 +151,7 @@ class Leash:
             del self._asked[number]
 
     def cut(self) -> None:
-        """Ask the process to stop; again changes nothing."""
+        """Ask the process to stop; a second call changes nothing."""
         self._is_cut = True
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write_eof()

@@ -1,4 +1,4 @@
-"""`top`: the installation at a glance, on a screen that follows it."""
+"""`top`: the installation at a glance, on a screen that is updated again and again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Every = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Print once and exit; the default if the output is not a terminal.")]
 
 _USUAL = timedelta(seconds=2)
-#: Shortest pause between two looks: with a shorter one the looks themselves would be most of what is seen.
+#: Shortest pause between two looks: with a shorter one, most of the visible work would be the looks themselves.
 _SOONEST = timedelta(milliseconds=500)
 
 

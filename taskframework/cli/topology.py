@@ -1,4 +1,4 @@
-"""`topology`: what exists on the broker for this program's task types."""
+"""`topology`: the exchanges and queues on the broker for this program's task types."""
 
 from __future__ import annotations
 

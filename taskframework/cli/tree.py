@@ -1,4 +1,4 @@
-"""A task with what is below it, as a tree that a person can follow."""
+"""A task with the sub-tasks below it, as a tree for people."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.operations.tasks import TaskOperations
 
-#: Most sub-tasks of one task that are shown with a line each; the rest are only counted.
+#: How many sub-tasks of one task have a line each; all others are only counted.
 _MOST = 8
 _LEVELS = 3
-#: What somebody who watches wants to see first.
+#: The statuses that a watching person wants to see first.
 _SHOWN = (TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.RETRYING, TaskStatus.FAILED, TaskStatus.DEAD_LETTER)
 
 
 def described(task: Task) -> Text:
-    """How a task is, on one line."""
+    """The state of a task, on one line."""
     line = status_text(task.status)
     if task.attempts > 1:
         line.append(f" · attempt {task.attempts} of {task.max_attempts}", style="default")
@@ -33,7 +33,7 @@ def described(task: Task) -> Text:
 
 
 async def task_tree(operations: TaskOperations, task: Task) -> Tree:
-    """The task and the sub-tasks of its newest round that say most about it, some levels deep."""
+    """The task and the most important sub-tasks of its newest round, some levels deep."""
     tree = Tree(described(task), guide_style="dim")
     await _grow(tree, operations, task, _LEVELS)
     return tree

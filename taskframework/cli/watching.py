@@ -1,4 +1,4 @@
-"""Following one task until it is final."""
+"""Follows one task until it is final."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from taskframework.model.task import Task
 from taskframework.operations.handle import TaskHandle
 from taskframework.operations.tasks import TaskOperations
 
-#: Seconds between two looks at the store: at first, and when nothing has happened for long.
+#: Seconds between two reads of the store: at first, and after a long time without changes.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5
-#: Seconds that a task may wait for its first claim before we say what may be missing.
+#: Seconds that a task may wait for its first claim before a hint about a missing worker is printed.
 _WORKER_PATIENCE = 3.0
 _NO_WORKER = "No worker has started it yet. Is one running that knows this type: taskframework dev, or worker --app …?"
 
@@ -31,13 +31,13 @@ async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[
     Args:
         handle: the task.
         timeout: longest time to wait; None waits for ever.
-        hear: told the task at once and whenever something about it is new.
+        hear: called with the task at once and after each change.
 
     Returns:
         The final task.
 
     Raises:
-        ResultTimeoutError: if it is not final in time.
+        ResultTimeoutError: if the task is not final in time.
         TaskNotFoundError: if there is no such task.
     """
     newest = await handle.task()
@@ -46,7 +46,7 @@ async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[
         async for task in _states(handle, newest, timeout):
             newest = task
             if hear is not None:
-                line.hide()  # so that what is printed comes above it
+                line.hide()  # so that the printed text comes above it
                 hear(task)
             await line.update(task)
     finally:
@@ -62,7 +62,7 @@ async def _states(handle: TaskHandle, task: Task, timeout: timedelta | None) -> 
         left = end - time.monotonic()
         if left <= 0:
             raise ResultTimeoutError(task.task_id, task.status)
-        # The task may run in any process, so the store is asked; less often while nothing happens.
+        # The task may run in any process, so the store is read; less often while nothing happens.
         await asyncio.sleep(min(pause, left))
         before, task = task, await handle.task()
         is_new = (task.revision, task.progress_revision) != (before.revision, before.progress_revision)
@@ -72,14 +72,14 @@ async def _states(handle: TaskHandle, task: Task, timeout: timedelta | None) -> 
 
 
 class _LiveLine:
-    """Tells how the task is and what is below it, where somebody looks; and a word if nobody takes the task."""
+    """Shows the state of the task and of its sub-tasks on a terminal; and prints a hint if nobody takes the task."""
 
     def __init__(self, task: Task, operations: TaskOperations) -> None:
         self._task = task
         self._operations = operations
         self._console = err()
         self._reminder = asyncio.get_running_loop().call_later(_WORKER_PATIENCE, self._remind)
-        #: Made anew after each stop: rich would begin by removing as many lines as the stopped one had.
+        #: Made again after each stop: otherwise rich would begin by removing as many lines as the stopped one had.
         self._status: Status | None = None
 
     async def update(self, task: Task) -> None:
@@ -94,7 +94,7 @@ class _LiveLine:
             self._status.update(shown)
 
     def hide(self) -> None:
-        """Until the next update."""
+        """Hide the line until the next update."""
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -1,4 +1,4 @@
-"""`workers`: which worker processes there are, and what one of them runs."""
+"""`workers`: all worker processes, or the tasks that one of them runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _print_workers(now: datetime, states: Sequence[WorkerState]) -> None:
         rows.append(
             (
                 Text(presence.worker_id),
-                # What it ran when it was seen last may run elsewhere by now.
+                # The tasks that a lost worker ran when it was last seen may run elsewhere by now.
                 Text("?" if state.is_lost else f"{presence.in_flight}/{presence.concurrency}"),
                 Text(presence.release),
                 Text(ago(presence.started_at, now)),

@@ -1,7 +1,8 @@
-"""What the client gives: the answers of the HTTP interface as records.
+"""The answers of the HTTP interface, as the client gives them.
 
-They read what they know and pass over the rest, so that a program goes on while the installation is upgraded. That is
-why they are not the models of the interface, which state exactly what one release sends.
+An answer reads the fields that it knows and ignores all others, so that a program goes on working while the
+installation is upgraded. So answers are not the models of the interface, which state exactly the fields that one
+release sends.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ R = TypeVar("R", default=Any)
 
 
 class Answer(BaseModel):
-    """One record of an answer."""
+    """The base of all answers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class RemoteTask(Answer, Generic[R]):
-    """A task as the interface tells of it. Of one that was submitted by its class the result is an R, else plain JSON.
+    """A task as the interface shows it. If it was submitted by its class, the result is an R; otherwise plain JSON.
 
     Attributes:
         attempt: attempts begun so far.
-        error: why it, or its last attempt, failed: `code`, `type`, `message`, `retryable`, `fingerprint`.
+        error: why the task, or its last attempt, failed: `code`, `type`, `message`, `retryable`, `fingerprint`.
         history: its last 100 events, each `{sequence, type, at, attempt, worker_id, data}`.
     """
 
@@ -67,7 +68,7 @@ class RemoteExplanation(Answer):
         code: the cause, for programs.
         because: the cause as a sentence.
         change: what would change it, as a sentence.
-        details: what belongs to the cause; its fields depend on the code.
+        details: more about the cause; the fields depend on the code.
     """
 
     task_id: str
@@ -80,13 +81,13 @@ class RemoteExplanation(Answer):
 
 
 class RemoteBatch(Answer, Generic[R]):
-    """A batch as the interface tells of it. Numbers are of items; each gives an R.
+    """A batch as the interface shows it. Numbers count items; the result of each item is an R.
 
     Attributes:
-        is_sealed: whether all its items came.
-        total: how many there are, or came so far.
-        counts: how many are in each status; None in a list, where nobody counts.
-        percent: how much is over; None before the seal.
+        is_sealed: whether all its items have come.
+        total: how many items it has, or how many have come so far.
+        counts: how many items are in each status; None in a list, which does not count them.
+        percent: how many of the items have ended, in percent; None before the seal.
         rate: items a second.
     """
 
@@ -108,12 +109,12 @@ class RemoteBatch(Answer, Generic[R]):
 
 
 class RemoteResult(Answer, Generic[R]):
-    """What became of one item of a batch, so far.
+    """One item of a batch, as it is now.
 
     Attributes:
         index: its place in the batch, from 0.
         task_id: the task that does it.
-        error: as that of a task.
+        error: as for a task.
     """
 
     index: int
@@ -124,7 +125,7 @@ class RemoteResult(Answer, Generic[R]):
 
 
 class Page(Answer):
-    """Some entries, each still to be read; `next_cursor` None means these were the last."""
+    """Some entries of a list, each still to be read; if `next_cursor` is None, these were the last entries."""
 
     items: list[Any]
     next_cursor: str | None = None
@@ -132,15 +133,15 @@ class Page(Answer):
 
 Kind = TypeVar("Kind")
 
-#: What reads a type. It takes long to make, so each is made once.
+#: The reader of each type. It takes long to make a reader, so each is made once.
 _READERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def read(kind: type[Kind], content: Any) -> Kind:
-    """An answer as a record, or as any dataclass that has fields of the same names.
+    """Read an answer as a class of this module, or as any dataclass that has fields of the same names.
 
     Raises:
-        ApiError: if it is something else.
+        ApiError: if the content does not fit the class.
     """
     try:
         reader = _READERS.get(kind) or _READERS.setdefault(kind, TypeAdapter(kind))
@@ -159,14 +160,14 @@ AnyRemote = TypeVar("AnyRemote", bound=RemoteTask[Any] | RemoteBatch[Any])
 
 
 def of_kind(answer: AnyRemote, given: AnyTaskType | RemoteTask[Any] | RemoteBatch[Any]) -> AnyRemote:
-    """An answer that knows the class by which its task was submitted, if it was by one.
+    """Let an answer know the class by which its task was submitted, if the task was submitted by a class.
 
     Args:
-        answer: as it came.
+        answer: the answer of the interface.
         given: how the program named the task type, or an earlier answer.
 
     Raises:
-        ResultUnreadableError: if the result is not what the class says.
+        ResultUnreadableError: if the result does not fit the class.
     """
     kind = given._kind if isinstance(given, RemoteTask | RemoteBatch) else kind_of(given)
     if kind is None:
@@ -180,7 +181,7 @@ AnyWithResult = TypeVar("AnyWithResult", bound=RemoteTask[Any] | RemoteResult[An
 
 
 def with_result(answer: AnyWithResult, kind: type[TaskKind[Any, Any]]) -> AnyWithResult:
-    """An answer whose result, if there is one, was read as the class says."""
+    """Read the result of an answer, if there is one, as the class says."""
     if answer.status not in SUCCEEDED:
         return answer
     result = read_result(kind, answer.result)
@@ -188,7 +189,7 @@ def with_result(answer: AnyWithResult, kind: type[TaskKind[Any, Any]]) -> AnyWit
 
 
 def id_of(given: str | RemoteTask[Any] | RemoteBatch[Any]) -> str:
-    """The id of a task or batch that is given by it or by an earlier answer."""
+    """The id of a task or a batch, from this id itself or from an earlier answer."""
     if isinstance(given, str):
         return given
     return given.task_id if isinstance(given, RemoteTask) else given.batch_id

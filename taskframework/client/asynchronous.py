@@ -12,7 +12,7 @@ from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
 from taskframework.client.wire import AsyncWire
 
-#: What a client takes if nothing is said: seconds for an answer, and seconds in which a call is repeated.
+#: The defaults of a client: seconds to wait for an answer, and seconds during which a call is repeated.
 TIMEOUT, PATIENCE = 10.0, 30.0
 
 
@@ -23,7 +23,7 @@ class TaskClient(AllCalls):
             task = await client.submit("count-words", {"text": "one two three"})
             print(await client.wait(task.task_id, timeout=30))
 
-    A call is repeated when the connection fails or the interface asks for it (429, 503), where that does no harm.
+    A call is repeated when the connection fails or the interface asks for it (429, 503), if that does no harm.
     Errors are those of the framework: `TaskNotFoundError`, `SubmissionError` and so on, and `ApiError` for the rest.
     """
 
@@ -42,11 +42,11 @@ class TaskClient(AllCalls):
             url: address of an `api` or `dev`, with the path it is mounted at, if any.
             timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
             patience: how long a call is repeated, in seconds or as a timedelta; zero asks once.
-            api_key: shown with each call, where callers need one.
-            http: a client of your own, for certificates, proxies or headers; closing it is yours too.
+            api_key: sent with each call, if callers need one.
+            http: your own httpx client, for certificates, proxies or headers; the client does not close it.
 
         Raises:
-            ConfigurationError: if the URL is none.
+            ConfigurationError: if the URL is not the address of an API.
         """
         address = address_of(url)
         wire = AsyncWire(address, http)

@@ -51,24 +51,25 @@ class BatchCalls(Calls):
     ) -> RemoteBatch[Any]:
         """Submit a batch: one task for each item, or for each chunk of them.
 
-        A list that fits into one request is taken or refused as a whole. Anything else is sent line by line while it is
-        iterated, and its first tasks begin meanwhile. If that breaks off, submit the same items with the same key once
-        more: what is there is passed over. Items that can be iterated again are sent again by the client itself.
+        A list that fits into one request is taken or refused as a whole. Other items are sent line by line while they
+        are iterated, and the first tasks begin meanwhile. If the upload breaks off, submit the same items with the same
+        key once more: items that are stored already are passed over. If the items can be iterated again, the client
+        itself repeats the upload.
 
         Args:
             task_type: the class of the tasks, or the name of their type.
-            items: the parameters of each task. Only a `TaskClient` takes what is iterated by `async for`.
-            chunk_size: how many items go into one task; its parameters are a list of them then.
-            policy: when the batch has succeeded.
-            options: see `SubmissionOptions`; they hold for each task. Without an idempotency key one is made up.
+            items: the parameters of each task. Only a `TaskClient` accepts an asynchronous iterable.
+            chunk_size: how many items go into one task; its parameters are then a list of items.
+            policy: decides when the batch has succeeded.
+            options: see `SubmissionOptions`; they hold for each task. Without an idempotency key the client makes one.
 
         Returns:
             The batch, stored; or the batch that an earlier submission with this key made.
 
         Raises:
             SubmissionError: if it was refused.
-            ApiUnavailableError, StoreUnavailableError: if nobody took it for too long; it may be stored all the same.
-            Exception: what the iteration of the items raised.
+            ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
+            Exception: any error of the iteration of the items.
         """
         whole = with_key({"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options})
         given = {name: value for name, value in whole.items() if value is not None}
@@ -98,18 +99,19 @@ class BatchCalls(Calls):
     async def batch_results(
         self, batch: str | RemoteBatch[Any], *, follow: bool = False, first: int = 0
     ) -> AsyncGenerator[RemoteResult[Any], None]:
-        """What became of each item of a batch, in their order.
+        """The results of a batch, in the order of its items.
 
         Args:
-            batch: its id, or what `submit_batch` gave.
-            follow: give each item as soon as it and all before it are over, to the last one; connections may break.
-                Else those that are there now come as they are now, read page by page while they are iterated.
+            batch: its id, or the answer of `submit_batch`.
+            follow: wait, and give each item as soon as it and all items before it have ended, up to the last item, even
+                if connections break. Without this, give the items as they are now, read page by page while they are
+                iterated.
             first: the item to begin with, from 0.
 
         Raises:
-            TaskNotFoundError: if there is no such batch, or not any more.
-            ApiUnavailableError: if nobody answered for too long.
-            ResultUnreadableError: if a result is not what the class says by which the batch was submitted.
+            TaskNotFoundError: if there is no such batch, or no longer.
+            ApiUnavailableError: if no answer came in time.
+            ResultUnreadableError: if a result does not fit the class by which the batch was submitted.
         """
         batch_id, kind = id_of(batch), None if isinstance(batch, str) else batch._kind
         call = Call("GET", f"{_path(batch_id)}/results", query={"cursor": str(first)}, about=_about(batch_id))
@@ -119,22 +121,22 @@ class BatchCalls(Calls):
                 yield result if kind is None else with_result(result, kind)
 
     def stream_items(self, batch_id: str, *, after: str = "") -> AsyncGenerator[ItemResult, None]:
-        """What became of each item of a batch, once, in the order in which they end, until all have; connections may
-        break. The events of the batch itself come by `stream`.
+        """The result of each item of a batch, once, in the order in which the items end, until all have ended, even if
+        connections break. `stream` gives the events of the batch itself.
 
         Args:
             batch_id: the batch.
-            after: the `place` of the last result that is known already; all later ones come.
+            after: the `place` of the last result that is known already; all later results come.
 
         Raises:
-            TaskNotFoundError: if there is no such batch, or not any more.
-            ApiError: if no stream is to be had; ApiUnavailableError if nobody answered for too long.
+            TaskNotFoundError: if there is no such batch, or no longer.
+            ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
         call = Call("GET", f"{_path(batch_id)}/events", query={"items": "true"}, about=_about(batch_id))
         return FollowingItems(self._api, call, after).told()
 
     async def cancel_batch(self, batch_id: str, *, reason: str | None = None) -> RemoteBatch:
-        """Cancel a batch and all its tasks that are not over.
+        """Cancel a batch and all its tasks that are not final.
 
         Args:
             batch_id: the batch.
@@ -149,13 +151,13 @@ class BatchCalls(Calls):
         return read(RemoteBatch, await self._api.ask(call))
 
     async def retry_failed(self, batch_id: str) -> RemoteBatch:
-        """Queue the tasks of a batch anew that did not succeed; the batch goes on.
+        """Queue again the tasks of a batch that did not succeed; the batch continues.
 
-        It is asked for a second time only if the first was surely not heard, so that each is queued anew once.
+        The request is repeated only if the first one certainly had no effect, so that each task is queued again once.
 
         Raises:
             TaskNotFoundError: if there is no such batch.
-            TransitionRefusedError: if nothing in it can be queued anew.
+            TransitionRefusedError: if none of its tasks can be queued again.
         """
         about = _about(batch_id, action="retried")
         call = Call("POST", f"{_path(batch_id)}/retry-failed", about=about, is_repeatable=False)

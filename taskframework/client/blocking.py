@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 def blocking(
     call: Callable[Concatenate[AllCalls, Arguments], Coroutine[Any, Any, Value]],
 ) -> Callable[Concatenate[SyncTaskClient, Arguments], Value]:
-    """The same call, which returns when it is done."""
+    """Make a method that does the same call and returns when the call is done."""
 
     @functools.wraps(call)
     def blocks(self: SyncTaskClient, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
@@ -37,7 +37,7 @@ def blocking(
 def iterating(
     call: Callable[Concatenate[AllCalls, Arguments], AsyncGenerator[Value, None]],
 ) -> Callable[Concatenate[SyncTaskClient, Arguments], Generator[Value, None, None]]:
-    """The same call, whose values come by a plain `for`."""
+    """Make a method that does the same call and gives its values to a plain `for`."""
 
     @functools.wraps(call)
     def iterates(
@@ -55,7 +55,7 @@ class SyncTaskClient:
             task = client.submit("count-words", {"text": "one two three"})
             print(client.wait(task.task_id, timeout=30))
 
-    Several threads may share one.
+    Several threads may share one client.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Many tasks in as few requests as they fit in."""
+"""Submits many tasks in as few requests as possible."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from taskframework.errors import (
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, type_name
 
-#: Tasks, or items of a batch, that the interface takes in one body.
+#: How many tasks, or items of a batch, the interface accepts in one body.
 MOST_TOGETHER = 1_000
-#: Bytes of a body of many tasks; the interface takes `api.max_body`, 1 MiB if nothing else is set.
+#: The most bytes of a body of many tasks; the interface accepts `api.max_body`, by default 1 MiB.
 MOST_BYTES = 1_000_000
 
 
@@ -33,7 +33,7 @@ class NewTask(SubmissionOptions, total=False):
 
 
 async def submitted(api: ApiConnection, tasks: Iterable[NewTask]) -> list[RemoteTask | TaskframeworkError]:
-    """Submit the tasks; an outcome for each, in the same order."""
+    """Submit the tasks, and return an outcome for each, in the same order."""
     made = [_prepared(task) for task in tasks]
     outcomes: list[RemoteTask | TaskframeworkError] = []
     lost: TaskframeworkError | None = None
@@ -43,21 +43,21 @@ async def submitted(api: ApiConnection, tasks: Iterable[NewTask]) -> list[Remote
                 outcomes += await _outcomes(api, group)
         except (ApiUnavailableError, StoreUnavailableError) as error:
             lost = error
-        if lost is not None:  # the patience is over for all of them, not for each request anew
+        if lost is not None:  # the patience is for all requests together, not for each of them
             outcomes += [lost] * len(group)
     told = iter(outcomes)
     return [next(told) if isinstance(one, _Prepared) else one for one in made]
 
 
 def with_key(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task as it is sent, so that it can be repeated: with an idempotency key, unless another option says as much."""
+    """A task as it is sent: with an idempotency key, unless another option makes a repetition safe."""
     is_known = any(task.get(name) is not None for name in ("idempotency_key", "unique", "debounce", "throttle"))
     named = {**task, "task_type": type_name(task["task_type"])}
     return named if is_known else {**named, "idempotency_key": new_key()}
 
 
 def subject_of(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the submission of a task is about, for its errors."""
+    """The facts about the submission of a task that its errors need."""
     unique = task.get("unique")
     names = {"key": task.get("idempotency_key")} if unique is None else dict(unique)
     return {"task_type": task["task_type"], **names}
@@ -65,7 +65,7 @@ def subject_of(task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A task as it is sent, and what it is about."""
+    """A task as it is sent, and the facts about it that its errors need."""
 
     content: bytes
     about: Mapping[str, Any]
@@ -80,7 +80,7 @@ def _prepared(task: NewTask) -> _Prepared | TaskframeworkError:
 
 
 def _groups(made: Iterable[_Prepared | TaskframeworkError]) -> Iterator[list[_Prepared]]:
-    """What fits into one request each; a task that is too large by itself is alone."""
+    """Groups of tasks that fit into one request each; a task that is too large by itself is a group of its own."""
     group: list[_Prepared] = []
     size = 0
     for one in made:

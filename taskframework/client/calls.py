@@ -1,4 +1,4 @@
-"""Every call there is."""
+"""All calls of the client."""
 
 from __future__ import annotations
 

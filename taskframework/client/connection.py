@@ -1,4 +1,4 @@
-"""Asking the HTTP interface: one call, again where that is safe, and the answer or a typed error."""
+"""Makes a call to the HTTP interface, repeats it if that is safe, and gives the answer or a typed error."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from taskframework.settings.urls import redacted
 _PREFIX = "/api/v1"
 _TOO_MANY_REQUESTS = 429
 JSON = MappingProxyType({"Content-Type": "application/json"})
-#: Failures that happened before the interface heard anything.
+#: Failures that happen before the interface receives anything.
 _UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-#: Failures that no repetition mends.
+#: Failures that a repetition cannot solve, because the request itself is wrong.
 _OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
-#: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
+#: What a connection error says if only one side uses TLS, or if the certificate is not trusted; and the hint for it.
 _TLS = {
     "CERTIFICATE_VERIFY_FAILED": "Set SSL_CERT_FILE to the authority that signed its certificate.",
     "WRONG_VERSION_NUMBER": "The server does not use TLS: write http:// in its address.",
     "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
 }
-#: What of it the next attempt would say, too.
+#: Those of these errors that would come again at the next attempt.
 _TLS_AGAIN = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 _GROWING = wait_random_exponential(multiplier=0.1, max=5)
-#: Seconds without progress after which an upload is given up. Many, because sending runs far ahead of storing: the
+#: Seconds without progress after which an upload is given up. So many, because sending runs far ahead of storing: the
 #: buffers in between hold more than a database stores in a minute.
 _UPLOAD_SILENCE = 600.0
 
@@ -50,10 +50,10 @@ class Call:
     """One request.
 
     Attributes:
-        path: below the prefix.
-        about: what it is about, for the errors.
-        is_repeatable: whether a second one changes nothing that the first did not. Another is repeated only where the
-            first was surely not heard.
+        path: the path below the prefix.
+        about: the facts about the call that its errors need.
+        is_repeatable: whether a second call changes nothing that the first one did not change. Any other call is
+            repeated only if the first one certainly had no effect.
     """
 
     method: str
@@ -71,10 +71,10 @@ class Call:
 
 
 def json_call(method: str, path: str, content: Any, **more: Any) -> Call:
-    """A call with a JSON body; parameters may have whatever pydantic knows to write.
+    """A call with a JSON body; the content may have any values that pydantic can write as JSON.
 
     Raises:
-        ValueNotStorableError: if it cannot be written as JSON.
+        ValueNotStorableError: if the content cannot be written as JSON.
     """
     return Call(method, path, body=as_json(content), headers={**JSON, **more.pop("headers", {})}, **more)
 
@@ -87,7 +87,7 @@ def as_json(content: Any, what: str = "request") -> bytes:
         what: its name in the error.
 
     Raises:
-        ValueNotStorableError: if it is none. NaN is left to the interface, which refuses it.
+        ValueNotStorableError: if it cannot be written as JSON. NaN is left to the interface, which refuses it.
     """
     try:
         return to_json(content, inf_nan_mode="constants")
@@ -96,12 +96,12 @@ def as_json(content: Any, what: str = "request") -> bytes:
 
 
 def task_path(task_id: str) -> str:
-    """Where a task is, below the prefix."""
+    """The path of a task, below the prefix."""
     return f"/tasks/{quote(task_id, safe='')}"
 
 
 def new_key() -> str:
-    """An idempotency key that nobody else has."""
+    """Make an idempotency key that nobody else has."""
     return f"client-{uuid.uuid4()}"
 
 
@@ -109,7 +109,7 @@ def address_of(url: str) -> str:
     """The address of an interface, with the path it is mounted at, if any.
 
     Raises:
-        ConfigurationError: if it is none.
+        ConfigurationError: if the URL is not such an address.
     """
     try:
         if httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host:
@@ -152,23 +152,23 @@ class ApiConnection:
         self.headers = authorization(api_key)
 
     async def ask(self, call: Call, *, within: float = float("inf")) -> Any:
-        """The JSON of the answer to a call; None of one without content. See `answered`."""
+        """Make a call and return the JSON of its answer; None if the answer has no content. See `answered`."""
         _, content = await self.answered(call, within=within)
         return content
 
     async def answered(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
-        """Make a call, if need be several times.
+        """Make a call, several times if necessary.
 
         Args:
             call: the call.
-            within: seconds there are at the most.
+            within: the most seconds that it may take.
 
         Returns:
-            The status of the answer, and its JSON; None of one without content.
+            The status of the answer, and its JSON; None if it has no content.
 
         Raises:
-            TaskframeworkError: what was refused, and why.
-            ApiUnavailableError: if nobody answered, or asked for a later repetition until the end of the patience.
+            TaskframeworkError: if the interface refuses the call; the error says why.
+            ApiUnavailableError: if there was no answer, or only requests to repeat later, until the patience ended.
         """
         seconds = min(self._timeout, within)
         slowest = _UPLOAD_SILENCE if call.is_upload else seconds
@@ -186,12 +186,12 @@ class ApiConnection:
             ) from None
 
     async def pages(self, call: Call, kind: type[Kind]) -> AsyncGenerator[Kind, None]:
-        """The entries of a list that are there, page after page."""
+        """The entries that a list has now, page after page."""
         while True:
             page = read(Page, await self.ask(call))
             for item in page.items:
                 yield read(kind, item)
-            # A search may give an empty page and have others behind it. One that leads to itself has nothing there yet.
+            # A search may give an empty page with more pages behind it. A page that leads to itself is the last now.
             if page.next_cursor in (None, call.query.get("cursor")):
                 return
             call = replace(call, query={**call.query, "cursor": page.next_cursor})
@@ -200,15 +200,15 @@ class ApiConnection:
     async def begun(
         self, call: Call, *, silence: float, patience: float | None = None
     ) -> AsyncGenerator[httpx.Response, None]:
-        """An answer that is read as it comes.
+        """Begin a call whose answer is read while it comes.
 
         Args:
             call: the call.
             silence: longest time in seconds until the next piece of the answer.
-            patience: how long in seconds the call is repeated; None as long as others.
+            patience: how long in seconds the call is repeated; None for the usual patience.
 
         Raises:
-            TaskframeworkError: as `ask`. What ends a begun answer is httpx's own.
+            TaskframeworkError: as `ask`. Errors that end an answer after its beginning are those of httpx.
         """
         timeout = httpx.Timeout(min(self._timeout, silence), read=silence)
         self.streams += 1
@@ -231,7 +231,7 @@ class ApiConnection:
         began = self.wire.now()
 
         def is_over(state: RetryCallState) -> bool:
-            # Of an upload only the pauses count: one that went well for long is not given up when it breaks once.
+            # Of an upload only the pauses count, so that an upload that lasts long is not given up when it breaks once.
             spent = state.idle_for if call.is_upload else self.wire.now() - began
             return spent + state.upcoming_sleep >= patience
 
@@ -264,7 +264,7 @@ class ApiConnection:
             streams=streams,
         )
         if streams and not response.is_success:
-            await self.wire.read(response)  # and so ends it: if the call is repeated, nobody else would
+            await self.wire.read(response)  # this ends it, too: if the call is repeated, nothing else would
         return response
 
 
@@ -276,7 +276,7 @@ class Calls:
 
 
 def _is_mended_by_another(state: RetryCallState, call: Call) -> bool:
-    """Whether a repetition may bring what this attempt did not, and does no harm."""
+    """Return whether another attempt may succeed and does no harm."""
     assert state.outcome is not None, "it was attempted"
     if isinstance(call.body, Pieces) and call.body.is_spent:
         return False

@@ -1,4 +1,4 @@
-"""Hearing of several tasks over connections that break: of a task and all below it, and of the items of a batch."""
+"""Follows several tasks over connections that break: a task and all tasks below it, or the items of a batch."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _NAMES = [field.name for field in fields(ExternalEvent)]
 
 @dataclass(frozen=True, slots=True)
 class TreeEvent(ExternalEvent):
-    """An event of a task or of one below it.
+    """An event of a task or of a task below it.
 
     Attributes:
-        place: give it as `after` to go on behind this event.
+        place: the `after` with which a reader continues behind this event.
     """
 
     place: str = ""
 
 
 class ItemResult(RemoteResult):
-    """What became of one item of a batch at its end.
+    """One item of a batch, as it is at its end.
 
     Attributes:
-        place: give it as `after` to go on behind this result.
+        place: the `after` with which a reader continues behind this result.
     """
 
     place: str
 
 
 class FollowingTree(Following[TreeEvent]):
-    """Where one reader is in the life of a task and of all below it."""
+    """The place of one reader in the events of a task and of all tasks below it."""
 
     def _take(self, sent: ServerSentEvent) -> list[TreeEvent]:
         events = events_in(sent, self._api.url)
@@ -56,7 +56,7 @@ class FollowingTree(Following[TreeEvent]):
 
 
 class FollowingItems(Following[ItemResult]):
-    """Where one reader is in the items of a batch. What else is told of the batch moves it on and is left out."""
+    """The place of one reader in the items of a batch. Other events of the batch move the place, but are not given."""
 
     def _take(self, sent: ServerSentEvent) -> list[ItemResult]:
         self._last_id = sent.id
@@ -66,11 +66,11 @@ class FollowingItems(Following[ItemResult]):
 
 
 async def followed_results(api: ApiConnection, call: Call, first: int) -> AsyncGenerator[RemoteResult, None]:
-    """The results of a batch in the order of its items, each as soon as it and all before it are over.
+    """The results of a batch in the order of its items, each as soon as its item and all items before it have ended.
 
     Args:
-        api: where the batch is.
-        call: asks for its results.
+        api: the connection to the installation.
+        call: the call that asks for the results.
         first: the item to begin with.
 
     Raises:
@@ -86,13 +86,13 @@ async def followed_results(api: ApiConnection, call: Call, first: int) -> AsyncG
                     first = result.index + 1
                     yield result
             return
-        except httpx.TransportError:  # it broke, or nothing was new for long
+        except httpx.TransportError:  # the connection broke, or was silent for too long
             if first == before:
                 await api.wire.sleep(PAUSE)
 
 
 async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Only what a line feed ends is a line: others that Python knows may stand inside of a text."""
+    """Split only at line feeds: the other line ends that Python knows may occur inside a text."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""Hearing server-sent events over connections that break: all that is told, each once and in order."""
+"""Follows server-sent events over connections that break: every event comes once and in order."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from taskframework.settings.urls import redacted
 
 ValueT = TypeVar("ValueT")
 
-#: Most streams that are open to wait for ends. httpx has 100 connections, and other calls need some too.
+#: How many streams at most wait for the end of a task. httpx has 100 connections, and other calls need some, too.
 MOST_STREAMS = 50
-#: Seconds until a stream that told nothing is opened again.
+#: Seconds until a stream that gave nothing new is opened again.
 PAUSE = 1.0
 #: Seconds by which a wait may exceed its timeout because its stream is silent.
 _LATE = 1.0
@@ -34,31 +34,31 @@ _ONLY_WHOLE = ("parameters", "history")
 
 
 class Following(ABC, Generic[ValueT]):
-    """Where one reader is in a stream."""
+    """The place of one reader in a stream."""
 
     def __init__(self, api: ApiConnection, call: Call, last_id: str) -> None:
         """Begin to follow.
 
         Args:
-            api: where the stream is.
-            call: opens it.
-            last_id: the id that goes on behind what the reader has; empty for the beginning.
+            api: the connection to the installation.
+            call: the call that opens the stream.
+            last_id: the id after which the stream continues; empty for the beginning.
         """
         self._api = api
         self._call = call
         self._last_id = last_id
-        #: All there is was heard, and nothing more will come.
+        #: Whether the whole stream was read, and nothing more will come.
         self.is_over = False
 
     @abstractmethod
     def _take(self, sent: ServerSentEvent) -> list[ValueT]:
-        """What is new in something that was sent; keeps the id to go on behind it."""
+        """Return the new values in a sent message, and keep the id after which the stream continues."""
 
     async def told(self) -> AsyncGenerator[ValueT, None]:
-        """All that is told, over as many connections as it takes.
+        """All values of the stream, over as many connections as necessary.
 
         Raises:
-            TaskframeworkError: as `connection`; ApiUnavailableError if nobody answered for too long.
+            TaskframeworkError: as `connection`; ApiUnavailableError if no answer came in time.
         """
         while not self.is_over:
             is_told = False
@@ -73,11 +73,11 @@ class Following(ABC, Generic[ValueT]):
     async def connection(
         self, *, silence: float = LONGEST_SILENCE, patience: float | None = None
     ) -> AsyncGenerator[list[ValueT], None]:
-        """What is new on one connection, until that ends; an empty list is a sign of life.
+        """The new values of one connection, until it ends; an empty list is a sign of life.
 
         Raises:
-            ApiError: if no stream is to be had.
-            TaskNotFoundError: if there is no such task, or not any more.
+            ApiError: if the API gives no stream.
+            TaskNotFoundError: if there is no such task, or no longer.
         """
         was_silent = True
         try:
@@ -89,7 +89,7 @@ class Following(ABC, Generic[ValueT]):
                 async with aclosing(self._api.wire.events(response)) as sent:
                     async for one in sent:
                         was_silent = False
-                        # What `resync` says was missed comes with the next connection.
+                        # After `resync` the events that were missed come with the next connection.
                         yield [] if is_heartbeat(one) or one.event == "resync" else self._take(one)
         except httpx.ReadTimeout:
             if was_silent:  # the interface sends something at once, so a proxy keeps it back
@@ -98,7 +98,7 @@ class Following(ABC, Generic[ValueT]):
                     hint="A proxy in between seems to hold back server-sent events; wait() works without them.",
                 ) from None
         except httpx.TransportError:
-            return  # it broke; the next one goes on where this one was
+            return  # it broke; the next connection continues from here
 
     def _opening(self) -> Call:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self._last_id} if self._last_id else {})
@@ -106,7 +106,7 @@ class Following(ABC, Generic[ValueT]):
 
 
 class FollowingTask(Following[ExternalEvent]):
-    """Where one reader is in the life of a task."""
+    """The place of one reader in the events of a task."""
 
     def __init__(self, api: ApiConnection, task_id: str, after: int) -> None:
         """Begin to follow.
@@ -121,17 +121,17 @@ class FollowingTask(Following[ExternalEvent]):
         self._task_id = task_id
         self._sequence = after
         self._progress = (0, 0)
-        #: The interface gives no streams here, so that waiting goes on without them.
+        #: Whether the interface gives no streams, so that the wait continues without them.
         self.is_refused = False
 
     async def until_final(self, left: Callable[[], float]) -> bool:
         """Listen until the task is final, the connection ends or the time is nearly over.
 
         Args:
-            left: how many seconds there are.
+            left: gives the seconds that are left.
 
         Returns:
-            Whether there was anything new.
+            Whether anything new came.
         """
         silence = min(LONGEST_SILENCE, left())
         is_told = False
@@ -167,11 +167,11 @@ class FollowingTask(Following[ExternalEvent]):
 
 
 def events_in(sent: ServerSentEvent, source: str) -> list[ExternalEvent]:
-    """The events that were sent; of a whole task, which comes where its first events are forgotten, its history.
+    """The events of a sent message; for a snapshot, which comes if the task's first events are forgotten, its history.
 
     Args:
         sent: an event, or a snapshot of a task.
-        source: stands for the installation, whose name a task does not tell.
+        source: the source of the events of a snapshot, because a task does not name its installation.
     """
     if sent.event == "snapshot":
         return list(_history_of(orjson.loads(sent.data), source))

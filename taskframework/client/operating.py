@@ -14,7 +14,7 @@ from taskframework.client.connection import Call, Calls, json_call, new_key
 
 _LETTERS = "/admin/dead-letters"
 _REPLAYS = "/admin/replays"
-#: The highest rate there may be, in tasks a second. With a rate an action always goes on in the background, so that the
+#: The highest rate that is allowed, in tasks a second. With a rate an action always runs in the background, so that the
 #: answer is the action.
 _NO_RATE = 1000.0
 
@@ -24,9 +24,9 @@ class RemoteLetter(Answer):
 
     Attributes:
         kind: `task` or `message`.
-        fingerprint: equal for all of one cause.
-        parameters, errors, history: of one task that was asked for by its id.
-        body_text, body_hex, headers: of one message that was asked for by its id.
+        fingerprint: equal for all dead letters of one cause.
+        parameters, errors, history: only of a task that was asked for by its id.
+        body_text, body_hex, headers: only of a message that was asked for by its id.
     """
 
     id: str
@@ -57,7 +57,7 @@ class RemoteGroup(Answer):
 
 
 class RemoteOutcome(Answer):
-    """What became of one dead letter: `error` None means that it was done, or would be.
+    """The outcome for one dead letter: `error` None means that the action was done, or in a dry run would be done.
 
     Attributes:
         warning: in a dry run, why its next attempt would fail at once.
@@ -105,11 +105,11 @@ class OperatorCalls(Calls):
         """Dead letters from the newest to the oldest, read page by page while they are iterated.
 
         Args:
-            kind: only tasks, or only messages that nobody could read.
-            task_type: only those of this type.
+            kind: only tasks, or only messages.
+            task_type: only dead letters of this type.
             user_id: only tasks of this user.
-            fingerprint: only those of this group.
-            text: only those with this in the error.
+            fingerprint: only dead letters of this group.
+            text: only dead letters with this text in the error.
         """
         query = {"kind": kind, "task_type": task_type, "user_id": user_id, "fingerprint": fingerprint, "text": text}
         return self._api.pages(Call("GET", _LETTERS, query=query), RemoteLetter)
@@ -119,7 +119,7 @@ class OperatorCalls(Calls):
         return self._api.pages(Call("GET", f"{_LETTERS}/groups", query={"task_type": task_type}), RemoteGroup)
 
     async def dead_letter(self, letter_id: str) -> RemoteLetter:
-        """All of one dead letter.
+        """One dead letter with all its fields.
 
         Raises:
             TaskNotFoundError: if there is no such dead letter.
@@ -129,12 +129,12 @@ class OperatorCalls(Calls):
     async def replay(
         self, ids: Sequence[str], *, dry_run: bool = False, reopen: bool = False, reason: str | None = None
     ) -> list[RemoteOutcome]:
-        """Queue dead letters anew, up to 500.
+        """Queue up to 500 dead letters again.
 
         Args:
             ids: the dead letters.
-            dry_run: only tell what would become of each.
-            reopen: of a sub-task whose parent is over: let the parent wait for it and end anew.
+            dry_run: only report what would happen to each.
+            reopen: if the parent of a sub-task has ended, let the parent wait for it and end again.
             reason: kept in the history.
         """
         return await self._outcomes("replay", ids, dry_run=dry_run, reopen=reopen, reason=reason)
@@ -142,27 +142,27 @@ class OperatorCalls(Calls):
     async def replay_edited(
         self, ids: Sequence[str], parameters: Any, *, dry_run: bool = False, reason: str | None = None
     ) -> list[RemoteOutcome]:
-        """`replay` with other parameters, which are looked through before anything happens.
+        """`replay` with other parameters, which are checked before anything is changed.
 
         Raises:
-            InvalidParametersError: if they fit one of the tasks not; then none is queued.
+            InvalidParametersError: if they do not fit one of the tasks; then no task is queued.
         """
         return await self._outcomes("replay", ids, parameters=parameters, dry_run=dry_run, reason=reason)
 
     async def discard(self, ids: Sequence[str], *, reason: str, dry_run: bool = False) -> list[RemoteOutcome]:
-        """Give dead letters up: they are in no list any more. A task can still be retried by its id."""
+        """Give up dead letters: they are removed from all lists. A task can still be retried by its id."""
         return await self._outcomes("discard", ids, reason=reason, dry_run=dry_run)
 
     async def repair(
         self, letter_id: str, task_type: str, parameters: Any = None, *, user_id: str | None = None
     ) -> RemoteTask[Any]:
-        """Make a task of a message that nobody could read. Repaired twice it is one task.
+        """Make a task from a dead message. A message that is repaired twice gives one task.
 
         Args:
             letter_id: the message.
             task_type: the name of the type.
             parameters: what the type accepts.
-            user_id: whose task it is; None: the caller's.
+            user_id: the owner of the task; None means the caller.
 
         Raises:
             TaskNotFoundError: if there is no such message.
@@ -176,28 +176,28 @@ class OperatorCalls(Calls):
     async def replay_all(
         self, where: dict[str, str], *, rate: float | None = None, reopen: bool = False, reason: str | None = None
     ) -> RemoteReplay:
-        """Queue all dead letters anew that have something in common; the installation does so in the background.
+        """Queue again all dead letters that match the conditions; the installation does so in the background.
 
         Args:
-            where: `kind`, `task_type`, `user_id`, `fingerprint`, `text`; all must hold.
-            rate: so many a second at the most; None: as fast as it goes.
+            where: `kind`, `task_type`, `user_id`, `fingerprint`, `text`; all conditions must hold.
+            rate: how many a second at most; None means as fast as possible.
             reopen: as in `replay`.
             reason: kept in the history.
         """
         return await self._begun(f"{_LETTERS}/replay", where, rate=rate, reopen=reopen, reason=reason)
 
     async def discard_all(self, where: dict[str, str], *, reason: str, rate: float | None = None) -> RemoteReplay:
-        """`discard` of all that have something in common, in the background."""
+        """Discard all dead letters that match the conditions, in the background; `where` as in `replay_all`."""
         return await self._begun(f"{_LETTERS}/discard", where, rate=rate, reason=reason)
 
     async def retry_all(
         self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None
     ) -> RemoteReplay:
-        """Queue failed and dead tasks anew, in the background.
+        """Queue failed and dead tasks again, in the background.
 
         Args:
             where: `status`, `task_type`, `user_id`, `parent_task_id`, `stream`, `fingerprint`, `text`; all must hold.
-            rate: so many a second at the most; None: as fast as it goes.
+            rate: how many a second at most; None means as fast as possible.
             reason: kept in the history.
         """
         return await self._begun("/tasks/retry", where, rate=rate, reason=reason)
@@ -205,22 +205,22 @@ class OperatorCalls(Calls):
     async def cancel_all(
         self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None
     ) -> RemoteReplay:
-        """Cancel live tasks, in the background; `where` as in `retry_all`."""
+        """Cancel tasks that are not final, in the background; `where` as in `retry_all`."""
         return await self._begun("/tasks/cancel", where, rate=rate, reason=reason)
 
     async def replay_status(self, replay_id: str) -> RemoteReplay:
         """How far an action on many is.
 
         Raises:
-            ApiError: if there is none of this id.
+            ApiError: if there is no action with this id.
         """
         return read(RemoteReplay, await self._api.ask(Call("GET", _replay(replay_id))))
 
     async def stop_replay(self, replay_id: str) -> RemoteReplay:
-        """Let an action on many begin with no more; what it tells is what it did.
+        """Let an action on many begin no further tasks; the answer shows what it has done.
 
         Raises:
-            ApiError: if there is none of this id.
+            ApiError: if there is no action with this id.
         """
         return read(RemoteReplay, await self._api.ask(json_call("POST", f"{_replay(replay_id)}/stop", {})))
 
@@ -233,13 +233,13 @@ class OperatorCalls(Calls):
 
 
 def begin_call(path: str, where: Mapping[str, str], *, rate: float | None, key: str | None = None, **more: Any) -> Call:
-    """Begins an action on many tasks.
+    """Make the call that begins an action on many tasks.
 
     Args:
-        path: where an action of its kind begins.
-        where: which tasks.
-        rate: so many a second at the most; None: as fast as it goes.
-        key: an idempotency key; without one it is made up.
+        path: the path of this kind of action.
+        where: the conditions for the tasks.
+        rate: how many a second at most; None means as fast as possible.
+        key: an idempotency key; without it a new one is made.
         more: fields of the body.
     """
     content = {"filter": where, "rate": rate or _NO_RATE, **more}

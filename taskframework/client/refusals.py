@@ -1,4 +1,4 @@
-"""From a problem document to an exception: where ours mean the same, a program catches the same as inside."""
+"""Makes an exception from a problem document: the same class that a program catches inside, if it means the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from taskframework.model.query import CursorInvalidError
 from taskframework.settings.urls import redacted
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError, StreamModeError
 
-#: Exceptions that are known inside as well, with the attributes they have there.
+#: Exceptions that are raised inside as well, with the attributes that they have there.
 _KNOWN: Mapping[type[Any], tuple[str, ...]] = {
     TaskNotFoundError: ("task_id",),
     TaskUnreadableError: ("task_id",),
@@ -51,7 +51,7 @@ _KNOWN: Mapping[type[Any], tuple[str, ...]] = {
     StreamModeError: (),
     StoreUnavailableError: (),
 }
-#: The same by their codes.
+#: The same exceptions by their codes.
 KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
     kind.code: (kind, names) for kind, names in _KNOWN.items()
 }
@@ -60,18 +60,18 @@ UNAVAILABLE = frozenset({429, 502, 503, 504})
 
 
 def refusal(response: httpx.Response, about: Mapping[str, Any]) -> TaskframeworkError:
-    """The exception for an answer that is none of success.
+    """The exception for an answer that is not a success.
 
     Args:
-        response: the answer, read.
-        about: what the request was about, such as the task's id: fields that a problem document does not repeat.
+        response: the answer, already read.
+        about: facts about the request that a problem document does not repeat, such as the task's id.
     """
     try:
         document = response.json()
     except ValueError:
         document = None
     if isinstance(document, dict) and isinstance(document.get("code"), str):
-        if document["code"] == "not_found":  # the paths below it are ours, so the address is wrong
+        if document["code"] == "not_found":  # the client asks only for paths that exist, so the address is wrong
             document["detail"] = f"There is nothing at {redacted(str(response.request.url))}."
             document["hint"] = "Give the client the address of an `api` or `dev`, without /api/v1."
         return error_of(document, about)
@@ -85,7 +85,7 @@ def refusal(response: httpx.Response, about: Mapping[str, Any]) -> Taskframework
 
 
 def error_of(document: Mapping[str, Any], about: Mapping[str, Any]) -> TaskframeworkError:
-    """The exception that a problem document tells of."""
+    """The exception that a problem document describes."""
     code, status = str(document["code"]), document.get("status")
     detail, hint = str(document.get("detail", "")), str(document.get("hint", ""))
     if code not in KINDS:
@@ -93,7 +93,7 @@ def error_of(document: Mapping[str, Any], about: Mapping[str, Any]) -> Taskframe
         return kind(detail, hint=hint, status=status, code=code, fields=document.get("errors") or ())
     known, names = KINDS[code]
     error = known.__new__(known)
-    # The words are those of the interface; what the class itself would say needs all that is known there.
+    # The message is that of the interface: the class itself could build it only from facts that are known there.
     TaskframeworkError.__init__(error, detail, hint=hint)
     values = {**_told(document), **about}
     vars(error).update({name: values.get(name) for name in names})
@@ -101,7 +101,7 @@ def error_of(document: Mapping[str, Any], about: Mapping[str, Any]) -> Taskframe
 
 
 def _told(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a problem document says of the attributes of our exceptions."""
+    """The attributes of our exceptions, as far as a problem document gives them."""
     fields = document.get("errors") or [{"field": "", "message": ""}]
     first = fields[0]
     return {
@@ -124,6 +124,6 @@ def _inside(field: str) -> str:
 
 
 def _index(field: str) -> int | None:
-    """The place of an item of a batch, if the field is one."""
+    """The index of an item of a batch, if the field is an item."""
     _, _, index = field.partition("items.")
     return int(index) if index.isdecimal() else None

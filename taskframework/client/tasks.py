@@ -40,33 +40,33 @@ class TaskCalls(Calls):
     async def submit(
         self, task_type: AnyTaskType, parameters: Any = None, **options: Unpack[SubmissionOptions]
     ) -> RemoteTask[Any]:
-        """Submit a task. However often the request has to be repeated, there is one task.
+        """Submit a task. Even if the request has to be repeated, there is one task.
 
         Args:
             task_type: the class of the task, or the name of its type.
             parameters: what the type accepts: JSON, or anything pydantic can write as JSON, such as a model.
-            options: see `SubmissionOptions`. Without an idempotency key one is made up.
+            options: see `SubmissionOptions`. Without an idempotency key the client makes one.
 
         Returns:
             The task, stored; or the task that an earlier submission with this key made.
 
         Raises:
             SubmissionError: if it was refused; nothing is stored.
-            ApiUnavailableError, StoreUnavailableError: if nobody took it for too long; it may be stored all the same.
+            ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
         """
         task = with_key({"task_type": task_type, "parameters": parameters, **options})
         answer = await self._api.ask(json_call("POST", "/tasks", task, about=subject_of(task)))
         return of_kind(read(RemoteTask, answer), task_type)
 
     async def submit_many(self, tasks: Iterable[NewTask]) -> list[RemoteTask | TaskframeworkError]:
-        """Submit many tasks, in as few requests as they fit in.
+        """Submit many tasks, in as few requests as possible.
 
         Args:
-            tasks: each with its type, parameters and options, of any number.
+            tasks: any number of tasks, each with its type, parameters and options.
 
         Returns:
-            An outcome for each, in the same order: the task, or the error that refused this one. What was lost on the
-            way (`ApiUnavailableError`) may be stored all the same; give keys of your own to submit it again.
+            An outcome for each, in the same order: the task, or the error that refused this one. A task that was lost
+            on the way (`ApiUnavailableError`) may be stored nevertheless; give your own keys to submit it again.
         """
         return await submitted(self._api, tasks)
 
@@ -78,11 +78,11 @@ class TaskCalls(Calls):
         """A task as it is now, with its result or error and its history.
 
         Args:
-            task: its id, or what `submit` gave.
+            task: its id, or the answer of `submit`.
 
         Raises:
             TaskNotFoundError: if there is no such task.
-            ResultUnreadableError: if the result is not what the class says by which it was submitted.
+            ResultUnreadableError: if the result does not fit the class by which the task was submitted.
         """
         return of_kind(await self._look(id_of(task), float("inf")), task)
 
@@ -117,18 +117,18 @@ class TaskCalls(Calls):
         Args:
             status: only tasks in this status.
             task_type: only tasks of this type.
-            user_id: only tasks of this user; another than the key's needs the right to act for users.
+            user_id: only tasks of this user; for a user other than the key's, the key needs the right to act for users.
             parent_task_id: only sub-tasks of this task.
             stream: only tasks of the stream with this key.
             created_after: only tasks that were submitted at this time or later.
             created_before: only tasks that were submitted earlier than this.
-            finished_after: only tasks that ended at this time or later. For this and the rest there is no index: with
-                a time of submission, a status or a type besides there is less to look through.
+            finished_after: only tasks that ended at this time or later. This condition and those below have no index:
+                add a time of submission, a status or a type, so that fewer tasks are looked through.
             finished_before: only tasks that ended earlier than this.
-            correlation_id: only tasks with this one.
-            idempotency_key: only tasks with this one.
-            error: only tasks with this text in the message of the error, whatever the case.
-            fingerprint: only tasks whose error has this one.
+            correlation_id: only tasks with this correlation id.
+            idempotency_key: only tasks with this key.
+            error: only tasks with this text in the message of the error, ignoring case.
+            fingerprint: only tasks whose error has this fingerprint.
         """
         query = {
             "status": status,
@@ -148,7 +148,7 @@ class TaskCalls(Calls):
         return self._api.pages(Call("GET", "/tasks", query=query), RemoteTask)
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> RemoteTask:
-        """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete.
+        """Cancel a task. A waiting task is CANCELLED at once; a running task is asked to stop and may still complete.
 
         Args:
             task_id: the task.
@@ -163,18 +163,18 @@ class TaskCalls(Calls):
         return read(RemoteTask, await self._api.ask(call))
 
     async def retry(self, task_id: str, *, reopen: bool = False) -> RemoteTask:
-        """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED.
+        """Queue again a task that is FAILED, DEAD_LETTER or CANCELLED.
 
-        It is asked for a second time only if the first was surely not heard, so that the task is queued anew once.
+        The request is repeated only if the first one certainly had no effect, so that the task is queued again once.
 
         Args:
             task_id: the task.
-            reopen: of a sub-task whose parent is over: let the parent wait for it and end anew.
+            reopen: if the parent of a sub-task has ended, let the parent wait for it and end again.
 
         Raises:
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is in another status.
-            ParentFinishedError: if its parent is over and is not to be reopened.
+            ParentFinishedError: if its parent has ended and is not to be reopened.
         """
         about = {"task_id": task_id, "action": "retried"}
         path = f"{task_path(task_id)}/retry"
@@ -182,17 +182,17 @@ class TaskCalls(Calls):
         return read(RemoteTask, await self._api.ask(call))
 
     async def signal(self, task_id: str, name: str, payload: Any = None, *, key: str | None = None) -> RemoteTask:
-        """Tell a task something. One that waits for it goes on; one that does not yet keeps it until it does.
+        """Send a signal to a task. A task that waits for it continues; any other task keeps it until it waits for it.
 
         Args:
             task_id: the task.
-            name: what it is told, without a slash: over HTTP it is a part of the address.
-            payload: what goes with it: JSON, or anything pydantic can write as JSON.
-            key: a second signal with the same key is the same signal. Without one a key is made up, so that a request
-                that has to be repeated is one signal.
+            name: the name of the signal, without a slash, because it is a part of the URL.
+            payload: the content of the signal: JSON, or anything pydantic can write as JSON.
+            key: a second signal with the same key is the same signal. Without a key the client makes one, so that a
+                request that has to be repeated is one signal.
 
         Raises:
-            InvalidRequestError: if no address can carry the name, or no header the key.
+            InvalidRequestError: if the name cannot be a part of a URL, or the key cannot be a header.
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
@@ -230,14 +230,14 @@ class TaskCalls(Calls):
         """Wait for the result of a task.
 
         Args:
-            task: its id, or what `submit` gave.
+            task: its id, or the answer of `submit`.
             timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
         Returns:
-            What `execute` gave, of a task that was submitted by its class; else plain JSON.
+            The result of `execute`, if the task was submitted by its class; otherwise plain JSON.
 
         Raises:
-            TaskFailedError: if the task ended without one.
+            TaskFailedError: if the task ended without a result.
             ResultTimeoutError, TaskNotFoundError, ApiUnavailableError, ResultUnreadableError: as `finished`.
         """
         over = await self.finished(task, timeout)
@@ -250,17 +250,17 @@ class TaskCalls(Calls):
     @overload
     async def finished(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> RemoteTask[R]: ...
     async def finished(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> RemoteTask[Any]:
-        """Wait until a task is final, however it ends: by its event stream, or by asking where there is none.
+        """Wait until a task is final, however it ends: by its event stream, or by asking again if there is no stream.
 
         Args:
-            task: its id, or what `submit` gave.
+            task: its id, or the answer of `submit`.
             timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
         Raises:
-            ResultTimeoutError: if it is not final by then.
+            ResultTimeoutError: if the task is not final by then.
             TaskNotFoundError: if there is no such task.
-            ApiUnavailableError: if nobody answered for too long.
-            ResultUnreadableError: if the result is not what the class says by which it was submitted.
+            ApiUnavailableError: if no answer came in time.
+            ResultUnreadableError: if the result does not fit the class by which the task was submitted.
         """
         return of_kind(await self._over(id_of(task), timeout), task)
 
@@ -281,30 +281,30 @@ class TaskCalls(Calls):
         return task
 
     def stream(self, task_id: str, *, after: int = 0) -> AsyncGenerator[ExternalEvent, None]:
-        """The events of a task, each once and in order, until the last one of a final task; connections may break.
+        """The events of a task, each once and in order, until the last one of a final task, even if connections break.
 
         Args:
             task_id: the task.
-            after: the `sequence` of the last event that is known already; all later ones come.
+            after: the `sequence` of the last event that is known already; all later events come.
 
         Raises:
-            TaskNotFoundError: if there is no such task, or not any more.
-            ApiError: if no stream is to be had; ApiUnavailableError if nobody answered for too long.
+            TaskNotFoundError: if there is no such task, or no longer.
+            ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
         return FollowingTask(self._api, task_id, after).told()
 
     def stream_tree(self, task_id: str, *, after: str = "") -> AsyncGenerator[TreeEvent, None]:
-        """The events of a task and of everything below it, until all of it is over; connections may break.
+        """The events of a task and of all tasks below it, until all of them have ended, even if connections break.
 
-        Those of each task come once and in order, and a task comes after the one above it.
+        The events of each task come once and in order, and a sub-task comes after its parent.
 
         Args:
             task_id: the task.
-            after: the `place` of the last event that is known already; all later ones come.
+            after: the `place` of the last event that is known already; all later events come.
 
         Raises:
-            TaskNotFoundError: if there is no such task, or not any more.
-            ApiError: if no stream is to be had; ApiUnavailableError if nobody answered for too long.
+            TaskNotFoundError: if there is no such task, or no longer.
+            ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
         call = Call("GET", f"{task_path(task_id)}/events", query={"tree": "true"}, about={"task_id": task_id})
         return FollowingTree(self._api, call, after).told()

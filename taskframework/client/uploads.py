@@ -1,4 +1,4 @@
-"""The items of a batch on their way: as one JSON body where they fit, else as lines while they come."""
+"""Sends the items of a batch: as one JSON body if they fit, otherwise as lines while they are iterated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Upload:
 
     def __init__(self, items: Items) -> None:
         self._items = items
-        #: Whether items were taken that do not come again.
+        #: Whether items were taken that cannot be iterated again.
         self.is_spent = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -42,15 +42,15 @@ class Upload:
 
 
 def batch_call(items: Items, options: Mapping[str, Any], about: Mapping[str, Any]) -> Call:
-    """Submits a batch.
+    """Make the call that submits a batch.
 
     Args:
-        items: what each task is to do.
-        options: everything else.
-        about: for the errors.
+        items: the parameters of each task.
+        options: all other fields of the request.
+        about: the facts about the call that its errors need.
 
     Raises:
-        ValueNotStorableError: if an item of a batch that is sent as a whole is no JSON.
+        ValueNotStorableError: if an item of a batch that is sent as a whole cannot be written as JSON.
     """
     if isinstance(items, Sequence) and len(items) <= MOST_TOGETHER:
         body = as_json({**options, "items": list(items)})

@@ -1,4 +1,4 @@
-"""The two ways to speak HTTP: from asyncio, and blocking. Everything else of the client is written once, above them."""
+"""The two ways to speak HTTP: from asyncio, and blocking. All other code of the client is written once, above them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pieces(Protocol):
 
     @property
     def is_spent(self) -> bool:
-        """Whether something of it was taken that cannot be made again."""
+        """Whether a part of the body was taken that cannot be made again."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -44,7 +44,7 @@ class Wire(Protocol):
         """The bytes of an answer that was begun, as they come."""
 
     async def end(self, response: httpx.Response) -> None:
-        """Have done with an answer that was begun."""
+        """Close an answer that was begun."""
 
     async def read(self, response: httpx.Response) -> None:
         """Read the rest of an answer that was begun."""
@@ -52,7 +52,7 @@ class Wire(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def now(self) -> float:
-        """Seconds on a clock that is never set."""
+        """Seconds of a clock that nobody sets."""
 
     async def close(self) -> None: ...
 
@@ -139,10 +139,10 @@ async def _generated(pieces: AsyncIterable[Value]) -> AsyncGenerator[Value, None
 
 
 def done(work: Coroutine[Any, Any, Value]) -> Value:
-    """Do work at once that awaits nothing but a blocking wire; so one step brings it to its end.
+    """Do work that awaits only a blocking wire, so that one step completes it.
 
     Raises:
-        TypeError: at the place that waits for something else.
+        TypeError: inside the work, where it waits for something else.
     """
     try:
         work.send(None)
@@ -154,7 +154,7 @@ def done(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 def each(values: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
-    """Iterate, as `done` does work."""
+    """Iterate the values in the same way as `done` does work."""
     try:
         while True:
             yield done(values.__anext__())

@@ -1,4 +1,4 @@
-"""Gives out the files of the console. They are read once, hold nothing of any task, and need no key."""
+"""Serves the files of the console. They are read once, contain no data of any task, and need no API key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 router = APIRouter()
 
-#: Below it are the files; the page itself is at the root.
+#: The path of the files; the page itself is at the root.
 PREFIX = "/console/"
-#: Nothing but what this server gives, no text that becomes a script, a style or a piece of the page.
+#: The page may load only files of this server, and no text may become a script, a style or a part of the page.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -28,14 +28,14 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it is given out."""
+    """A file as it is served."""
 
     content: bytes
     media_type: str
     etag: str
 
 
-# Plain functions, so that reading the files the first time keeps nobody waiting.
+# Plain functions run in threads, so that the first reading of the files does not block the event loop.
 @router.get("/", include_in_schema=False)
 def show_console(request: Request) -> Response:
     return _answer(request, "index.html")
@@ -63,13 +63,13 @@ def _below(folder: Traversable, prefix: str) -> list[tuple[str, File]]:
 def _read(entry: Traversable) -> File:
     content = entry.read_bytes()
     suffix = entry.name[entry.name.rfind(".") :]
-    # Not from the system's table first: on some machines that takes a script for plain text, which browsers refuse.
+    # Our own table comes first: on some machines the system's table gives scripts as plain text, which browsers refuse.
     media_type = _TYPES.get(suffix) or mimetypes.guess_type(entry.name)[0] or "text/plain"
     return File(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 def _answer(request: Request, path: str) -> Response:
-    """The file, or that the browser has it already. It asks each time, so that all files are of one release.
+    """Answer with the file, or with 304 if the browser has it. It asks each time, so all files are of one release.
 
     Raises:
         HTTPException: if there is no such file.

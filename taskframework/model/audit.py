@@ -1,4 +1,4 @@
-"""The audit: a record for each thing that an operator asked for, in the order of time."""
+"""The audit: a record for each action that an operator requested, in the order of time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _END = 10**15 - 1
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who asked for what, when and why. It is stored before it is done, so nothing is done without an entry."""
+    """Who requested which action, when and why. It is stored before the action, so no action is without an entry."""
 
     at: datetime
     by: str
     #: The kind of target and what was done to it, such as `queue.pause`.
     action: str
-    #: The name or id of what it was done to; None for an action on all that a filter finds.
+    #: The name or id of the target; None for an action on everything that a filter finds.
     target: str | None
     reason: str | None
     details: Json
-    #: Why it was refused. None: it was done, or the process died while it did it.
+    #: Why the action was refused. None: it was done, or the process died while it did the action.
     refusal: str | None = None
 
 
@@ -37,13 +37,13 @@ def entry_of(entry: AuditEntry, kept: timedelta | None) -> Record:
     """The record of a new entry.
 
     Args:
-        entry: what it says.
-        kept: how long; None: for ever.
+        entry: the content of the record.
+        kept: how long the record is kept; None: forever.
     """
     place = f"{_END - (entry.at - _EPOCH) // timedelta(milliseconds=1):015d}-{secrets.token_hex(6)}"
     return AUDIT.new(place, content=entry, expires_at=None if kept is None else entry.at + kept)
 
 
 def place_of(record: Record) -> str:
-    """Where an entry is in the list of all, as a cursor."""
+    """The cursor of an entry in the list of all entries."""
     return record.id.removeprefix(f"{AUDIT.name}/")

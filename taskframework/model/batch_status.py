@@ -1,4 +1,4 @@
-"""How far a batch is, and what became of its items: what everybody outside sees of it."""
+"""How far a batch is, and the results of its items: the public view of a batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BatchStatus:
     batch: Task
     #: The store's time.
     at: datetime
-    #: By status, counted now; those that are not stored yet are missing. None: as of the last count.
+    #: Items by status, counted now; items that are not stored yet are missing. None: use the numbers of the last count.
     counts: Mapping[TaskStatus, int] | None = None
 
     @property
@@ -44,14 +44,14 @@ class BatchStatus:
 
     @property
     def total(self) -> int:
-        """How many there are; before the seal, how many came so far."""
+        """How many items the batch has; before the seal, how many came so far."""
         return parts_of(self.batch)[0].items
 
     @property
     def ended(self) -> Counts:
-        """How many have ended, and how. While a retry goes on, only those that succeeded count.
+        """How many items have ended, and how. While a retry is running, only items that succeeded count.
 
-        Without `counts` these are the numbers of the last count of sub-tasks; its last chunk counts as a full one.
+        Without `counts` these are the numbers of the last count of sub-tasks; the last chunk counts as full.
         """
         if self.counts is not None:
             ended = Counts.of(self.counts)
@@ -62,20 +62,20 @@ class BatchStatus:
 
     @property
     def percent(self) -> float | None:
-        """How many of a hundred have ended; None before the seal."""
+        """The percentage of items that have ended; None before the seal."""
         return round(100 * min(self.ended.done / self.total, 1), 1) if self.is_sealed else None
 
     @property
     def rate(self) -> float | None:
-        """Items a second since the batch could begin; None while none has ended."""
+        """Items a second since the batch could begin; None until an item has ended."""
         began = max(self.batch.created_at, self.batch.not_before)
         seconds = ((self.batch.finished_at or self.at) - began).total_seconds()
         return round(self.ended.done / seconds, 3) if self.ended.done and seconds > 0 else None
 
     @property
     def estimated_end(self) -> datetime | None:
-        """When the last item ends if it goes on at this rate. None if that cannot be told: before the seal, at the end,
-        and after a retry, since most items ended before it.
+        """When the last item ends if the rate stays the same. None if this is unknown: before the seal, after the end,
+        and after a retry, because most items ended before the retry.
         """
         if not self.is_sealed or self.status.is_final or not self.rate or self._was_reopened:
             return None
@@ -120,11 +120,11 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult(Generic[R]):
-    """What became of one item, so far, and its result."""
+    """The status of one item, and its result."""
 
-    #: Its place in the upload, from 0.
+    #: The place of the item in the upload, from 0.
     index: int
-    #: The task that does it; several items may have the same.
+    #: The task that does the item; several items may have the same task.
     task_id: str
     status: TaskStatus
     result: R = field(repr=False)
@@ -142,7 +142,7 @@ class BatchResult(Generic[R]):
 
 
 def results_of(subtask: Task, chunk_size: int) -> list[BatchResult]:
-    """What became of the items of a sub-task of a batch."""
+    """The results of the items of a sub-task of a batch."""
     slot = subtask.parent.slot if subtask.parent else 0
     error = error_view(subtask.error) if subtask.status.is_final else None
     if chunk_size == 1:
@@ -159,13 +159,13 @@ def items_by_status(batch: Task, subtasks: Mapping[TaskStatus, int], last: TaskS
     """The numbers of items in each status.
 
     Args:
-        batch: whose items they are.
+        batch: the batch of the items.
         subtasks: how many sub-tasks are in each status.
         last: the status of the last sub-task, whose chunk may not be full; None if it is not stored yet.
     """
     own, planned = parts_of(batch)[0], parts_of(batch)[1].planned
     items = {status: number * own.chunk_size for status, number in subtasks.items()}
     if last is not None and planned is not None:
-        # Not below zero: the last one may have left this status since the others were counted.
+        # Not below zero: the last sub-task may have left this status since the others were counted.
         items[last] = max(0, items.get(last, 0) - (planned * own.chunk_size - own.items))
     return items

@@ -1,8 +1,8 @@
-"""Batches: the moves and marks of a parent without code, from its open upload to the replay of what failed.
+"""Batches: the moves and marks of a parent without code, from its open upload to the replay of its failed sub-tasks.
 
-A batch is WAITING from its insert on. While it is open, each part of the upload is announced in the batch before it is
-stored. The seal says how many items there are, and is refused if more were announced. Both are guarded writes on one
-document, so no item is ever stored behind the last one.
+A batch is WAITING from its insert on. While it is open, each part of the upload is announced in the batch before the
+part is stored. The seal says how many items the batch has, and is refused if more items were announced. Both are
+guarded writes on one document, so no item is ever stored after the seal.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from taskframework.model.transitions import Alone, Group, at_rest, framework_err
 #: `cancel.by` of a batch whose upload nobody finished.
 BY_UPLOAD = "upload"
 UPLOAD_ABANDONED = "The upload was not finished in time."
-#: How long the process that was asked to replay what failed has to begin with it, before any other process does.
+#: How long the process that was asked to replay failed sub-tasks has to begin, before another process does so.
 RETRY_AFTER = timedelta(seconds=5)
 
 
 def parts_of(batch: Task) -> tuple[Batch, Subtasks]:
-    """What every batch has: itself, and its sub-tasks."""
+    """The two records that every batch has: the record of the batch, and the record of its sub-tasks."""
     assert batch.batch is not None, "only a batch is asked for this"
     assert batch.subtasks is not None, "a batch has sub-tasks from its insert on"
     return batch.batch, batch.subtasks
 
 
 def subtasks_for(items: int, chunk_size: int) -> int:
-    """How many sub-tasks a number of items makes."""
+    """How many sub-tasks this number of items needs."""
     return -(-items // chunk_size)
 
 
 def subtask_group(batch: Task) -> dict[str, Any]:
-    """What a plan says of all sub-tasks of a batch."""
+    """The options of all sub-tasks of a batch, in the form of a group of a plan."""
     own = {"start_limit": batch.start_limit, "retention": batch.retention}
     return {
         "task_type": batch.task_type,
@@ -49,26 +49,26 @@ def subtask_group(batch: Task) -> dict[str, Any]:
 
 
 def is_open(task: Task) -> bool:
-    """Whether it is a batch that still takes items."""
+    """Return whether a task is a batch that still accepts items."""
     return task.batch is not None and task.status is TaskStatus.WAITING and not is_sealed(task)
 
 
 def is_sealed(batch: Task) -> bool:
-    """Whether the upload was completed, so that it is known what the batch consists of."""
+    """Return whether the upload was completed, so that the number of items is known."""
     return batch.subtasks is not None and batch.subtasks.planned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Says in an open batch how many items are stored or about to be stored; the time limit of its upload begins anew.
+    """Record in an open batch how many items are stored or about to be stored. The time limit of the upload restarts.
 
-    A transition, since the uploader must know whether it may still go on.
+    This is a transition, because the uploader must know whether it may still continue.
     """
 
     group: ClassVar[Group] = "single"
     task_id: str
     items: int
-    #: How long the next announcement may take.
+    #: The longest time until the next announcement.
     timeout: timedelta
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -85,8 +85,8 @@ class Announce:
 class Seal(Alone):
     """The upload is complete: the batch has this many items, and nobody has announced more.
 
-    A count that was begun before is refused (`report_serial`), since it knows no total: it could not end the batch, and
-    would only put off the next look at it.
+    A count that began before the seal is refused (`report_serial`): it does not know the total, so it could not end the
+    batch and would only delay the next check.
     """
 
     failpoint: ClassVar[str] = "seal.after_write"
@@ -100,14 +100,14 @@ class Seal(Alone):
         sealed = task.evolve(
             subtasks=replace(task.subtasks, planned=planned, report_serial=serial),
             seal_by=None,
-            check_at=now,  # all of them may have ended already
+            check_at=now,  # all sub-tasks may have ended already
         )
         return with_event(sealed, "sealed", now, data={"items": self.items})
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonUpload(Alone):
-    """An open batch whose upload did not go on in time → CANCELLED."""
+    """An open batch whose upload did not continue in time → CANCELLED."""
 
     failpoint: ClassVar[str] = "abandon.after_write"
     task_id: str
@@ -123,9 +123,9 @@ class AbandonUpload(Alone):
 
 @dataclass(frozen=True, slots=True)
 class ReopenBatch(Alone):
-    """A sealed batch that has not succeeded waits again, because its sub-tasks without success are to be replayed.
+    """Let a sealed batch that has not succeeded wait again, because its sub-tasks without success are to be replayed.
 
-    These count as live from now on, and counts that were begun before are refused.
+    These sub-tasks count as live from now on, and counts that began before are refused.
     """
 
     failpoint: ClassVar[str] = "reopen_batch.after_write"
@@ -141,14 +141,14 @@ class ReopenBatch(Alone):
             return None
         if task.status is TaskStatus.COMPLETED:
             return None
-        if task.cascade_at is not None:  # nobody would replay the sub-tasks that the cascade still cancels
+        if task.cascade_at is not None:  # no process would replay the sub-tasks that the cascade still cancels
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
             subtasks=subtasks.reopened(),
             batch=replace(task.batch, retry_until=now),
             retry_at=now + RETRY_AFTER,
-            # A cancel may have come before all of the plan was stored.
+            # A cancel may have come before all sub-tasks of the plan were stored.
             spawn_at=now if subtasks.is_being_stored else None,
             check_at=now + RETRY_AFTER,
             finished_at=None,
@@ -163,9 +163,9 @@ class ReopenBatch(Alone):
 
 @dataclass(frozen=True, slots=True)
 class EndRetry:
-    """All that had failed in a batch is replayed. Refused if somebody has asked for another retry since.
+    """All failed sub-tasks of a batch are replayed. Refused if an operator has requested another retry since then.
 
-    The sub-tasks are counted again at once, and counts that were begun before are refused.
+    The sub-tasks are counted again at once, and counts that began before are refused.
     """
 
     group: ClassVar[Group] = "single"

@@ -10,15 +10,15 @@ from taskframework.model.records import RecordKind
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """What the store held at the last count, and when the next count is due."""
+    """The numbers of tasks in the store at the last count, and when the next count is due."""
 
     next_count_at: datetime
-    #: All statuses; empty as long as nobody has counted.
+    #: All statuses; empty until the first count is done.
     by_status: dict[str, int] = field(default_factory=dict)
     undriven: int = 0
-    #: Streams that wait for somebody, since the task whose turn it is failed.
+    #: Streams that wait for an operator, because the task that has the turn failed.
     halted_streams: int = 0
-    #: Tasks that are FAILED or DEAD_LETTER and not discarded; None if there are too many to look at each.
+    #: Tasks that are FAILED or DEAD_LETTER and not discarded; None if there are too many to look at each of them.
     dead_letters: int | None = None
 
 

@@ -1,13 +1,13 @@
-"""Submissions of one key that share a task. Debounced: it runs with the newest parameters. Throttled: one for each
-period, the first.
+"""Submissions of one key that share a task. With debounce, the task runs with the newest parameters. With throttle, the
+first submission of each period makes the task.
 
-The record of a debounced key names the task of the present window. Like that of an idempotency key it is written before
-the task is stored, so whoever finds the record without its task stores the task under the same id. After that, each
-submission replaces the parameters of the task by one guarded write, which is refused once the task was claimed. So the
-task runs with the parameters of each accepted submission, or with newer ones. `tests/models/debounce.pml` is this
-protocol.
+The record of a debounced key names the task of the current window. Like the record of an idempotency key, it is written
+before the task is stored, so a process that finds the record without its task stores the task under the same id. After
+that, each submission replaces the parameters of the task by one guarded write, which is refused after the first claim.
+So the task runs with the parameters of each accepted submission, or with newer parameters. `tests/models/debounce.pml`
+is a model of this protocol.
 
-A throttled key needs no record: the id of a task is made of the key and the period.
+A throttled key needs no record: the id of its task is derived from the key and the period.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ def window_of(task: Task, key: str, there: Record | None, kept: timedelta) -> Re
     """The record that names this task, which is about to be stored.
 
     Args:
-        task: the first one of its window.
-        key: of the submission.
-        there: the record that was read; None if there was none.
-        kept: how long the record is kept at least, from the time on at which the task can begin.
+        task: the first task of its window.
+        key: the key of the submission.
+        there: the record that was read; None if there was no record.
+        kept: the shortest time for which the record is kept, counted from the time at which the task can begin.
     """
     content = Window(task.task_id, task.created_at)
     return WINDOWS.with_id(window_id(task, key), there, content, expires_at=task.not_before + kept + GRACE)
 
 
 def may_be_stored_late(window: Window, now: datetime) -> bool:
-    """Whether a task of a window that is missing may still be about to be stored; later it must have been deleted."""
+    """Return whether some process may still store the missing task of this window. If not, the task was deleted."""
     return now - window.opened_at < GRACE
 
 
 def throttled_id(user_id: str, task_type: str, key: str, every: timedelta, now: datetime) -> str:
-    """The id of the one task of this key and the present period. Periods count from 1970 on, not from the first one."""
+    """The id of the one task of this key in the current period. Periods count from 1970, not from the first task."""
     period = int(now.timestamp() * 1000) // (every // timedelta(milliseconds=1))
     return str(uuid5(NAMESPACE_OID, f"{_THROTTLED.id_of(user_id, task_type, key)}/{every}/{period}"))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceParameters(Alone):
-    """A debounced task that has not begun gets newer parameters and waits anew, in all no longer than `max_wait`."""
+    """Give a debounced task that has not begun newer parameters. It waits again, but in total at most `longest`."""
 
     failpoint: ClassVar[str] = "debounce.after_replace"
     task_id: str
@@ -83,7 +83,7 @@ class ReplaceParameters(Alone):
             task.debounce is None
             or task.status is not TaskStatus.QUEUED
             or task.started_at is not None
-            or task.generation > 0  # what an operator replays is what there was
+            or task.generation > 0  # an operator replays a task with the parameters that it had
         ):
             return None
         replaced = task.evolve(parameters=self.parameters, parameters_hash=self.parameters_hash)

@@ -1,7 +1,7 @@
-"""The drivers: which field of a task makes some process go on with it, and when.
+"""The drivers: which field of a task makes some process continue the task, and when.
 
-Each driver is said here once, as data. The due queries of both stores, the columns of SQLite, the indexes of MongoDB,
-the count of undriven tasks and `doctor` derive from it; `docs/adding/driver.md` tells how to add one.
+Each driver is defined once, here, as data. The due queries of both stores, the columns of SQLite, the indexes of
+MongoDB, the count of undriven tasks and `doctor` derive from it; `docs/adding/driver.md` says how to add a driver.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ _ANY_STATUS = frozenset(TaskStatus)
 
 @dataclass(frozen=True)
 class Driver:
-    """A field with a time. Once that has passed, a repair finds the task by it."""
+    """A field with a time. After that time, a repair finds the task by this field."""
 
-    #: What it is called in messages.
+    #: Its name in messages.
     name: str
-    #: Where the time is in a task; a dot leads into a record inside it.
+    #: The field of a task that holds the time; a dot leads into a record inside the task.
     field: str
     #: Its index in MongoDB.
     index: str
     #: The statuses in which the time counts.
     statuses: frozenset[TaskStatus]
-    #: The statuses in which a task without this time is undriven: nothing would ever move it on.
+    #: The statuses in which a task without this time is undriven: no process would ever continue it.
     needed_in: frozenset[TaskStatus]
-    #: Two fields with numbers: in `needed_in` the time is needed only while the first is lower. None: always.
+    #: Two fields with numbers: in `needed_in` the time is needed only while the first number is lower. None: always.
     needed_while_below: tuple[str, str] | None = None
     #: A field that must be null: while it has a value, the time does not count. None: no such field.
     unless: str | None = None
     #: A field with another time that must have passed as well. None: no such field.
     also_passed: str | None = None
-    #: Whether every task has this time at some moment. The columns of other drivers are written in SQLite only for
-    #: tasks that have such a time.
+    #: Whether every task has this time at some moment. SQLite writes the column of any other driver only for tasks that
+    #: have its time.
     is_usual: bool = False
 
     @cached_property
     def covers_every_status(self) -> bool:
-        """Whether the time counts whatever the status is."""
+        """Whether the time counts in every status."""
         return self.statuses == _ANY_STATUS
 
     @cached_property
@@ -54,19 +54,19 @@ class Driver:
 
     def time_of(self, task: Task) -> datetime | None:
         """When this driver is due for a task; None if it does not drive the task."""
-        time = self._time_in(task)  # first, since most drivers have none for most tasks
+        time = self._time_in(task)  # the first check, because most tasks have no time for most drivers
         if time is None or task.status not in self.statuses or (self.unless and getattr(task, self.unless) is not None):
             return None
         return time
 
     def is_due(self, task: Task, now: datetime, grace: timedelta = timedelta(0)) -> bool:
-        """Whether the time passed more than `grace` ago; if there is a second time (`also_passed`), that as well."""
+        """Return whether the time passed more than `grace` ago, and the second time (`also_passed`), if any, passed."""
         due = self.time_of(task)
         also_passed = self.also_passed is None or getattr(task, self.also_passed) <= now
         return due is not None and due <= now - grace and also_passed
 
     def is_missing(self, task: Task) -> bool:
-        """Whether the task needs this time and does not have it."""
+        """Return whether the task needs this time and does not have it."""
         if task.status not in self.needed_in or self._time_in(task) is not None:
             return False
         if self.needed_while_below is None:
@@ -74,7 +74,7 @@ class Driver:
         number, goal = self.needed_while_below
         return bool(getattr(task, number) < getattr(task, goal))
 
-    # Made once for each driver, since SQLite asks for every time with each write.
+    # Made once for each driver, because SQLite needs every time with each write.
     @cached_property
     def _time_in(self) -> Callable[[Task], datetime | None]:
         record, _, field = self.field.rpartition(".")
@@ -104,7 +104,7 @@ LEASE = Driver(
 DEADLINE = Driver(
     name="deadline", field="deadline", index="deadline", statuses=LIVE, needed_in=frozenset(), unless="cancel"
 )
-#: The relay publishes the events that nobody surely heard.
+#: The relay publishes the events that are not known to be published.
 OUTBOX = Driver(
     name="outbox",
     field="publish_at",
@@ -132,7 +132,7 @@ SPAWN = Driver(
     statuses=frozenset({TaskStatus.WAITING}),
     needed_in=frozenset(),
 )
-#: A waiting task is looked at: its signal may be there or late, or its sub-tasks may have to be counted.
+#: A repair looks at a waiting task: its signal may be there or late, or its sub-tasks may have to be counted.
 CHECK = Driver(
     name="check",
     field="check_at",
@@ -140,7 +140,7 @@ CHECK = Driver(
     statuses=frozenset({TaskStatus.WAITING}),
     needed_in=frozenset({TaskStatus.WAITING}),
 )
-#: Sub-tasks that nobody waits for any more are cancelled.
+#: Sub-tasks that no parent waits for any more are cancelled.
 CASCADE = Driver(name="cascade", field="cascade_at", index="cascade", statuses=_ANY_STATUS, needed_in=frozenset())
 #: The upload of a batch should have been finished by now: the batch is cancelled.
 SEAL = Driver(
@@ -151,7 +151,7 @@ RETRY = Driver(
     name="retry", field="retry_at", index="retry", statuses=frozenset({TaskStatus.WAITING}), needed_in=frozenset()
 )
 
-#: Somebody looks whether the turn of a blocked task has come.
+#: A repair looks whether the turn of a blocked task has come.
 UNBLOCK = Driver(
     name="unblock",
     field="unblock_at",

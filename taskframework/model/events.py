@@ -1,6 +1,6 @@
-"""What happens inside a process, in the past tense, as the bus carries it.
+"""The events that the bus of a process carries, named in the past tense.
 
-`AttemptFinished` is the exception: a request that the state aggregator answers with a `Settlement` or `Stale`.
+`AttemptFinished` is an exception: it is a request, which the state aggregator answers with a `Settlement` or `Stale`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from taskframework.model.waiting import CountSubtasks, Wake
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Anything the bus carries."""
+    """The base class of everything that the bus carries."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent(Event):
-    """Something happened to a task and is stored; `task` is the task right after it, or later."""
+    """A change of a task was stored; `task` is the task right after the change, or later."""
 
     task: Task
 
@@ -114,7 +114,7 @@ class TaskDiscardedEvent(TaskEvent):
 
 @dataclass(frozen=True, slots=True)
 class AttemptFinished(Event):
-    """Please write the outcome of this attempt. `task` is the task as it was claimed."""
+    """The request to write the outcome of this attempt. `task` is the task right after its claim."""
 
     task: Task
     fence: Fence
@@ -124,7 +124,7 @@ class AttemptFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The outcome is stored: what the attempt ended as, and the sequence of that event."""
+    """The outcome is stored: the status after the attempt, and the sequence of the event."""
 
     status: TaskStatus
     sequence: int
@@ -136,7 +136,7 @@ class Stale:
 
     task_id: str
     fencing_token: int
-    #: The task's token now; None if there is no task any more, or the store cannot say.
+    #: The task's token now; None if the task no longer exists, or the store cannot be asked.
     current_token: int | None = None
     #: The worker that runs the task now, if any.
     held_by: str | None = None
@@ -168,7 +168,8 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
 }
 
 
-#: The entry types that end an attempt: each move out of RUNNING appends one, and no other move of a running task does.
+#: The entry types that end an attempt. Each move out of RUNNING appends one of them; no other move of a running task
+#: does.
 ENDS_OF_ATTEMPTS = frozenset(
     {"retrying", "waiting", "completed", "completed_with_errors", "failed", "dead_letter", "cancelled", "released"}
 )

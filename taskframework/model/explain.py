@@ -1,7 +1,7 @@
-"""Why a task is not running, or not finished: of all causes that are true, the first one.
+"""Why a task is not running, or not finished: the first cause that applies.
 
-The rule is pure; the facts are gathered elsewhere. A fact that could not be found out counts as not there, so the
-answer is then the next cause that is true.
+The rule is pure; the facts are gathered elsewhere. An unknown fact counts as absent, and the answer is then the next
+cause that applies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskframework.model.task import Task
 from taskframework.model.versions import is_below
 from taskframework.model.view import error_view, moment
 
-#: A sweeper that is up sends what is due within a second or two.
+#: How late a message may be before it counts as not sent. A running sweeper sends a due message within a second or two.
 _OVERDUE = timedelta(seconds=15)
 
 
@@ -126,7 +126,7 @@ def _concurrency_limit(facts: Facts) -> Cause | None:
 
 
 def _are_taken(slots: Slots, task: Task) -> bool:
-    """Whether no slot is left for the task, and it holds none already."""
+    """Return whether no slot is left for the task, and it does not hold a slot already."""
     return len(slots.holders) >= slots.number and all(it.task_id != task.task_id for it in slots.holders)
 
 
@@ -156,7 +156,7 @@ def _broker_away(facts: Facts) -> Cause | None:
 
 
 def _not_sent(facts: Facts) -> Cause | None:
-    """What somebody without a broker can tell: the workers are there, and still nobody sent what is due."""
+    """The cause as a process without a broker can see it: workers run, but nobody has sent a message that is due."""
     due = facts.task.next_dispatch_at
     if due is None or not facts.workers or facts.now - due < _OVERDUE:
         return None
@@ -216,7 +216,7 @@ def _sent(facts: Facts) -> Cause | None:
     due = task.next_dispatch_at
     again = "" if due is None else f" If its message was lost, another is sent at {rfc3339(due)}."
     change = "It starts when a worker has a free slot. More workers, or a higher worker.concurrency, help."
-    if facts.slots is not None:  # one is free at this moment, and those before it will take it
+    if facts.slots is not None:  # a slot is free at this moment, but tasks before this task will take it
         change = (
             f"It starts when its turn comes. Its concurrency limit lets {facts.slots.number} run at once; more workers "
             "help only up to that limit."
@@ -275,6 +275,6 @@ def _kind_of(limit: str) -> str:
 
 
 def _name_and_key(limit: str) -> tuple[str, str | None]:
-    """What the id of a limit's record says."""
+    """The name and the key in the id of a limit's record."""
     _, name, *key = map(unquote, limit.split("/"))
     return name, key[0] if key else None

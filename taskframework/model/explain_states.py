@@ -1,4 +1,4 @@
-"""Causes that the status of a task tells: it is over, it runs, it waits for other tasks or for a signal."""
+"""Causes that follow from the status of a task: it has ended, it runs, it waits for other tasks or for a signal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taskframework.model.task import SignalWait, Subtasks, Task
 from taskframework.model.values import in_shell
 from taskframework.model.view import error_view, moment, subtasks_view
 
-#: Characters of somebody's own words in a sentence.
+#: Most characters of a text from outside, such as a reason, in a sentence.
 _LONGEST = 200
 
 
 def ended(facts: Facts) -> Cause | None:
-    """It is over."""
+    """The cause if the task has ended."""
     task = facts.task
     if not task.status.is_final:
         return None
@@ -30,7 +30,7 @@ def ended(facts: Facts) -> Cause | None:
 
 
 def cancel_requested(facts: Facts) -> Cause | None:
-    """Somebody wants it to end, and it still runs."""
+    """The cause if the task was asked to stop and still runs."""
     task, cancel = facts.task, facts.task.cancel
     if cancel is None:
         return None
@@ -44,7 +44,7 @@ def cancel_requested(facts: Facts) -> Cause | None:
 
 
 def running(facts: Facts) -> Cause | None:
-    """A worker has it."""
+    """The cause if a worker runs the task."""
     task, lease = facts.task, facts.task.lease
     if task.status is not TaskStatus.RUNNING:
         return None
@@ -62,7 +62,7 @@ def running(facts: Facts) -> Cause | None:
 
 
 def waiting(facts: Facts) -> Cause | None:
-    """It waits for its sub-tasks or for a signal."""
+    """The cause if the task waits for its sub-tasks or for a signal."""
     task = facts.task
     if task.status is not TaskStatus.WAITING:
         return None
@@ -72,7 +72,7 @@ def waiting(facts: Facts) -> Cause | None:
 
 
 def waiting_for_stream(facts: Facts) -> Cause | None:
-    """Its turn in a serial stream has not come."""
+    """The cause if the turn of the task in a serial stream has not come."""
     task, place, stream = facts.task, facts.task.stream, facts.stream
     if task.status is not TaskStatus.BLOCKED:
         return None
@@ -155,13 +155,13 @@ def _failed_with(task: Task) -> str:
 
 
 def error_line(task: Task) -> str:
-    """Its error in a sentence; empty if it has none."""
+    """The error of the task as part of a sentence; empty if it has no error."""
     if task.error is None:
         return ""
     return one_line(f"{task.error.type.rpartition('.')[2]}: {task.error.message}").rstrip(".")
 
 
 def one_line(text: str) -> str:
-    """Somebody's own words as part of a sentence."""
+    """A text from outside as part of a sentence: in one line, and cut if it is long."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

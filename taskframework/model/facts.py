@@ -1,4 +1,4 @@
-"""What is known of a task when somebody asks why it is not running, and what the answer looks like."""
+"""The known facts about a task that is not running, and the form of the cause that they show."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ Code = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a task is not running or not finished. Both texts are one sentence or two."""
+    """Why a task is not running or not finished. Both texts are one or two sentences."""
 
     code: Code
     because: str
-    #: What would change it.
+    #: What a person can do, or what will happen, so that the task continues.
     change: str
     #: Plain JSON; its fields depend on the code.
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A task, and what was found around it. What could not be found out counts as not there."""
+    """A task, and the facts around it. An unknown fact counts as absent."""
 
     task: Task
     now: datetime
@@ -63,27 +63,27 @@ class Facts:
     #: The newest version of its key.
     newest: Newest | None = None
     pause: Pause | None = None
-    #: The bucket that its type shares, and when that lets the next attempt begin; None: now.
+    #: The bucket that its type shares, and when the bucket lets the next attempt begin; None: now.
     bucket: str | None = None
     bucket_free_at: datetime | None = None
-    #: Whether tasks wait since the server of that bucket does not answer.
+    #: Whether tasks wait because the server of that bucket does not answer.
     is_limiter_away: bool = False
-    #: The slots of its concurrency limit, the id of their record, and which of the holders' tasks may be named.
+    #: The slots of its concurrency limit, the id of their record, and the holders' tasks that the caller may see.
     slots: Slots | None = None
     slots_id: str | None = None
     named_holders: frozenset[str] = frozenset()
     #: None: the process that asks has no broker.
     is_broker_connected: bool | None = None
-    #: The live workers that run its type; if there are none, the last one that did.
+    #: The live workers that run its type; if there are none, the last worker that ran it.
     workers: tuple[Presence, ...] = ()
     last_worker: Presence | None = None
     declared_at: datetime | None = None
-    #: Lost leases that make a task a dead letter.
+    #: How many lost leases make a task a dead letter.
     max_crashes: int = 3
     #: Other suspects that run now.
     running_suspects: tuple[str, ...] = ()
-    #: How many of its type and lane could be claimed before it, and whether there may be more of them.
+    #: How many tasks of its type and lane could be claimed before it, and whether there may be more.
     ahead: int | None = None
     is_ahead_bounded: bool = False
-    #: Messages ready in its lane; None: not known.
+    #: How many messages are ready in its lane; None: not known.
     messages: int | None = None

@@ -1,7 +1,8 @@
 """Idempotency keys: a record for each key of a user, which names the one task that the key stands for.
 
-The record is written before its task, with the id that the task is going to have. So a second submission, or one that
-finishes what a dead process began, inserts the task under the same id, and of two inserts the second finds the first.
+The record is written before its task, with the id that the task is going to have. A second submission, also one that
+finishes the work of a dead process, inserts the task under the same id. Of two inserts, the second finds the task of
+the first.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from datetime import datetime, timedelta
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.task import Task
 
-#: How long after the earliest time at which it may be over a key is looked at. Most tasks have ended by then, so that
-#: one look is enough. It is also how long a process may take between writing the record and inserting the task.
+#: How long after the earliest time at which a key may be over the retention looks at it. Most tasks have ended by then,
+#: so that one look is enough. It is also how long a process may take from the write of the record to the insert of the
+#: task.
 GRACE = timedelta(minutes=10)
 
 
@@ -34,7 +36,7 @@ def key_id(user_id: str, key: str) -> str:
 
 
 def under_id(task: Task, task_id: str) -> Task:
-    """A task that is not stored yet, with another id: the one that its key stands for."""
+    """A task that is not stored yet, with another id: the id of the task that its key stands for."""
     correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
     return task.evolve(task_id=task_id, correlation_id=correlation_id)
 
@@ -43,7 +45,7 @@ def key_of(task: Task, kept: timedelta) -> Record:
     """The record of a task's key, for a task that is about to be inserted.
 
     Args:
-        task: one that has a key.
+        task: a task that has a key.
         kept: how long a key is kept after the end of its task.
     """
     content = IdempotencyKey(task.task_id, task.parameters_hash)
@@ -57,7 +59,7 @@ def kept_until(finished_at: datetime | None, now: datetime, kept: timedelta) -> 
     """When to look again at a key whose task is stored; None: the key's time is over.
 
     Args:
-        finished_at: when its task ended; None while it is live, and so long the key is kept.
+        finished_at: when its task ended; None while the task is live, because a live task keeps its key.
         now: the store's time.
         kept: how long a key is kept after the end of its task.
     """

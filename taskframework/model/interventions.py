@@ -1,4 +1,4 @@
-"""The transitions that are not made by the worker of a task: reap, cancel, expire, postpone, replay, discard."""
+"""The transitions that the worker of a task does not make: reap, cancel, expire, postpone, replay, discard."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from taskframework.model.values import Json
 
 @dataclass(frozen=True, slots=True)
 class Reap(Alone):
-    """RUNNING with an expired lease → RETRYING, DEAD_LETTER, CANCELLED or FAILED, without needing the task's code.
+    """RUNNING with an expired lease → RETRYING, DEAD_LETTER, CANCELLED or FAILED, without the code of the task.
 
-    The lease must have ended longer than `grace` ago. With None it may still run: the worker is known to be dead.
-    After the first crash the task is retried at once, after later ones it waits for `delay`. With `max_crashes` crashes
-    it is a dead letter.
+    The lease must have ended longer than `grace` ago. `grace` None: the lease need not have ended, because the worker
+    is known to be dead. After the first crash the task is retried at once, after later crashes it waits for `delay`.
+    With `max_crashes` crashes it is a dead letter.
     """
 
     failpoint: ClassVar[str] = "reap.after_write"
@@ -91,8 +91,8 @@ def _asked_to_end(task: Task, now: datetime, by: str, reason: str | None) -> Tas
 
 @dataclass(frozen=True, slots=True)
 class Supersede(Alone):
-    """There is a newer version of the task. One that has not begun → CANCELLED. One that runs, or waits for sub-tasks
-    or a signal, goes on, or is asked to stop if the newer version says so.
+    """A newer version of the task exists. A task that has not begun → CANCELLED. A task that runs, or waits for
+    sub-tasks or a signal, continues, or is asked to stop if the newer version says so.
     """
 
     failpoint: ClassVar[str] = "supersede.after_write"
@@ -103,7 +103,7 @@ class Supersede(Alone):
 
     @property
     def statuses(self) -> frozenset[TaskStatus]:
-        """The statuses in which it ends the task, or asks it to end."""
+        """The statuses in which this move ends the task, or asks it to end."""
         return LIVE if self.stops_running else _UNBEGUN
 
     @property
@@ -116,7 +116,7 @@ class Supersede(Alone):
         return _asked_to_end(task, now, BY_NEWER_VERSION, self.reason)
 
 
-#: A task waits for a worker, or in a serial stream for its turn.
+#: The statuses of a task that waits for a worker, or in a serial stream for its turn.
 _UNBEGUN = CLAIMABLE | {TaskStatus.BLOCKED}
 #: `cancel.by` of a task that a newer version has superseded.
 BY_NEWER_VERSION = "superseded"
@@ -124,10 +124,10 @@ BY_NEWER_VERSION = "superseded"
 
 @dataclass(frozen=True, slots=True)
 class Expire(Alone):
-    """A live task past its deadline → FAILED; a running one is asked to stop.
+    """A live task past its deadline → FAILED; a running task is asked to stop.
 
-    If it is in a stream, its history first says that the stream goes on without it. Readers of ordered results do not
-    wait for it, even while it still runs; in a serial stream a running task keeps its turn until it has ended.
+    If the task is in a stream, its history first says that the stream continues without it. Readers of ordered results
+    do not wait for it, even while it still runs; in a serial stream a running task keeps its turn until it has ended.
     """
 
     failpoint: ClassVar[str] = "expire.after_write"
@@ -145,7 +145,7 @@ class Expire(Alone):
 
 @dataclass(frozen=True, slots=True)
 class EndUnstarted(Alone):
-    """A task that no worker began in time → DEAD_LETTER. Nothing is wrong with the task itself."""
+    """A task that no worker started in time → DEAD_LETTER. Nothing is wrong with the task itself."""
 
     failpoint: ClassVar[str] = "queue_timeout.after_write"
     task_id: str
@@ -162,7 +162,7 @@ NOT_STARTED = "No worker started it within its queue_timeout. Start more workers
 
 @dataclass(frozen=True, slots=True)
 class Postpone(Alone):
-    """Nobody here can run it (unknown type, newer version): tried again later, DEAD_LETTER after `limit` times."""
+    """Put a task off that this worker cannot run (unknown type, newer version); after `limit` times → DEAD_LETTER."""
 
     failpoint: ClassVar[str] = "claim.postponed"
     task_id: str
@@ -194,10 +194,10 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Replay(Alone):
-    """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
+    """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token is not reset.
 
-    In a serial stream it becomes BLOCKED, at the position that it had, until its turn comes. Recorded steps stay, so
-    that only the rest is done. A batch has no code to run again, so its sub-tasks are replayed instead.
+    In a serial stream the task becomes BLOCKED, at its old position, until its turn comes. Recorded steps stay, so
+    that only the other steps are done. A batch has no code to run again, so its sub-tasks are replayed instead.
     """
 
     failpoint: ClassVar[str] = "replay.after_write"
@@ -206,15 +206,15 @@ class Replay(Alone):
     by: str
     dispatch_after: timedelta
     revision: int | None = None
-    #: None: with the parameters that it has.
+    #: None: the task keeps its parameters.
     edited: Edited | None = None
     reason: str | None = None
-    #: The action on many tasks that this one belongs to.
+    #: The action on many tasks that this replay belongs to.
     replay_id: str | None = None
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the history says of it."""
+        """The data of the event in the history."""
         is_edited = self.edited is not None or None
         return _told(self.by, reason=self.reason, replay_id=self.replay_id, is_edited=is_edited)
 
@@ -222,7 +222,7 @@ class Replay(Alone):
         if (
             task.status not in REPLAYABLE
             or task.batch is not None
-            or task.cascade_at is not None  # its sub-tasks would run on, and nobody would wait for them
+            or task.cascade_at is not None  # its sub-tasks would continue, and no task would wait for them
             or not self.scope.covers(task.user_id)
             or self.revision not in (None, task.revision)
         ):
@@ -254,29 +254,30 @@ class Replay(Alone):
 
 @dataclass(frozen=True, slots=True)
 class RetryNow(Alone):
-    """A task that failed and waits for its next attempt need wait no longer. The attempts that it had count on."""
+    """Make the next attempt of a task that failed due now. The attempts that the task had still count."""
 
     failpoint: ClassVar[str] = "retry_now.after_write"
     task_id: str
     scope: Scope
     by: str
     dispatch_after: timedelta
-    #: As it was read. Of two who ask at the same time one may have an earlier idea of now, and would ask for it again.
+    #: The epoch that was read. If two operators ask at the same time, only one request changes the task: the clock of
+    #: the other may be behind, so that `not_before` alone would not refuse the second request.
     dispatch_epoch: int
     reason: str | None = None
-    #: The action on many tasks that this one belongs to.
+    #: The action on many tasks that this request belongs to.
     replay_id: str | None = None
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the history says of it."""
+        """The data of the event in the history."""
         return _told(self.by, reason=self.reason, replay_id=self.replay_id)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
             task.status is not TaskStatus.RETRYING
             or task.dispatch_epoch != self.dispatch_epoch
-            or task.not_before <= now  # a new message would only overtake the one that is on its way
+            or task.not_before <= now  # the message is already on its way, and a second message would not help
             or not self.scope.covers(task.user_id)
         ):
             return None
@@ -286,7 +287,7 @@ class RetryNow(Alone):
 
 @dataclass(frozen=True, slots=True)
 class Discard(Alone):
-    """A dead letter is given up: lists leave it out. Its status stays, and it can still be replayed by its id."""
+    """Give a dead letter up: lists leave it out. Its status stays, and an operator can still replay it by its id."""
 
     failpoint: ClassVar[str] = "discard.after_write"
     task_id: str
@@ -307,5 +308,5 @@ class Discard(Alone):
 
 
 def _told(by: str, **optional: Any) -> dict[str, Any]:
-    """Who asked for something, and what else is known of that."""
+    """The data of an event: who asked for the move, and the optional values that are not None."""
     return {"by": by} | {name: value for name, value in optional.items() if value is not None}

@@ -1,7 +1,8 @@
-"""API keys, and who a caller of the HTTP interface is by one.
+"""API keys, and the callers of the HTTP interface that they identify.
 
-A key is a text that its owner shows with each request. It is shown once, when it is made; only its SHA-256 is stored.
-A key has 256 random bits, so nobody finds one by trying: a slow hash would protect nothing and slow down each request.
+A key is a text that its owner sends with each request. It is shown once, when it is made; only its SHA-256 is stored.
+A key has 256 random bits, so nobody can find a key by trying: a slow hash would add no protection and slow down each
+request.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from taskframework.model.scope import EVERYONE, Scope
 _MARK = "tf"
 #: Random bytes of the part that names a key, and of the part that is secret.
 _PREFIX_BYTES, _SECRET_BYTES = 5, 32
-#: Characters of a text that may be a key; a longer one is not even hashed.
+#: Most characters of a text that may be a key; a longer text is not even hashed.
 _LONGEST = 200
 
 
 class Role(StrEnum):
-    """What a caller may do; each may do what those before it may."""
+    """What a caller may do; each role includes the rights of the roles before it."""
 
-    #: Look at the tasks that are its own.
+    #: Look at its own tasks.
     READER = "reader"
-    #: Submit tasks, and cancel, retry and signal those that are its own.
+    #: Submit tasks, and cancel, retry and signal its own tasks.
     SUBMITTER = "submitter"
-    #: The same with everybody's tasks, and everything below `/admin` but keys.
+    #: The same for the tasks of all users, and everything below `/admin` except keys.
     OPERATOR = "operator"
     #: Make and revoke keys.
     ADMIN = "admin"
 
     def includes(self, other: Role) -> bool:
-        """Whether this role may do what another may."""
+        """Return whether this role has all rights of another role."""
         return _ORDER.index(self) >= _ORDER.index(other)
 
 
 _ORDER = tuple(Role)
-#: Who acts where nobody shows a key: callers while there are none, schedules, and commands (`cli:ada`).
+#: The names of actors without a key: callers while there are no keys, schedules, and commands (`cli:ada`).
 _WITHOUT_KEY = frozenset({"anonymous", "scheduler", "cli"})
 
 
 def is_reserved(principal: str) -> bool:
-    """Whether history and audit name somebody without a key like this, so that no key may be made for it."""
+    """Return whether history and audit use this name for actors without a key, so that no key may be made for it."""
     return principal.partition(":")[0] in _WITHOUT_KEY
 
 
@@ -60,15 +61,15 @@ class Caller:
     roles: tuple[Role, ...]
     #: Whether it may act for any user that it names, to submit and to look: a program that serves many users.
     may_act_for_users: bool = False
-    #: The beginning of the key it showed; None: callers are not identified, or it showed a token.
+    #: The beginning of the key that it sent; None: callers are not identified, or it sent a token.
     prefix: str | None = None
-    #: When the token that it showed ends; None: it showed none.
+    #: When the token that it sent expires; None: it sent no token.
     expires_at: datetime | None = None
     #: How many requests it may make; None: as many as the settings allow.
     limit: BucketLimit | None = None
 
     def may(self, needed: Role) -> bool:
-        """Whether one of its roles is enough."""
+        """Return whether one of its roles is enough."""
         return any(role.includes(needed) for role in self.roles)
 
     @property
@@ -79,9 +80,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is stored of a key."""
+    """The stored fields of a key."""
 
-    #: The beginning of the key, by which people and records name it.
+    #: The beginning of the key, which is its name for people and in records.
     prefix: str
     sha256: str
     principal: str
@@ -97,31 +98,31 @@ class ApiKey:
     limit: BucketLimit | None = None
 
     def opens_for(self, text: str, now: datetime) -> bool:
-        """Whether a text is this key, and the key still counts."""
+        """Return whether a text is this key, and the key is still valid."""
         return hmac.compare_digest(self.sha256, sha256_of(text)) and self.counts_at(now)
 
     def counts_at(self, now: datetime) -> bool:
-        """Whether it is neither revoked nor too old."""
+        """Return whether the key is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     @property
     def caller(self) -> Caller:
-        """Who shows this key."""
+        """The caller that this key identifies."""
         return Caller(self.principal, self.roles, self.may_act_for_users, self.prefix, limit=self.limit)
 
 
-#: One record for each key. It stays when the key is revoked: with no record at all the interface is open to everybody.
+#: One record for each key. It stays when the key is revoked: without any record the interface is open to everybody.
 KEY = RecordKind("key", ApiKey)
 
 
 def new_key() -> tuple[str, str]:
-    """A fresh key: its prefix, and all of it."""
+    """A new key: its prefix, and the whole key."""
     prefix = f"{_MARK}_{secrets.token_hex(_PREFIX_BYTES)}"
     return prefix, f"{prefix}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
 def prefix_of(text: str) -> str | None:
-    """The prefix of what may be a key; None if it cannot be one."""
+    """The prefix of a text that may be a key; None if the text cannot be a key."""
     mark, _, rest = text.partition("_")
     name, _, secret = rest.partition("_")
     is_possible = mark == _MARK and name.isalnum() and secret and text.isascii() and len(text) <= _LONGEST
@@ -129,5 +130,5 @@ def prefix_of(text: str) -> str | None:
 
 
 def sha256_of(text: str) -> str:
-    """What is stored in place of a key."""
+    """The SHA-256 of a key, which is stored in place of the key."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Dead letters in groups: those of one cause together, and how many there were in each hour."""
+"""Dead letters in groups, one for each cause, with their number in each hour."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from taskframework.model.query import MessageOutline, TaskFilter
 from taskframework.model.values import fingerprint
 from taskframework.model.view import moment
 
-#: A trend has one number for each hour of this many.
+#: How many hours a trend has; it has one number for each hour.
 TREND_HOURS = 24
 #: `error.type` of the groups of messages.
 MESSAGE_ERROR = "MessageUnreadableError"
 _HOUR = timedelta(hours=1)
-#: The parts of a reason that differ between messages of one cause: numbers, and what is in quotes.
+#: The parts of a reason that differ between messages of one cause: numbers, and texts in quotes.
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Which dead letters, by what they are (whose they are is the `Scope`); None means any."""
+    """Which dead letters, by their properties (the `Scope` says by their owner); None means any."""
 
     kind: Literal["task", "message"] | None = None
     task_type: str | None = None
     fingerprint: str | None = None
     #: A part of the error's message, or of the reason why a message was kept; ASCII letters match in either case.
     text: str | None = None
-    #: That ended, or as a message came, at this time or later; and earlier than this one.
+    #: Tasks that ended, and messages that came, at the first time or later, and before the second time.
     finished_after: datetime | None = None
     finished_before: datetime | None = None
 
@@ -47,7 +47,7 @@ class LetterFilter:
         )
 
     def finds(self, message: MessageOutline) -> bool:
-        """Whether a kept message is one of these."""
+        """Return whether a kept message meets the conditions."""
         return (
             self.kind != "task"
             and self.task_type in (None, message.task_type)
@@ -65,10 +65,10 @@ ANY_LETTER = LetterFilter()
 class DeadCount:
     """Dead letters of one fingerprint and task type that ended in the same hour before now, counted by the store."""
 
-    #: None: a task without an error, which an earlier release may have left.
+    #: None: tasks without an error, which an earlier release may have left.
     fingerprint: str | None
     task_type: str | None
-    #: Whole hours since they ended; `TREND_HOURS` for all that are older.
+    #: Whole hours since they ended; `TREND_HOURS` for all older dead letters.
     hours_ago: int
     count: int
     first_at: datetime
@@ -128,7 +128,7 @@ def count_messages(messages: Iterable[MessageOutline], now: datetime) -> list[De
 
 
 def grouped(counts: Iterable[DeadCount]) -> list[LetterGroup]:
-    """Counts put together by cause: the largest group first."""
+    """The counts added up by cause, the largest group first."""
     causes: dict[str, list[DeadCount]] = {}
     for count in counts:
         causes.setdefault(count.fingerprint or "", []).append(count)

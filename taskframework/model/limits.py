@@ -1,4 +1,4 @@
-"""What a task says of limits: which one it waits for, and whose slot it no longer needs."""
+"""Which limit a task waits for, and which slot of a limit it no longer needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from taskframework.model.task import HeldSlot, Task
 
 
 def waiting_limit(task: Task) -> str | None:
-    """The id of the limit for which the task waits in the store, if it does."""
+    """The id of the limit for which the task waits in the store; None if it waits for no limit."""
     wait = task.waits_for_limit
     if wait is None or wait.dispatch_epoch != task.dispatch_epoch or task.status not in CLAIMABLE:
         return None
@@ -15,7 +15,7 @@ def waiting_limit(task: Task) -> str | None:
 
 
 def slot_given_up(task: Task) -> HeldSlot | None:
-    """The slot of the last claim that had one, if the task does not run under that claim any more."""
+    """The slot of the last claim that had a slot; None if there is none, or the task runs under that claim."""
     held, lease = task.slot, task.lease
     if held is None or (lease is not None and lease.claim_id == held.claim_id):
         return None

@@ -1,4 +1,4 @@
-"""Rules that only move a driver: when to dispatch again, when to relay again, until when a lease lasts.
+"""Rules that only move a driver: when to dispatch again, when to relay again, until when a lease is valid.
 
 They make no event and no new revision.
 """
@@ -19,13 +19,13 @@ MAX_DOUBLINGS = 16
 
 
 def redispatch_delay(dispatches: int, first: timedelta, longest: timedelta) -> timedelta:
-    """How long after a message its task is due again: twice as long each time, so that a backlog is never flooded."""
+    """How long after a message its task is due again. The time doubles, so that a backlog does not flood the broker."""
     doublings: int = 2 ** min(dispatches, MAX_DOUBLINGS)
     return min(first * doublings, longest)
 
 
 class Mark(Protocol):
-    """A write whose outcome nobody reads: it either still applies or is not needed any more."""
+    """A write whose result nobody reads: it either still applies or is not needed any more."""
 
     @property
     def task_id(self) -> str: ...
@@ -41,8 +41,8 @@ class MarkDispatched:
     dispatch_epoch: int
     first: timedelta
     longest: timedelta
-    #: The due time of the task when the message was sent. If the task has another one by now, the mark does not apply:
-    #: the message was handed back, or another one was sent. With None any due time will do.
+    #: The due time of the task when the message was sent. If the task has another due time now, the mark is void:
+    #: the message was handed back, or another message was sent. None: the due time is not checked.
     due: datetime | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -58,7 +58,7 @@ class MarkDispatched:
 class ReserveDispatch:
     """A sweeper is about to publish a message for a task that is due: of several sweepers one wins.
 
-    It changes the same fields as `MarkDispatched`, but is a transition, since the winner needs the task it won.
+    It changes the same fields as `MarkDispatched`, but is a transition, because the winner needs to read the task.
     """
 
     group: ClassVar[Group] = "reserve"
@@ -77,13 +77,13 @@ class ReserveDispatch:
         return next_dispatch_at - redispatch_delay(dispatches - 1, self.first, self.longest)
 
     def won(self, task: Task) -> bool:
-        """It may have been another sweeper at the same moment; then a second message is sent, and dropped."""
+        """Return whether some sweeper has won. If it was another sweeper, a second message is sent, and dropped."""
         return task.status in CLAIMABLE and task.dispatch_epoch == self.dispatch_epoch and task.dispatches > 0
 
 
 @dataclass(frozen=True, slots=True)
 class MakeDue:
-    """The message of this epoch is used up and nobody claimed the task: the sweeper sends another one after `delay`.
+    """The message of this epoch is used up and nobody claimed the task: the sweeper sends a new message after `delay`.
 
     With a delay the task is put off: until then it does not wait for a worker, and its queue timeout does not run.
     """
@@ -91,9 +91,9 @@ class MakeDue:
     task_id: str
     dispatch_epoch: int
     delay: timedelta = timedelta(0)
-    #: The id of the limit that lets no more tasks begin, if that is why. The task's turn comes when it is due.
+    #: The id of the limit, if a limit is the reason. The turn of the task comes when the task is due.
     limit: str | None = None
-    #: Only while this is the time at which it is due: a task that somebody sent meanwhile has a message.
+    #: The due time that was read. If the task has another due time now, a message was sent, and the mark is void.
     due: datetime | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -108,7 +108,7 @@ class MakeDue:
 
 
 def _waits_from(time: datetime, task: Task) -> datetime | None:
-    """The latest start of a task that a limit holds back until a time; it waits for a worker only from then on."""
+    """The latest start of a task that a limit holds back until a time. The task waits for a worker only after that."""
     if task.start_by is None or task.start_limit is None or task.start_limit.counts_limits:
         return task.start_by
     return max(task.start_by, time + task.start_limit.time)
@@ -116,7 +116,7 @@ def _waits_from(time: datetime, task: Task) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class WaitAnew:
-    """A limit, or a pause of its type, held the task back until now: its queue timeout begins anew."""
+    """A limit, or a pause of its type, held the task back until now: its queue timeout begins again."""
 
     task_id: str
 
@@ -131,7 +131,7 @@ class ForgetDispatch:
     """The message that was sent is known to be lost: the task is due at its `not_before` again."""
 
     task_id: str
-    #: Whether that holds only for a task without a message, one that was put off.
+    #: Whether the mark applies only to a task that was put off and so has no message.
     only_put_off: bool = False
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -143,7 +143,7 @@ class ForgetDispatch:
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """A held lease goes on. Even a late renewal is safe as long as nobody has reaped."""
+    """Renew a held lease. Even a late renewal is safe as long as no process has reaped the task."""
 
     fence: Fence
     lease: timedelta
@@ -160,8 +160,8 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class MarkPublished:
-    """The events exchange has confirmed every event up to `sequence`; if one of them ended a sub-task, its parent has
-    counted it. The mark only grows.
+    """The broker has confirmed every event up to `sequence`; if one of them ended a sub-task, the parent counted it.
+    `published_sequence` only grows.
     """
 
     task_id: str
@@ -178,9 +178,9 @@ class MarkPublished:
 
 @dataclass(frozen=True, slots=True)
 class PostponeRelay:
-    """A relay is about to publish this task's events: the others leave it alone for `delay`.
+    """A relay is about to publish this task's events: other relays leave the task alone for `delay`.
 
-    A transition, since the relay publishes the task that the write returns.
+    This is a transition, because the relay publishes the events of the task that the write returns.
     """
 
     group: ClassVar[Group] = "reserve"
@@ -191,15 +191,15 @@ class PostponeRelay:
         return None if task.publish_at is None else task.evolve(publish_at=now + self.delay)
 
     def won(self, task: Task) -> bool:
-        """It may have been another relay at the same moment; subscribers drop an event that comes twice."""
+        """Return whether events are left to publish. Another relay may publish them too; readers drop duplicates."""
         return task.publish_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class MoveDriver:
-    """Moves the time of a driver if it is still the one that was read: of several processes one does the work.
+    """Move the time of a driver if it is still the time that was read: of several processes one does the work.
 
-    A transition, since the winner needs the task it won.
+    This is a transition, because the winner needs to read the task.
     """
 
     group: ClassVar[Group] = "single"
@@ -216,7 +216,7 @@ class MoveDriver:
         return task.evolve(**{self.driver.field: None if self.delay is None else now + self.delay})
 
     def won(self, task: Task) -> bool:
-        """Never known: if the reply was lost, the task is due again later."""
+        """Return False, because the task does not show it: after a lost reply, the task is due again later."""
         return False
 
 
@@ -242,10 +242,10 @@ class MarkSpawned:
 
 @dataclass(frozen=True, slots=True)
 class CascadeAgain:
-    """Sub-tasks may have been stored or replayed after their parent stopped waiting for them: cancel those as well.
+    """Cancel sub-tasks that may have been stored or replayed after their parent stopped waiting for them.
 
-    Asked for by the process that stored or replayed them, when it notices this late. The cascade looks for such
-    sub-tasks by itself too, but only for a minute, and a process may sleep for longer than that.
+    The process that stored or replayed them makes this mark if it notices this too late. The cascade looks for such
+    sub-tasks by itself too, but only for a minute, and a process may be suspended for longer than a minute.
     """
 
     task_id: str
@@ -256,7 +256,7 @@ class CascadeAgain:
 
 @dataclass(frozen=True, slots=True)
 class CountAgain:
-    """A sub-task has come back to life: a count that was begun before does not see it, and must not end the parent."""
+    """A sub-task is live again: a count that began earlier does not include it, and must not end the parent."""
 
     task_id: str
 
@@ -268,5 +268,5 @@ class CountAgain:
 
 
 def _is_waiting(parent: Task) -> bool:
-    """Whether it waits for its newest round of sub-tasks."""
+    """Return whether the parent waits for its newest round of sub-tasks."""
     return parent.status is TaskStatus.WAITING and parent.subtasks is not None and parent.subtasks.is_awaited

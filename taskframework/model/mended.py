@@ -1,4 +1,4 @@
-"""What became of an unreadable message that somebody repaired: a record for each, so that it becomes one task."""
+"""The record of the repair of an unreadable message, so that the message becomes only one task."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from taskframework.model.records import RecordKind
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The repair of a message. It is stored before the task, and decides whose task it is: a key belongs to a user."""
+    """The repair of a message. It is stored before the task and decides the task's owner: a key belongs to a user."""
 
     user_id: str
     by: str
     at: datetime
     #: None: the task is about to be stored.
     task_id: str | None = None
-    #: Of the type and the parameters that the task got; None: it is not stored yet, or an earlier release stored it.
+    #: The hash of the task's type and parameters; None: the task is not stored yet, or an earlier release stored it.
     request_hash: str | None = None
 
 

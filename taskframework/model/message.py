@@ -1,4 +1,4 @@
-"""The message on the wire: a doorbell. It names a task and a dispatch epoch; the work is in the document."""
+"""The message on the wire: a doorbell. It names a task and a dispatch epoch; all other data are in the document."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from taskframework.model.task import Task
 from taskframework.model.versions import UNIQUE_HEADER, to_header
 
 MESSAGE_VERSION = 1
-#: Bytes of a message. Ours have about 150; one that is far larger is not ours.
+#: Most bytes of a message. Messages of this framework have about 150; a far larger message comes from elsewhere.
 MAX_MESSAGE_BYTES = 64 * 1024
 _INT64 = 2**63
-#: Tells a worker of the leases lost so far before it claims the task.
+#: How many leases the task has lost so far, so that a worker knows it before the claim.
 CRASHES_HEADER = "x-crashes"
-#: Since when the task can be claimed: the second header if it is there, else the first, the time of its submission.
+#: Since when the task can be claimed: by the second header, or without it by the first one, the time of submission.
 SUBMITTED_HEADER = "submitted_at"
 CLAIMABLE_HEADER = "claimable_at"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """What travels through `tasks.exchange`, plus the headers for people and tracing."""
+    """The content that is sent through `tasks.exchange`, and headers for people and for tracing."""
 
     task_id: str
     task_type: str
@@ -47,12 +47,12 @@ class TaskMessage:
 
     @classmethod
     def for_task(cls, task: Task, traceparent: str | None = None, lane: Priority | None = None) -> Self:
-        """The message for a task's present dispatch epoch.
+        """The message for a task's current dispatch epoch.
 
         Args:
-            task: as it is stored.
-            traceparent: the trace to be part of; that of the submission if there is none.
-            lane: where it travels; by the task's priority if left out.
+            task: the task as it is stored.
+            traceparent: the trace that the message belongs to; None: the trace of the submission.
+            lane: the lane that the message takes; None: the lane of the task's priority.
         """
         headers: dict[str, str | int] = {
             "task_id": task.task_id,
@@ -63,7 +63,7 @@ class TaskMessage:
             "x-retry-count": task.attempts,
             CRASHES_HEADER: task.crashes,
         }
-        if task.not_before > task.created_at:  # it began later, or it is a retry
+        if task.not_before > task.created_at:  # the task was submitted for a later time, or this is a retry
             headers[CLAIMABLE_HEADER] = rfc3339(task.not_before)
         if task.unique is not None:
             headers[UNIQUE_HEADER] = to_header(task.unique)
@@ -94,7 +94,7 @@ def read_message(body: bytes) -> TaskMessage:
         raise MessageUnreadableError(f"its task_id is {_shown(task_id)}")
     if not (isinstance(task_type, str) and isinstance(epoch, int) and not isinstance(epoch, bool)):
         raise MessageUnreadableError("its task_type or dispatch_epoch is missing or of the wrong type")
-    if not 0 < epoch < _INT64:  # a store could not even compare it
+    if not 0 < epoch < _INT64:  # a store cannot compare a larger number
         raise MessageUnreadableError(f"its dispatch_epoch is {epoch}")
     return TaskMessage(task_id, task_type, epoch)
 
@@ -103,7 +103,7 @@ def claimable_since(headers: Mapping[str, str]) -> datetime | None:
     """Since when the task of a message can be claimed, by the store's clock; None if the message does not say."""
     try:
         since = datetime.fromisoformat(headers.get(CLAIMABLE_HEADER) or headers[SUBMITTED_HEADER])
-    except (KeyError, ValueError):  # not written by us
+    except (KeyError, ValueError):  # this framework did not write the headers
         return None
     return since if since.tzinfo is not None else None
 
@@ -114,6 +114,6 @@ def _shown(value: Any) -> str:
 
 def rfc3339(moment: datetime) -> str:
     """A time as every interface shows it: UTC, milliseconds, `Z`."""
-    if moment.tzinfo is UTC and moment.microsecond:  # "2026-01-31T08:15:30.123456…" in quotes, in a third of the time
+    if moment.tzinfo is UTC and moment.microsecond:  # orjson gives "2026-01-31T08:15:30.123456…" in a third of the time
         return f"{orjson.dumps(moment)[1:24].decode()}Z"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,10 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class StartLimit:
-    """How long the task may wait for a worker, in each generation, from the time on at which it can be claimed."""
+    """How long the task may wait for a worker, in each generation, from the time at which it can be claimed."""
 
     milliseconds: int
-    #: Whether the time counts in which a limit or a pause holds the task back; else it begins anew afterwards.
+    #: Whether time counts in which a limit or a pause holds the task back; if not, the time begins again afterwards.
     counts_limits: bool = False
 
     @property
@@ -21,16 +21,16 @@ class StartLimit:
 
 
 def start_by(limit: StartLimit | None, claimable_from: datetime) -> datetime | None:
-    """By when an attempt must have begun of a task that can be claimed from a time on; None: there is no limit."""
+    """The latest start of the first attempt of a task that can be claimed from a time on; None: there is no limit."""
     return None if limit is None else claimable_from + limit.time
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFor:
-    """How many milliseconds the task stays after its end; None: as the settings say."""
+    """How many milliseconds the task stays in the store after its end; None: the settings decide."""
 
     finished: int | None = None
-    #: FAILED or DEAD_LETTER.
+    #: The time for a task that ended FAILED or DEAD_LETTER.
     failed: int | None = None
 
 
@@ -52,7 +52,7 @@ class Debounce:
 
     key: str
     wait_ms: int
-    #: The longest wait in all, from the first submission on.
+    #: The longest total wait, from the first submission on.
     longest_ms: int
 
     @property
@@ -78,5 +78,5 @@ class StreamPlace:
     position: int = -1
     #: Whether the stream stops if the task fails while it has the turn.
     halts: bool = False
-    #: Whether its time was over before it had a result, so that the stream went on without it.
+    #: Whether the task had no result in time, so that the stream continued without it.
     is_skipped: bool = False

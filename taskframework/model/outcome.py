@@ -1,4 +1,4 @@
-"""How an attempt ended, and which errors deserve another one."""
+"""How an attempt ended, and which errors deserve another attempt."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from taskframework.model.values import Json, fingerprint, in_one_line
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
-#: How many exceptions of a chain, or of a group, a description names; further ones would say little more.
+#: How many exceptions of a chain, or of a group, a description names; more exceptions would add little.
 MOST_CAUSES = 5
 MAX_OWN_DELAY = timedelta(days=3650)
-#: The words of Python between two exceptions of a chain.
+#: The sentences that Python writes between two exceptions of a chain.
 _BY_CAUSE = "The above exception was the direct cause of the following exception:"
 _BY_CHANCE = "During handling of the above exception, another exception occurred:"
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The task code returned; `result` is plain JSON, checked to be storable."""
+    """The task code returned. `result` is plain JSON that a store can keep."""
 
     result: Json = field(repr=False)
 
@@ -40,9 +40,9 @@ class Failed:
 
     error: TaskError
     retryable: bool
-    #: The exact delay the code asked for, if it did.
+    #: The exact delay that the code asked for; None: the code asked for no delay.
     delay: timedelta | None = None
-    #: Whether the code asked that everything under the same rate limit waits as long.
+    #: Whether the code asked that all tasks under the same rate limit wait for the same time.
     pauses_limit: bool = False
 
 
@@ -52,11 +52,11 @@ class Waits:
 
     #: The round of sub-tasks that begins. None: the code planned none.
     subtasks: Subtasks | None
-    #: The name of the signal. None: it waits for sub-tasks alone.
+    #: The name of the signal. None: the task waits for sub-tasks only.
     signal: str | None
-    #: How long for the signal; None: for ever.
+    #: How long to wait for the signal; None: forever.
     timeout: timedelta | None
-    #: What `execute` returned, as plain JSON: the result if the policy is met and nothing resumes the task.
+    #: What `execute` returned, as plain JSON: the task's result if the policy is met and no other method continues it.
     result: Json = field(repr=False)
 
 
@@ -69,16 +69,16 @@ Outcome = Succeeded | Failed | Waits | Released
 
 
 def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = ()) -> Failed:
-    """Decide whether an exception out of task code deserves another attempt.
+    """Decide whether an exception from task code deserves another attempt.
 
-    `RetryableError` and `NonRetryableError` say so themselves, and so does a boolean `retryable` (or `is_retryable`)
-    attribute. Of the rest, what `retry_on` names and the system's own errors (`OSError` with `ConnectionError` and
-    `TimeoutError`) may pass, and so may a group of such errors alone; everything else is a bug or bad input, and the
-    same attempt would fail again.
+    `RetryableError`, `NonRetryableError` and a boolean attribute `retryable` (or `is_retryable`) decide by themselves.
+    Of all other exceptions, the types in `retry_on` and the system's own errors (`OSError` with `ConnectionError` and
+    `TimeoutError`) deserve another attempt, and so does a group that contains only such errors. Every other exception
+    is a bug or bad input, and the same attempt would fail again.
 
     Args:
-        error: what the code raised.
-        retry_on: the exception types the task's options name.
+        error: the exception that the code raised.
+        retry_on: the exception types that the task's options name.
 
     Returns:
         The outcome, with the error bounded in size.
@@ -103,13 +103,13 @@ def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...
 
 
 def _own_delay(error: BaseException) -> timedelta | None:
-    """The delay the code asked for; bounded, since a due time beyond the year 9999 cannot be stored."""
+    """The delay that the code asked for; bounded, because a due time beyond the year 9999 cannot be stored."""
     delay = _attribute(error, "delay") if isinstance(error, RetryableError) else None
     return min(delay, MAX_OWN_DELAY) if isinstance(delay, timedelta) else None
 
 
 def _attribute(error: BaseException, name: str) -> object:
-    """An attribute of a foreign exception: it may be a property that raises, or missing without `super().__init__`."""
+    """An attribute of an exception. It may be a property that raises, or missing without `super().__init__`."""
     try:
         return getattr(error, name, None)
     except Exception:
@@ -117,7 +117,7 @@ def _attribute(error: BaseException, name: str) -> object:
 
 
 def describe(error: BaseException, retryable: bool, code: str = "execution_error") -> TaskError:
-    """An exception as data: bounded, valid text, never raising itself."""
+    """An exception as data: bounded, valid text. This function never raises."""
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     return TaskError(
         code=code,
@@ -130,21 +130,21 @@ def describe(error: BaseException, retryable: bool, code: str = "execution_error
 
 
 def _message(error: BaseException) -> str:
-    """What an exception says, and its notes below that, as Python shows them. A long text is cut before its notes."""
+    """The text of an exception and below it its notes, as Python shows them. A long text is cut before its notes."""
     noted = _attribute(error, "__notes__")
     notes = "".join(f"\n{note}" for note in noted if isinstance(note, str)) if isinstance(noted, list) else ""
     return _clean(_text(error), max(0, MAX_MESSAGE - 1 - len(notes))) + notes if notes else _text(error)
 
 
 def _text(error: BaseException) -> str:
-    """The text of an exception. pydantic's would quote its input, which is often a parameter, to logs and events."""
+    """The text of an exception. The text of pydantic is not used: it quotes its input, often a parameter, in logs."""
     try:
         if isinstance(error, ValidationError):
             return f"{error.title}: {in_one_line(error)}"
         if isinstance(error, (RetryableError, NonRetryableError)):
             return str(getattr(error, "message", None) or error)
         return str(error)
-    except Exception as broken:  # str() of a foreign exception runs foreign code
+    except Exception as broken:  # str() of an author's exception runs the author's code
         return f"<{type(error).__name__} whose text raised {type(broken).__name__}>"
 
 
@@ -154,22 +154,22 @@ def _traceback(error: BaseException) -> str:
         own = "".join(_frames(error)) + "".join(_parts(error))
         before = "".join(_causes(error, MOST_CAUSES))
         return before[: max(0, MAX_TRACEBACK - len(own))] + own
-    except Exception:  # source lookup runs foreign loaders
+    except Exception:  # the lookup of source lines runs import loaders, which may raise
         return ""
 
 
 def _frames(error: BaseException) -> list[str]:
     found: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__, limit=-20)
     shown = frames.of_the_author(found)
-    # Our own errors say it all, and an error with a cause is told by that.
+    # The errors of the framework need no frames, and for an error with a cause the frames of the cause are enough.
     says_enough = isinstance(error, TaskframeworkError) or error.__cause__ is not None
-    if not shown and not says_enough:  # a bug of ours
+    if not shown and not says_enough:  # a bug of the framework
         shown = found
     return traceback.format_list(list(shown))
 
 
 def _causes(error: BaseException, most: int) -> Iterator[str]:
-    """The exceptions that led to this one, the first of them first, as Python tells them."""
+    """The exceptions that led to this exception, the earliest first, as Python shows them."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is None or not most:
         return
@@ -181,7 +181,7 @@ def _causes(error: BaseException, most: int) -> Iterator[str]:
 
 
 def _parts(error: BaseException) -> Iterator[str]:
-    """What a group of exceptions consists of."""
+    """The exceptions of a group, indented; nothing for other exceptions."""
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions[:MOST_CAUSES]:
             yield from (textwrap.indent(text, "  | ") for text in (*_frames(part), _headline(part)))
@@ -192,9 +192,9 @@ def _headline(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised: equal for all errors of one cause, whatever their text, on whichever host. So the module is
-    named, and not the folder that it is installed in; and the line counts from the beginning of its function, so that
-    it stays the same when something else in the file grows.
+    """Where an exception was raised. The text is equal for all errors of one cause, for any message and on any host. So
+    it names the module and not the folder in which the module is installed. The line counts from the beginning of the
+    function, so that it stays the same when other code in the file grows.
     """
     last, line = None, 0
     for frame, number in traceback.walk_tb(error.__traceback__):
@@ -202,12 +202,12 @@ def _place(error: BaseException) -> str:
     if last is None:
         return ""
     code, module = last.f_code, last.f_globals.get("__name__")
-    if module in (None, "__main__"):  # the same file is a module by its name where a worker imports it
+    if module in (None, "__main__"):  # a worker that imports the same file knows it by the name of the module
         module = Path(code.co_filename).stem
     return f"{module}:{code.co_qualname}:{line - code.co_firstlineno}"
 
 
 def _clean(text: str, limit: int) -> str:
-    """Bounded, valid Unicode without NUL; the cut comes first, so that a huge text costs nothing."""
+    """Bounded, valid Unicode without NUL. The text is cut first, so that a huge text costs nothing more."""
     short = text if len(text) <= limit else text[:limit] + "…"
     return short.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -1,4 +1,4 @@
-"""The installation at a glance: how much there is, and what needs somebody."""
+"""The installation at one moment: how many tasks there are, and which problems need a person."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ProblemCode = Literal[
     "schedule",
     "paused",
 ]
-#: A type is called failing if at least this share of what ended in the last minute failed.
+#: A type is failing if at least this share of its tasks that ended in the last minute failed.
 _FAILING = 0.5
-#: Fewer tasks of a type that wait for another attempt are usual.
+#: How many tasks of a type that wait for another attempt are a problem; fewer are usual.
 _MANY_RETRYING = 10
-#: A type is behind if its first task has waited longer than this, and what waits does not become less, or so slowly
-#: that it takes longer than half an hour.
+#: A type is behind if its first task has waited longer than the first time, and the number of waiting tasks does not
+#: fall, or falls so slowly that it would take longer than the second time to reach zero.
 _BEHIND, _SLOWLY = timedelta(minutes=5), timedelta(minutes=30)
 
 
@@ -42,9 +42,9 @@ class Problem:
     """Something that a person should look at."""
 
     code: ProblemCode
-    #: What is wrong and what to do, in a sentence or two.
+    #: What is wrong and what to do, in one or two sentences.
     text: str
-    #: The task type that has it; None: it is not one type's alone.
+    #: The task type with the problem; None: the problem does not belong to a single type.
     task_type: str | None = None
 
 
@@ -78,7 +78,7 @@ class Overview:
 
     @property
     def by_status(self) -> Mapping[str, int]:
-        """All tasks, as counted lately; those that run or are retried as they are now, unless they are too many."""
+        """All tasks by the last count. Running and retried tasks are counted now, unless they are too many to count."""
         counted = {} if self.counts is None else self.counts.by_status
         if not counted or self.traffic.is_bounded:
             return counted
@@ -87,8 +87,8 @@ class Overview:
 
     @property
     def dead_letters(self) -> int | None:
-        """Tasks that failed for good and were not discarded, or all that failed if they are very many; None as long as
-        nobody has counted.
+        """Tasks that failed for good and were not discarded, or all failed tasks if they are very many; None until the
+        first count is done.
         """
         if self.counts is None or not self.counts.by_status:
             return None
@@ -103,11 +103,11 @@ class Overview:
         return f"1 {task_type} task is waiting" if one else f"{number:,}{more} {task_type} tasks are waiting"
 
     def runs(self, task_type: str) -> bool:
-        """Whether a live worker runs a type."""
+        """Return whether a live worker runs a type."""
         return any(task_type in it.task_types for it in self.live_workers)
 
     def problems(self) -> Iterator[Problem]:
-        """What needs somebody, the worst first."""
+        """The problems that need a person, the worst first."""
         if self.is_broker_connected is False:
             text = "There is no connection to the broker. New tasks are stored, and start when the broker is back"
             text = f"{text}. To check it: taskframework doctor"
@@ -144,7 +144,7 @@ class Overview:
             yield Problem("paused", f"{paused}; {self.told_waiting(task_type)}.", task_type)
 
     def _held_up(self, types: Sequence[tuple[str, LaneTraffic]]) -> Iterator[Problem]:
-        """Types whose tasks are tried again and again, or of which more come than are done."""
+        """Types with many tasks that wait for a retry, and types that are behind."""
         more = " or more" if self.traffic.is_bounded else ""
         for task_type, seen in types:
             if seen.retrying >= _MANY_RETRYING and seen.retrying > _completed_lately(seen):
@@ -167,7 +167,7 @@ class Overview:
 
 
 def _is_slow(seen: LaneTraffic) -> bool:
-    """Whether what waits becomes no less, or not within a reasonable time."""
+    """Return whether the number of waiting tasks does not fall, or would not reach zero within `_SLOWLY`."""
     gain = seen.finished_per_second - seen.submitted_per_second
     return gain <= 0 or seen.waiting / gain > _SLOWLY.total_seconds()
 

@@ -1,4 +1,4 @@
-"""Pauses: by somebody's wish no task of a type begins for now."""
+"""Pauses: an operator's order that no task of a type begins for now."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Pause:
     reason: str | None = None
 
 
-#: The record of a pause, by the name of the task type. There is one as long as the type is paused.
+#: The record of a pause, by the name of the task type. It exists as long as the type is paused.
 PAUSE = RecordKind("pause", Pause)

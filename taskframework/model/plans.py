@@ -16,14 +16,14 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 
-#: Bytes that an item of a plan takes beside its parameters: the hash of them, quotes, commas and brackets.
+#: Bytes of an item of a plan in addition to its parameters: the hash of the parameters, quotes, commas and brackets.
 ITEM_BYTES = 24
 #: Bytes as JSON of one part of a plan, unless a single item is larger.
 MAX_PLAN_BYTES = 512 * 1024
-#: Most bytes as JSON of a plan that is kept in the task itself. Every count of sub-tasks reads and writes the whole
-#: task, and counting begins before the last sub-task is stored and the plan is emptied.
+#: Most bytes as JSON of a plan that is kept in the task itself. The limit is low because every count of sub-tasks reads
+#: and writes the whole task, and counts begin before the last sub-task is stored and the plan is removed.
 MAX_KEPT_BYTES = 32 * 1024
-#: How long after it was written, or looked at, the retention looks whether a part is still needed.
+#: How long after a part was written, or last checked, the retention checks whether it is still needed.
 PLAN_KEPT = timedelta(days=1)
 
 
@@ -32,15 +32,15 @@ class PlanPart:
     """Some of the sub-tasks that an attempt planned."""
 
     task_id: str
-    #: Of the attempt.
+    #: The token of the attempt.
     fencing_token: int
     first_slot: int
-    #: The groups as JSON text, since names in users' values may mean something to a store.
+    #: The groups as JSON text, because names in users' values may have a meaning in a store.
     text: str = field(repr=False)
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """As in a plan that is kept in its task."""
+        """The groups, in the form of a plan that is kept in its task."""
         groups: list[dict[str, Any]] = orjson.loads(self.text)
         return groups
 
@@ -49,7 +49,7 @@ PLAN = RecordKind("plan", PlanPart)
 
 
 def part_id(task_id: str, fencing_token: int, number: int) -> str:
-    """The id of a part; they count from 0."""
+    """The id of a part; parts are numbered from 0."""
     return PLAN.id_of(task_id, str(fencing_token), str(number))
 
 
@@ -60,7 +60,7 @@ def part_of(task: Task, number: int, first_slot: int, groups: list[dict[str, Any
 
 
 def are_needed(parent: Task | None, fencing_token: int) -> bool:
-    """Whether the parts that an attempt wrote are needed: it still runs, or its sub-tasks have yet to be stored."""
+    """Return whether the parts of an attempt are needed: it still runs, or its sub-tasks are not all stored yet."""
     if parent is None or parent.fencing_token != fencing_token:
         return False
     return parent.status is TaskStatus.RUNNING or (parent.status is TaskStatus.WAITING and parent.spawn_at is not None)

@@ -1,4 +1,4 @@
-"""Lists: filters, pages, and the entries of the dead-letter list."""
+"""Filters and pages of lists, and the entries of the dead-letter list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CursorInvalidError(SubmissionError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The place behind one entry of a list that runs from the newest to the oldest."""
+    """The place after one entry of a list that is sorted from the newest to the oldest."""
 
     at: datetime
     id: str
@@ -37,7 +37,7 @@ class Cursor:
         """Read a cursor.
 
         Raises:
-            CursorInvalidError: if it is not one of ours.
+            CursorInvalidError: if no list gave this text out.
         """
         try:
             milliseconds, separator, identifier = _unpacked(text).partition("|")
@@ -50,7 +50,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class SlotCursor:
-    """The place behind one sub-task of a list that runs backwards from the last slot of a parent's newest round."""
+    """The place after one sub-task of a list that runs backwards from the last slot of a parent's newest round."""
 
     generation: int
     round: int
@@ -64,7 +64,7 @@ class SlotCursor:
         """Read a cursor.
 
         Raises:
-            CursorInvalidError: if it is not one of ours.
+            CursorInvalidError: if no list gave this text out.
         """
         try:
             kind, *place = _unpacked(text).split("|")
@@ -77,7 +77,7 @@ class SlotCursor:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The first part of a cursor of slots, so that no other list takes one for its own.
+#: The first part of a cursor of slots, so that no other list accepts such a cursor.
 _SLOT = "slot"
 #: The highest number in a cursor of slots; every database can compare it.
 _MOST = 2**31
@@ -88,50 +88,51 @@ def _packed(raw: str) -> str:
 
 
 def _unpacked(text: str) -> str:
-    """What `_packed` made the text of; every error that is raised for other texts is a ValueError."""
+    """The text that was given to `_packed`. For a text that `_packed` did not make, every error is a ValueError."""
     return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
 
 
-#: Conditions of a `TaskFilter` that no index helps with; with the end of a task one helps in lists of dead tasks alone.
+#: Conditions of a `TaskFilter` without an index. For conditions on the end of a task, only lists of dead tasks have an
+#: index.
 _WITHOUT_INDEX = ("fingerprint", "error", "correlation_id", "idempotency_key")
 _ENDS = ("ended_by", "finished_after", "finished_before")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks to list, by what they are (whose they are is the `Scope`); None means any."""
+    """Which tasks to list, by their properties (the `Scope` says by their owner); None means any."""
 
     status: TaskStatus | None = None
     task_type: str | None = None
     parent_task_id: str | None = None
     #: The key of an ordered stream.
     stream: str | None = None
-    #: Only batches; without it everything else.
+    #: True: only batches. False: all tasks that are not batches.
     batches: bool = False
     #: Only tasks that are FAILED or DEAD_LETTER and not discarded, listed by the time of their end.
     dead: bool = False
-    #: Only tasks whose error has this fingerprint, or this text in its message, whatever the case of its ASCII letters.
+    #: Only tasks whose error has this fingerprint, or this text in its message; ASCII letters match in either case.
     fingerprint: str | None = None
     error: str | None = None
     correlation_id: str | None = None
     idempotency_key: str | None = None
-    #: Only tasks that had ended by this time; for lists of dead ones.
+    #: Only tasks that had ended by this time; for lists of dead tasks.
     ended_by: datetime | None = None
-    #: Only tasks that were submitted at this time or later, and those that were submitted earlier than this one.
+    #: Only tasks that were submitted at the first time or later, and before the second time.
     created_after: datetime | None = None
     created_before: datetime | None = None
-    #: Only tasks that ended at this time or later, and those that ended earlier than this one.
+    #: Only tasks that ended at the first time or later, and before the second time.
     finished_after: datetime | None = None
     finished_before: datetime | None = None
 
     @property
     def is_sought(self) -> bool:
-        """Whether it asks for what no index has. Such an index would slow down every write, and is seldom needed."""
+        """Whether it has a condition without an index. Such an index would be seldom used and slow down every write."""
         return self.indexed is not self
 
     @property
     def indexed(self) -> TaskFilter:
-        """The same filter without what no index has."""
+        """The same filter without the conditions that have no index."""
         names = (*_WITHOUT_INDEX, *(() if self.dead else _ENDS))
         if all(getattr(self, name) is None for name in names):
             return self
@@ -140,8 +141,8 @@ class TaskFilter:
 
     @property
     def is_by_plan(self) -> bool:
-        """Whether it lists the sub-tasks of one task. Such a list runs from the last one of the plan to the first: that
-        is from the newest to the oldest, too, and an index has the sub-tasks of each status in this order.
+        """Whether it lists the sub-tasks of one task. Such a list runs from the last sub-task of the plan to the first.
+        This is also from the newest to the oldest, and an index has the sub-tasks of each status in this order.
         """
         return self.parent_task_id is not None and not self.batches and not self.dead
 
@@ -162,7 +163,7 @@ class RoundOfSubtasks:
 
 @dataclass(frozen=True, slots=True)
 class StreamTimes:
-    """When a task of an ordered stream was stored, and when it ended; None: it is live."""
+    """When a task of an ordered stream was stored, and when it ended; None: the task is live."""
 
     position: int
     created_at: datetime
@@ -171,7 +172,7 @@ class StreamTimes:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
-    """Some entries and where the next ones begin; `next_cursor` None means these were the last."""
+    """Some entries of a list, and the cursor of the next page; `next_cursor` None: this is the last page."""
 
     items: tuple[Item, ...]
     next_cursor: str | None
@@ -179,7 +180,7 @@ class Page(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class DeadMessage:
-    """A message nobody can read, or that has no task, kept whole."""
+    """A message that cannot be read, or that has no task, kept in full."""
 
     id: str
     body: bytes
@@ -193,7 +194,7 @@ class DeadMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageOutline:
-    """The fields of a kept message that lists choose by, without its content, which may be large."""
+    """The fields of a kept message by which lists select. Its content, which may be large, is left out."""
 
     id: str
     reason: str

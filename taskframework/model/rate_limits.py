@@ -1,13 +1,14 @@
 """The arithmetic of rate limits: GCRA, a token bucket that is one number. Its tokens are called permits here.
 
-A bucket holds `burst` permits at most and gets `rate` of them a second. All that has to be stored is the time at which
-the bucket is full again; each permit that is taken moves that time on by `1 / rate`. So nothing has to refill a bucket,
-rounding errors do not add up, and a full bucket needs no record. In no window of time are more permits used than
-`burst + rate * seconds`.
+A bucket holds at most `burst` permits and gets `rate` permits a second. Only the time at which the bucket is full again
+has to be stored; each permit that is taken moves this time on by `1 / rate`. So no process has to refill a bucket,
+rounding errors do not add up, and a full bucket needs no record. In any window of time, at most
+`burst + rate * seconds` permits are used.
 
-A process may take a permit a little before its time and wait for that time: then nobody else has the permit, and the
-process need not ask again and again. A task that must wait longer gets a *turn*: a time in a line, in which the turns
-are `1 / rate` apart. At its turn a task takes a permit like any other, so a turn that is used late exceeds nothing.
+A process may take a permit a little before its time and wait for that time: then no other process has the permit, and
+the process need not ask repeatedly. A task that must wait longer gets a *turn*: a time in a line, in which the turns
+are `1 / rate` apart. At its turn a task takes a permit like any other task, so a turn that is used late cannot exceed
+the limit.
 
 Times are seconds since 1970 as the server of the bucket counts them, with fractions.
 """
@@ -20,12 +21,12 @@ from datetime import UTC, datetime, timedelta
 
 from taskframework.model.records import Record, RecordKind
 
-#: The part of a permit by which the arithmetic may be wrong: a double holds a time of today to within 0.2 µs.
+#: The part of a permit by which the arithmetic may be wrong: a double holds a current time to within 0.2 µs.
 ROUNDING = 1e-3
-#: A bucket that has been full for this long is forgotten.
+#: How long the record of a bucket is kept after the bucket is full.
 KEPT = timedelta(minutes=1)
-#: At most so many seconds' worth of permits are held back from attempts that begin at once. A claim takes 5 to 50 ms,
-#: on a crowded machine some tenths of a second.
+#: At most the permits of this many seconds are held back from attempts that begin at once. A claim takes 5 to 50 ms, on
+#: a busy machine some tenths of a second.
 MOST_HELD_BACK = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,12 +37,12 @@ class BucketLimit:
 
     #: Permits a second.
     rate: float
-    #: Most permits in the bucket: so many may be taken at once after a quiet time.
+    #: Most permits in the bucket: this many may be taken at once after a quiet time.
     burst: int
 
     @property
     def held_back(self) -> float:
-        """How many seconds' worth of permits the bucket never has."""
+        """The permits of the burst that the bucket never has, as the seconds in which it would get them."""
         return 0.0
 
     @property
@@ -51,7 +52,7 @@ class BucketLimit:
 
     @property
     def ahead(self) -> float:
-        """For how many seconds a full bucket has permits beyond its first one."""
+        """The permits of a full bucket beyond its first permit, as the seconds in which it gets them."""
         return (self.at_once - 1) / self.rate
 
 
@@ -59,38 +60,38 @@ class BucketLimit:
 class AttemptLimit(BucketLimit):
     """How many attempts may begin. An attempt begins some time after its permit was taken, since the claim takes time.
 
-    What is taken at once from a full bucket and used late meets the permits of the time that follows. With a part held
-    back, these are together still no more than `burst + rate * seconds`.
+    Permits that are taken at once from a full bucket and used late add to the permits of the time that follows. Because
+    a part is held back, both together are still no more than `burst + rate * seconds`.
     """
 
     @property
     def held_back(self) -> float:
-        """Half of the burst, or less if that is enough."""
+        """The seconds for half of the burst beyond its first permit, but at most `MOST_HELD_BACK`."""
         return min((self.burst - 1) / self.rate / 2, MOST_HELD_BACK)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket as it is after a request, and what that request got."""
+    """A bucket after a request, and the permits or turns that this request got."""
 
-    #: When it is full again if nothing is taken. If that time has passed, it is full.
+    #: When the bucket is full again if no permit is taken. If this time has passed, the bucket is full.
     full_at: float = 0.0
     #: The next turn that would be given.
     line_at: float = 0.0
-    #: The next turn that would be given to who had one and found no permit. These turns are a line of their own: at the
-    #: end of the first one whoever came a little late would wait for all who came after it.
+    #: The next turn that would be given to a task that had a turn and found no permit. These turns form a second line:
+    #: at the end of the first line, a task that came a little late would wait for all tasks that came after it.
     late_at: float = 0.0
     #: When the request was made.
     asked_at: float = 0.0
-    #: How many permits it got.
+    #: How many permits the request got.
     granted: int = 0
-    #: When the first of them may be used, the others each `1 / rate` later. If it got none: when to ask again; or the
-    #: first of its turns, of which there are as many as it wanted permits, also `1 / rate` apart.
+    #: When the first of these permits may be used; each other permit `1 / rate` later. If the request got no permit:
+    #: when to ask again; or the first of its turns, one turn for each wanted permit, also `1 / rate` apart.
     first_at: float = 0.0
 
     @property
     def last_turn_over_at(self) -> float:
-        """When nobody is in a line any more."""
+        """When both lines are empty."""
         return max(self.line_at, self.late_at)
 
     @property
@@ -110,7 +111,7 @@ def seconds_of(moment: datetime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _OfBucket:
-    """One guarded write on a bucket: `apply` is its meaning, which every place that keeps buckets implements."""
+    """One guarded write on a bucket. `apply` defines it; every adapter that keeps buckets implements the same rule."""
 
     #: `rate/<name>` or `rate/<name>/<key>`, made by `RATE.id_of`.
     record_id: str
@@ -128,14 +129,14 @@ class _OfBucket:
 
 @dataclass(frozen=True, slots=True)
 class TakePermits(_OfBucket):
-    """Take permits whose time has come or comes soon, up to `most`."""
+    """Take at most `most` permits whose time has come or comes soon."""
 
     most: int = 1
     #: How many seconds before its time a permit may be taken.
     ahead: float = 0.0
-    #: Whether a request that gets no permit is given turns. Then it gets none either while earlier turns are to come.
+    #: Whether a request that gets no permit gets turns. It also gets no permit while earlier turns are to come.
     in_line: bool = False
-    #: Whether it is for tasks that were given a turn, and that has come.
+    #: Whether the request is for tasks whose turn has come.
     has_turn: bool = False
 
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
@@ -156,8 +157,8 @@ class TakePermits(_OfBucket):
 
 @dataclass(frozen=True, slots=True)
 class HoldBucket(_OfBucket):
-    """Let nothing through for a time, as a service that answers 429 asks for. A longer hold from before stays. After it
-    the bucket has one permit.
+    """Give no permits for a time, as a service requests that answers 429. A longer hold from before stays. After the
+    hold the bucket has one permit.
     """
 
     seconds: float

@@ -1,14 +1,14 @@
-"""Records: small documents beside the tasks, for what must be unique or belongs to many tasks at once.
+"""Records: small documents beside the tasks, for data that must be unique or that belongs to many tasks at once.
 
 The id of a record says what it stands for (`idempotency/alice/order-7`), so nothing but the id has to be unique. There
-are two ways to change one:
+are two ways to change a record:
 
-- Compare and set: read the record, let a pure rule make its new content, and write that if the revision is still the
-  one that was read; if not, begin again. Most kinds do this.
-- One guarded write, a `RecordChange`, for records that so many change at once that most would have to begin again. It
-  works like the transitions of tasks: the rule is data with a pure `change`, which SQLite runs in a transaction, and
-  which `stores/mongo/record_changes.py` translates. The buckets of rate limits, the slots of concurrency limits and
-  the positions and turns of streams do this.
+- Compare and set: read the record, let a pure rule make its new content, and write the new content if the revision is
+  still the revision that was read; if not, begin again. Most kinds do this.
+- One guarded write, a `RecordChange`, for records that many processes change at the same time, because with compare and
+  set most of them would have to begin again. It works like the transitions of tasks: the rule is data with a pure
+  `change`, which SQLite runs in a transaction, and which `stores/mongo/record_changes.py` translates. The buckets of
+  rate limits, the slots of concurrency limits and the positions and turns of streams do this.
 
 `docs/adding/record-kind.md` tells how to add a kind.
 """
@@ -30,7 +30,7 @@ from taskframework.model.values import Json
 
 Content = TypeVar("Content")
 
-#: Printable ASCII stays as it is, except for the two characters that have a meaning in an id.
+#: Printable ASCII characters stay unchanged in an id, except for the two characters that have a meaning there.
 _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("/", "")
 
 
@@ -41,16 +41,16 @@ class Record:
     id: str
     kind: str
     data: Json
-    #: A random text, another one after each write, to compare with. None: not stored yet.
+    #: A random text that differs after each write, for compare and set. None: not stored yet.
     revision: str | None = None
-    #: When the retention looks at it, which deletes it unless its kind has another rule. None: never.
+    #: When the retention looks at the record. It deletes the record unless the kind has another rule. None: never.
     expires_at: datetime | None = None
 
     def data_as_json(self) -> bytes:
-        """The data as JSON text; with numbers of any size, which orjson would refuse.
+        """The data as JSON text. Numbers may have any size; orjson would refuse large numbers.
 
         Raises:
-            ValueNotStorableError: for what is not JSON.
+            ValueNotStorableError: if the data are not JSON.
         """
         try:
             return to_json(self.data)
@@ -59,13 +59,13 @@ class Record:
 
 
 class RecordChange(Protocol):
-    """One guarded write on one record, which may not be there yet."""
+    """One guarded write on one record, which need not exist yet."""
 
     @property
     def record_id(self) -> str: ...
 
     def change(self, record: Record | None, now: datetime) -> Record:
-        """The record after it, by the store's clock."""
+        """The record after the write; `now` is the time of the store's clock."""
         ...
 
 
@@ -82,7 +82,7 @@ class RecordKind(Generic[Content]):
 
         Args:
             name: what the ids begin with.
-            content: a frozen dataclass of anything that pydantic can write as JSON and read again.
+            content: a frozen dataclass whose fields pydantic can write as JSON and read again.
         """
         self.name = name
         self._content = TypeAdapter(content)
@@ -92,18 +92,18 @@ class RecordKind(Generic[Content]):
         return "/".join([self.name, *(quote(part, safe=_PLAIN, errors="surrogatepass") for part in parts)])
 
     def new(self, *parts: str, content: Content, expires_at: datetime | None = None) -> Record:
-        """A record that is not stored yet; writing it succeeds only where there is none with its id."""
+        """A record that is not stored yet; its write succeeds only if no record with this id exists."""
         return Record(self.id_of(*parts), self.name, self.data_of(content), None, _storable(expires_at))
 
     def with_id(
         self, record_id: str, record: Record | None, content: Content, *, expires_at: datetime | None = None
     ) -> Record:
-        """The record of an id with this content: the one that was read changed, or a new one."""
+        """The record of an id with this content: the record that was read with changes, or a new record."""
         before = record or Record(record_id, self.name, {})
         return self.changed(before, content, expires_at=expires_at)
 
     def changed(self, record: Record, content: Content, *, expires_at: datetime | None = None) -> Record:
-        """A record that was read, with new content; writing it succeeds only where nobody has written it since.
+        """A record that was read, with new content; its write succeeds only if nobody has written the record since.
 
         Fields that a newer release added to the content stay.
         """
@@ -111,7 +111,7 @@ class RecordKind(Generic[Content]):
         return replace(record, data=data, expires_at=_storable(expires_at))
 
     def content(self, record: Record) -> Content:
-        """What a record says.
+        """The content of a record.
 
         Raises:
             StoreError: if this release cannot read it.
@@ -122,7 +122,7 @@ class RecordKind(Generic[Content]):
             raise StoreError(f"The record {record.id} cannot be read.", hint="A newer release wrote it.") from error
 
     def data_of(self, content: Content) -> dict[str, Json]:
-        """The content as a record has it."""
+        """The content in the form in which a record keeps it."""
         data: dict[str, Json] = self._content.dump_python(content, mode="json")
         return data
 

@@ -1,11 +1,11 @@
-"""When a schedule comes round: by a cron expression in a time zone, or at an interval.
+"""When a schedule is due: by a cron expression in a time zone, or at an interval.
 
-Where clocks are changed, the rule is that of cronsim, which is the rule of Debian's cron:
+When clocks are set forward or back, the rule is that of cronsim, which is the rule of Debian's cron:
 
-- A fixed time (neither minute nor hour begins with `*`): if the clocks skip it, it comes right after the gap; if they
-  show it twice, it comes at the first of the two.
-- With `*` at the beginning of minute or hour, time counts as it passes: a time that the clocks skip does not come, and
-  one that they show twice comes twice.
+- A fixed time (neither minute nor hour begins with `*`): if the clocks skip the time, the schedule is due right after
+  the gap; if they show it twice, the schedule is due at the first of the two.
+- With `*` at the beginning of minute or hour: if the clocks skip a time, the schedule is not due for it; if they show a
+  time twice, the schedule is due twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cronsim import CronSim, CronSimError
 
 #: Characters of a cron expression.
 MAX_CRON = 200
-#: What each field of a cron expression may be, by the name that cronsim gives it.
+#: The accepted values of each field of a cron expression, by the name that cronsim gives the field.
 _FIELDS = {
     "minute": "0-59",
     "hour": "0-23",
@@ -31,12 +31,12 @@ _FIELDS = {
     "day-of-week": "0-7 or SUN-SAT, 5L for the last Friday or FRI#2 for the second",
 }
 
-#: What people give who mean a distance from UTC.
+#: An offset from UTC, which some people write in place of a time zone.
 _DISTANCE = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.IGNORECASE)
 
 
 class Recurrence(Protocol):
-    """A rule that says when."""
+    """A rule for the times of a schedule."""
 
     def next_after(self, moment: datetime) -> datetime:
         """The first time after a moment, in UTC."""
@@ -45,10 +45,10 @@ class Recurrence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Again and again after the same interval, whatever local clocks show."""
+    """Times at a fixed interval. Changes of local clocks have no effect."""
 
     every: timedelta
-    #: Where counting begins; this is not a time of the rule itself.
+    #: The time from which intervals are counted; it is not a time of the rule itself.
     since: datetime
 
     def next_after(self, moment: datetime) -> datetime:
@@ -57,30 +57,30 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """By a cron expression, in the local time of a zone."""
+    """Times of a cron expression, in the local time of a zone."""
 
     expression: str
     timezone: str
 
     def next_after(self, moment: datetime) -> datetime:
-        # There is always a next one: every calendar date comes again within 40 years, and cronsim looks 50 years ahead.
+        # A next time always exists: every calendar date comes again within 40 years, and cronsim looks 50 years ahead.
         times = CronSim(self.expression, moment.astimezone(zone(self.timezone)))
         found = next(times).astimezone(UTC)
-        # When clocks show an hour twice, cronsim begins in the first one, although the moment may be in the second.
+        # If clocks show an hour twice, cronsim begins in the first hour, although the moment may be in the second.
         while found <= moment:
             found = next(times).astimezone(UTC)
         return found
 
 
 def latest(recurrence: Recurrence, after: datetime, until: datetime) -> datetime | None:
-    """The last time of a rule in a span; None if there is none.
+    """The last time of a rule in a span; None if the span contains no time.
 
-    Halves the span again and again, so that a year with a time each minute takes little longer than a day.
+    Halves the span repeatedly, so that a year with a time each minute takes little longer than a day.
 
     Args:
         recurrence: the rule.
-        after: the beginning of the span, which is not in it.
-        until: its end, which is.
+        after: the beginning of the span; the span does not include it.
+        until: the end of the span; the span includes it.
     """
     found, end = recurrence.next_after(after), until
     if found > until:
@@ -99,7 +99,7 @@ def check_cron(expression: str) -> str:
     """A cron expression with one space between its fields.
 
     Raises:
-        ValueError: naming the field that is wrong, and what it may be.
+        ValueError: names the field that is wrong, and its accepted values.
     """
     parts = expression.split()
     if len(parts) != len(_FIELDS) or len(expression) > MAX_CRON:
@@ -122,7 +122,7 @@ def zone(name: str) -> zoneinfo.ZoneInfo:
     """A time zone by its name; the first call for a name reads a file.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if no time zone has this name.
     """
     try:
         return zoneinfo.ZoneInfo(name)
@@ -131,7 +131,7 @@ def zone(name: str) -> zoneinfo.ZoneInfo:
 
 
 def nearest_zone(name: str) -> str | None:
-    """The time zone that somebody may have meant. Reads many files."""
+    """The time zone that a user probably meant. Reads many files."""
     by_place: dict[str, str] = {}
     for known in sorted(zoneinfo.available_timezones()):
         by_place.setdefault(known.lower(), known)
@@ -141,7 +141,7 @@ def nearest_zone(name: str) -> str | None:
 
 
 def zone_hint(name: str) -> str:
-    """What to give in place of a name that is not a time zone. Reads many files."""
+    """A hint for a user who gave a name that is not a time zone. Reads many files."""
     if distance := _DISTANCE.fullmatch(name):
         sign, hours, minutes = distance.groups()
         fixed = f"Etc/GMT{'-' if sign == '+' else '+'}{int(hours)}"

@@ -1,8 +1,8 @@
-"""Actions on many tasks at once: a record for each, and the pure rules of how it goes on.
+"""Actions on many tasks at once: a record for each action, and the pure rules by which it continues.
 
-A process that sees an action due takes the next few tasks of its list, writes them into the record by compare and set,
-does the action with each of them, and writes what became of them. If it dies in between, the record still names the
-tasks in hand; the process that takes over asks each of them whether the action was done already.
+A process that sees that an action is due takes the next few tasks of its list, writes them into the record by compare
+and set, does the action with each of them, and writes the results. If it dies in between, the record still names the
+tasks in hand. The process that takes over checks for each of them whether the action was done already.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import moment
 
-#: How long other processes leave an action alone after one has taken tasks of it in hand.
+#: How long other processes leave an action alone after one process has taken tasks of it in hand.
 IN_HAND = timedelta(seconds=10)
-#: Most tasks in hand at once. An action with a rate takes those of one second, if that is fewer.
+#: Most tasks in hand at once. An action with a rate takes the tasks of one second, if these are fewer.
 MOST_IN_HAND = 100
-#: How many refusals a record keeps, the newest ones.
+#: How many refusals a record keeps: the newest.
 _REFUSALS_TOLD = 20
-#: With a rate: after a pause in which no process carried on, at most the tasks of this time are done at once.
+#: After a time in which no process carried on an action with a rate, at most the tasks of this time are done at once.
 _CATCH_UP = timedelta(seconds=1)
 
-#: The times that are chosen by.
+#: The conditions that are times.
 TIMES = ("created_after", "created_before", "finished_after", "finished_before")
 
 
 class Action(StrEnum):
-    """What is done with each."""
+    """What is done with each task or message."""
 
     REPLAY = "replay"
     DISCARD = "discard"
@@ -44,7 +44,7 @@ class Action(StrEnum):
 
 
 class ReplayStatus(StrEnum):
-    """How far it is."""
+    """How far an action on many tasks is."""
 
     RUNNING = "RUNNING"
     DONE = "DONE"
@@ -53,15 +53,15 @@ class ReplayStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Which tasks and messages are chosen; None means any. `text` is looked for in the message of the error, and in
-    the reason why a message was kept.
+    """Which tasks and messages are chosen; None means any. `text` is a part of the message of the error, or of the
+    reason why a message was kept.
     """
 
     task_type: str | None = None
     user_id: str | None = None
     fingerprint: str | None = None
     text: str | None = None
-    #: When it ended, from and to this time; of a message when it came.
+    #: A task that ended, or a message that came, at the first time or later, and before the second time.
     finished_after: datetime | None = None
     finished_before: datetime | None = None
     #: Only for actions on dead letters.
@@ -70,13 +70,13 @@ class Where:
     status: TaskStatus | None = None
     parent_task_id: str | None = None
     stream: str | None = None
-    #: When it was submitted, from and to this time.
+    #: A task that was submitted at the first time or later, and before the second time.
     created_after: datetime | None = None
     created_before: datetime | None = None
 
     @property
     def conditions(self) -> dict[str, str]:
-        """The conditions that are given, by name."""
+        """The given conditions, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: _told(value) for name, value in values.items() if value is not None}
 
@@ -104,7 +104,7 @@ class Refused:
 
     id: str
     problem: str
-    #: Whether something failed; else a rule refused it.
+    #: Whether an error occurred; if not, a rule refused the action.
     is_failure: bool = False
 
 
@@ -116,7 +116,7 @@ class ManyReplay:
     action: Action
     where: Where
     by: str
-    #: When it began. A task that ended later is left alone: somebody has replayed it since, and it failed again.
+    #: When the action began. It leaves tasks alone that ended later: they were replayed since then, and failed again.
     at: datetime
     reason: str | None = None
     reopen: bool = False
@@ -124,7 +124,7 @@ class ManyReplay:
     rate: float | None = None
     status: ReplayStatus = ReplayStatus.RUNNING
     total: int
-    #: Whether there may be more than `total`: counting stopped there.
+    #: Whether there may be more than `total`, because counting stopped there.
     is_total_bounded: bool = False
     done: int = 0
     refused: int = 0
@@ -133,10 +133,11 @@ class ManyReplay:
     #: Which of its `lists` it goes through now, and the cursor in that list.
     part: int = 0
     cursor: str | None = None
-    #: The ids in hand, and a number that is raised with each handful, so that a late process notices it was overtaken.
+    #: The ids in hand, and a number that grows with each handful, so that a slow process notices that another process
+    #: has taken its handful over.
     batch: tuple[str, ...] = ()
     batch_number: int = 0
-    #: When the next handful is due; while some are in hand, when another process takes them over.
+    #: When the next handful is due; while a handful is in hand, when another process takes it over.
     due_at: datetime
     #: The time up to which the rate is used up.
     paced_until: datetime
@@ -144,7 +145,7 @@ class ManyReplay:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to be done for it."""
+        """Whether nothing is left to do for the action."""
         return self.status is not ReplayStatus.RUNNING and not self.batch
 
     @property
@@ -154,17 +155,17 @@ class ManyReplay:
 
     @property
     def has_messages(self) -> bool:
-        """Whether kept messages are done after the tasks."""
+        """Whether kept messages follow after the tasks."""
         return goes_through_messages(self.action, self.where)
 
     @property
     def left_out(self) -> int:
-        """How many of those that were counted at its beginning somebody else changed before their turn came."""
+        """How many of the tasks that were counted at the beginning had changed before the action came to them."""
         return max(0, self.total - self.done - self.refused - self.failed) if self.status is ReplayStatus.DONE else 0
 
     @property
     def size(self) -> int:
-        """How many to take in hand."""
+        """How many tasks to take in hand at once."""
         return MOST_IN_HAND if self.rate is None else max(1, min(MOST_IN_HAND, int(self.rate)))
 
 
@@ -173,14 +174,15 @@ REPLAY = RecordKind("replay", ManyReplay)
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Says that an action is not over. These records are read every second, so that those of ended actions are not."""
+    """Says that an action is not over. These records are read every second, and not the records of ended actions."""
 
     at: datetime
 
 
 UNDER_WAY = RecordKind("replay-under-way", UnderWay)
 
-#: A task usually moves from a status to a later one of these. The second round finds those that moved back meanwhile.
+#: The statuses in the order in which a cancel goes through them. A task usually moves from one of them to a later one.
+#: The second round finds the tasks that moved back in the meantime.
 _CANCELLED_IN_ORDER = (
     TaskStatus.BLOCKED,
     TaskStatus.WAITING,
@@ -191,7 +193,7 @@ _CANCELLED_IN_ORDER = (
 
 
 def possible_statuses(action: Action) -> tuple[TaskStatus, ...]:
-    """The statuses of the tasks with which it can be done."""
+    """The statuses of the tasks with which the action can be done."""
     possible = {Action.CANCEL: LIVE, Action.RETRY: REPLAYABLE | {TaskStatus.RETRYING}}.get(action, DEAD)
     return tuple(status for status in TaskStatus if status in possible)
 
@@ -202,7 +204,7 @@ def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ..
         return () if where.kind == "message" else (where.letters.of_tasks(at),)
     statuses = _CANCELLED_IN_ORDER if action is Action.CANCEL else tuple(sorted(DEAD))
     created_before = where.created_before
-    if action is Action.CANCEL:  # what is submitted after it began was not meant
+    if action is Action.CANCEL:  # tasks that were submitted after it began are left alone
         begun = at + timedelta(milliseconds=1)  # times are whole milliseconds, and the bound itself is not chosen
         created_before = begun if created_before is None else min(created_before, begun)
     return tuple(
@@ -223,12 +225,12 @@ def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ..
 
 
 def goes_through_messages(action: Action, where: Where) -> bool:
-    """Whether kept messages are done after the tasks."""
+    """Return whether kept messages follow after the tasks."""
     return action is Action.DISCARD and where.kind != "task" and where.user_id is None
 
 
 def is_done_before(replay: ManyReplay, task: Task) -> bool:
-    """Whether this action was done with a task already, by a process that died before it could write that down."""
+    """Return whether this action was done with a task already, by a process that died before it recorded that."""
     match replay.action:
         case Action.CANCEL:
             return task.cancel is not None
@@ -238,13 +240,13 @@ def is_done_before(replay: ManyReplay, task: Task) -> bool:
 
 
 def was_replayed(task: Task, replay_id: str) -> bool:
-    """Whether a task was queued anew by this action, or its next attempt made due."""
+    """Return whether this action has queued a task again, or has made its next attempt due."""
     asked = (entry.data for entry in task.history if entry.type in ("replayed", "retry_requested"))
     return any(isinstance(data, dict) and data.get("replay_id") == replay_id for data in asked)
 
 
 def may_be_done(replay: ManyReplay, task: Task) -> bool:
-    """Whether a task is still the one that was chosen: it has not ended once more since the action began."""
+    """Return whether a task is still in the state that was chosen: it has not ended again since the action began."""
     return replay.action is Action.CANCEL or task.finished_at is None or task.finished_at <= replay.at
 
 
@@ -270,7 +272,7 @@ def taken_over(replay: ManyReplay, now: datetime) -> ManyReplay:
 
 
 def settled(replay: ManyReplay, batch_number: int, outcomes: Mapping[str, Refused | None], now: datetime) -> ManyReplay:
-    """The action after a handful was done; unchanged if another process has taken that handful over."""
+    """The action after a handful was done; unchanged if another process has taken this handful over."""
     if replay.batch_number != batch_number or not replay.batch:
         return replay
     refused = [outcome for outcome in outcomes.values() if outcome is not None]
@@ -287,7 +289,7 @@ def settled(replay: ManyReplay, batch_number: int, outcomes: Mapping[str, Refuse
 
 
 def ended(replay: ManyReplay, status: ReplayStatus, now: datetime) -> ManyReplay:
-    """The action as ended; for one that has nothing in hand."""
+    """The action as ended; only for an action that has nothing in hand."""
     return replace(replay, status=status, finished_at=now)
 
 

@@ -1,8 +1,8 @@
-"""Schedules: a record for each, and the pure rules of what is to be done when its time has come.
+"""Schedules: a record for each schedule, and the pure rules of what to do when it is due.
 
-A process that sees a schedule due submits a task with an idempotency key that names the schedule and the time, and then
-moves the schedule on by compare and set. So only one of several processes moves it, and after a crash between the two
-the same submission is made again, which finds its task.
+A process that sees that a schedule is due submits a task with an idempotency key that names the schedule and the time,
+and then moves the schedule to its next time by compare and set. So only one of several processes moves it. After a
+crash between the two steps, the same submission is made again and finds its task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taskframework.model.values import Json, fingerprint
 
 #: How many schedules an installation may have: each look reads them all.
 MAX_SCHEDULES = 1_000
-#: Whose tasks are submitted where a schedule does not say.
+#: The owner of the tasks of a schedule that names no user.
 DEFAULT_USER = "scheduler"
 #: How late a run may be without counting as missed, for example because of a restart or a busy store.
 ON_TIME = timedelta(minutes=1)
@@ -29,7 +29,7 @@ _ZERO = timedelta(0)
 
 
 class Missed(StrEnum):
-    """What is done about the times that passed while nothing ran."""
+    """What to do about times that passed while no process ran."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -37,7 +37,7 @@ class Missed(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What is done when the task of the last run is not over."""
+    """What to do when the task of the last run has not ended."""
 
     ALLOW = "allow"
     SKIP = "skip"
@@ -62,25 +62,25 @@ class RunProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What is submitted when. Times are in UTC, in whole milliseconds."""
+    """A task type with parameters, and the times at which it is submitted. Times are in UTC, in whole milliseconds."""
 
     name: str
     task_type: str
     parameters: Json = None
     user_id: str = DEFAULT_USER
-    #: One of the two is given.
+    #: One of `cron` and `every` is given.
     cron: str | None = None
     every: timedelta | None = None
-    #: Of the cron expression.
+    #: The time zone of the cron expression.
     timezone: str = "UTC"
     missed: Missed = Missed.ONCE
     overlap: Overlap = Overlap.ALLOW
     #: The longest time by which a run is put off, so that many schedules for one time do not run at the same moment.
     jitter: timedelta = _ZERO
     is_paused: bool = False
-    #: Made from the settings, and changed and deleted there alone.
+    #: Whether it comes from the settings, and can be changed and deleted only there.
     is_from_settings: bool = False
-    #: Since when it has its present rule; intervals are counted from here.
+    #: Since when it has its current rule; intervals are counted from this time.
     since: datetime
     #: The time of the next run by the rule, and that time with its jitter.
     next_at: datetime
@@ -96,7 +96,7 @@ class Schedule:
         return Cron(self.cron or "", self.timezone)
 
     def is_due(self, now: datetime) -> bool:
-        """Whether there is something to be done."""
+        """Return whether a run is due."""
         return not self.is_paused and self.due_at <= now
 
 
@@ -105,8 +105,8 @@ SCHEDULE = RecordKind("schedule", Schedule)
 
 @dataclass(frozen=True, slots=True)
 class DueRuns:
-    """The times to submit a run for, and the time up to which the schedule is then done; some up to `last` may be left
-    out.
+    """The times for which to submit a run, and the time up to which the schedule is then done. Times up to `last` that
+    are not in `times` are left out.
     """
 
     times: tuple[datetime, ...]
@@ -119,22 +119,22 @@ def run_key(name: str, at: datetime) -> str:
 
 
 def planned(schedule: Schedule, after: datetime) -> Schedule:
-    """A schedule whose next run is the first one after a time."""
+    """A schedule whose next run is the first run after a time."""
     next_at = schedule.recurrence.next_after(after)
     return replace(schedule, next_at=next_at, due_at=with_jitter(schedule, next_at))
 
 
 def begun(schedule: Schedule, now: datetime) -> Schedule:
-    """A schedule that begins now: times before now are not caught up with."""
+    """A schedule that begins now: runs for times before now are not made up for."""
     return planned(replace(schedule, since=now), now)
 
 
 def changed(present: Schedule, wanted: Schedule) -> Schedule:
-    """A schedule after somebody has defined it anew.
+    """A schedule after it was defined again.
 
     Args:
-        present: as it is.
-        wanted: as it is to be, begun now. If the rule is the same and was not paused, its next run stays as it is.
+        present: the schedule as it is.
+        wanted: the new schedule, begun now. If the rule is the same and was not paused, the next run stays the same.
     """
     wanted = replace(wanted, last_run=present.last_run, problem=present.problem)
     if _rule_of(present) != _rule_of(wanted) or (present.is_paused and not wanted.is_paused):
@@ -144,12 +144,12 @@ def changed(present: Schedule, wanted: Schedule) -> Schedule:
 
 
 def runs_due(schedule: Schedule, now: datetime, most: int) -> DueRuns:
-    """What is to be done for a schedule that is due.
+    """The runs to submit for a schedule that is due.
 
     Args:
-        schedule: one that is due.
+        schedule: a schedule that is due.
         now: the store's time.
-        most: most runs at once; what is left over is due right after them.
+        most: most runs at once; the remaining runs are due right after them.
     """
     if schedule.missed is Missed.ALL:
         times = tuple(islice(_times_due(schedule, now), most))
@@ -160,7 +160,7 @@ def runs_due(schedule: Schedule, now: datetime, most: int) -> DueRuns:
 
 
 def next_runs(schedule: Schedule, number: int) -> list[datetime]:
-    """When the next runs are due; none while it is paused."""
+    """When the next runs are due; no times while the schedule is paused."""
     if schedule.is_paused:
         return []
     times = [schedule.next_at]
@@ -179,8 +179,8 @@ def with_jitter(schedule: Schedule, at: datetime) -> datetime:
 
 
 def _rule_of(schedule: Schedule) -> tuple[object, ...]:
-    """What its next runs depend on. The user is part of it: keys belong to a user, so under another one a run that was
-    submitted before would be submitted again.
+    """The fields on which the next runs depend. The user is one of them: an idempotency key belongs to a user, so for
+    another user a run that was submitted before would be submitted again.
     """
     return schedule.cron, schedule.every, schedule.timezone, schedule.user_id
 

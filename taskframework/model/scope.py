@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-#: The user of tasks that nobody submitted in anybody's name.
+#: The owner of tasks that were submitted without naming a user.
 ANONYMOUS = "anonymous"
 
 
@@ -14,22 +14,22 @@ ANONYMOUS = "anonymous"
 class Scope:
     """One owner's tasks, or everyone's.
 
-    Whatever reads or changes tasks for somebody requires a scope, without a default. So the type checker tells of code
-    that forgot it, and not a user who saw another user's tasks.
+    All code that reads or changes tasks for a caller requires a scope, without a default. So the type checker finds
+    code that forgot the scope, before a user sees another user's tasks.
     """
 
-    #: The user whose tasks these are. None, in `EVERYONE` alone, leaves nobody out.
+    #: The user whose tasks these are. None, in `EVERYONE` only: the tasks of all users.
     owner: str | None
 
     @classmethod
     def of(cls, owner: str) -> Scope:
-        """The tasks of this user."""
+        """The scope with the tasks of this user."""
         return cls(owner)
 
     def covers(self, owner: str) -> bool:
-        """Whether the tasks of this user are in it."""
+        """Return whether the tasks of this user are in the scope."""
         return self.owner is None or self.owner == owner
 
 
-#: Every user's tasks: for repairs, workers, operators, and callers that are not told apart.
+#: Every user's tasks: for repairs, workers, operators, and callers that are not identified.
 EVERYONE = Scope(None)

@@ -1,30 +1,30 @@
-"""How far this process got with each task, as sequences of its history."""
+"""How far this process has come with each task, as sequences of the task's history."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
 
-#: Most tasks that are remembered: those of some minutes under load. What they did is written down within seconds.
+#: Most tasks that are remembered: the tasks of some minutes under load. The store has the same facts within seconds.
 REMEMBERED = 50_000
 
 
 class Sequences:
-    """The highest sequence of each task up to which something was done. The tasks of long ago are forgotten."""
+    """For each task the highest sequence up to which its events were handled. The oldest tasks are forgotten."""
 
     def __init__(self, most: int = REMEMBERED) -> None:
         self._most = most
         self._by_task: OrderedDict[str, int] = OrderedDict()
 
     def of(self, task_id: str) -> int:
-        """Up to which sequence it was done; 0: not at all, or nobody knows any more."""
+        """The sequence up to which a task's events were handled; 0: none, or the task is forgotten."""
         return self._by_task.get(task_id, 0)
 
     def raise_to(self, task_id: str, sequence: int) -> int:
-        """Note that it was done up to this sequence. It never falls: an older state may come after a newer one.
+        """Note that events up to this sequence were handled. A lower sequence, from an older state, changes nothing.
 
         Returns:
-            The highest sequence up to which it was done.
+            The highest sequence up to which events were handled.
         """
         known = self._by_task
         highest = known[task_id] = max(sequence, known.pop(task_id, 0))

@@ -1,8 +1,9 @@
-"""What the stored records are made of, read from the types of their fields, so that no store lists fields by name.
+"""The shape of stored dataclasses, read from the types of their fields, so that no store lists fields by name.
 
-The type of a field says how it is kept: a `datetime` is a time; a record is a document within the document, a tuple of
-records a list of them; `Json` is a user's value, in which no name means anything to a store. A field that few tasks use
-is `Rare`: a document has it where it is no default, since each makes writes slower. A new field is one line.
+The type of a field says how the field is stored. A `datetime` is a time. A dataclass is a document within the document,
+and a tuple of dataclasses is a list of documents. `Json` is a user's value, and stores give no meaning to the names in
+it. A field that few tasks use is `Rare`: a document contains it only if it differs from its default, because each field
+makes writes slower. A new field is one line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Rare = Annotated[T, _RARE]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The names of a record's fields, and which of them hold what."""
+    """The names of a record's fields, and which of them hold times, users' values, records or lists of records."""
 
     names: tuple[str, ...]
     times: tuple[str, ...]
@@ -80,7 +81,7 @@ def shape_of(record: type[Any]) -> Shape:
 
 
 def places_in(shape: Shape, names_in: Callable[[Shape], tuple[str, ...]]) -> Places:
-    """Where a document of this shape has what `names_in` chooses, such as its times."""
+    """The places in a document of this shape of the fields that `names_in` chooses, such as its times."""
 
     def chosen(records: Mapping[str, type[Any]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
         return tuple((name, names) for name, kind in records.items() if (names := names_in(shape_of(kind))))

@@ -1,12 +1,13 @@
 """Concurrency limits: of a task type, or of one key, no more attempts run at once than there are slots.
 
 The record of a limit names the claims that hold a slot. A slot is taken before the claim is made, and only until a
-certain time: after that the store refuses the claim. So when a holder's time is over and its task does not run under
-that claim, anybody may take the slot away: no attempt can begin with it any more. `tests/models/slots.pml` is this
-protocol.
+certain time: after that the store refuses the claim. If that time is over and the task does not run under that claim,
+any process may take the slot away, because no attempt can begin with the slot any more. `tests/models/slots.pml` is a
+model of this protocol.
 
 The line in the record is short: the first task that waits in each worker, and the tasks that were woken because a slot
-is free. Who stands further ahead gets a slot first. A place counts for seconds only; who does not come loses it.
+is free. A task further ahead gets a slot first. A place counts for some seconds only, and a task that does not ask for
+a slot in this time loses its place.
 
 Times are seconds since 1970 by the clock of the store's server, with fractions.
 """
@@ -20,10 +21,10 @@ from taskframework.model.rate_limits import seconds_of
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import LANES, Priority
 
-#: Seconds by which the clocks of two servers of the store may differ. A slot is taken away only this long after its
-#: time was over, so that it is over for whichever server decides on the claim.
+#: Seconds by which the clocks of two servers of the store may differ. A slot is taken away only this long after the end
+#: of its time, because then the time is also over by the clock of any other server that may decide on the claim.
 CLOCKS_DIFFER = 10.0
-#: A limit whose slots are all free is forgotten after this.
+#: How long the record of a limit is kept while all its slots are free and no task waits for one.
 KEPT = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,7 +36,7 @@ class Holder:
     task_id: str
     claim_id: str
     worker_id: str
-    #: When it was taken, and by when the claim must be made.
+    #: When the slot was taken, and by when the claim must be made.
     since: float
     until: float
 
@@ -47,9 +48,9 @@ class Place:
     task_id: str
     #: The number of its lane, the high one first.
     rank: int
-    #: Since when the task can be claimed. Within a lane, who has waited longest comes first.
+    #: Since when the task can be claimed. Within a lane, the task that has waited longest comes first.
     since: float
-    #: Who gave it the place, and until when the place counts.
+    #: The id of the worker, or of the request, that gave the place; and until when the place counts.
     by: str
     until: float
 
@@ -58,7 +59,7 @@ class Place:
 class Slots:
     """The slots of one limit as they are after a request."""
 
-    #: How many there are, as the settings of the last process that asked for one say.
+    #: How many slots there are, by the settings of the last process that asked for a slot.
     number: int = 0
     holders: tuple[Holder, ...] = ()
     line: tuple[Place, ...] = ()
@@ -71,23 +72,23 @@ class Slots:
         return next((holder for holder in self.holders if holder.claim_id == claim_id), None)
 
     def ahead_of(self, task_id: str, rank: int, since: float) -> int:
-        """How many stand in the line before a task."""
+        """How many other tasks stand in the line before a task."""
         return sum(
             place.until > self.asked_at and place.task_id != task_id and (place.rank, place.since) < (rank, since)
             for place in self.line
         )
 
     def is_free_for(self, number: int, task_id: str, rank: int, since: float) -> bool:
-        """Whether a task may have one of `number` slots, when all that stand before it in the line have theirs."""
+        """Return whether one of `number` slots is left for a task, after all tasks before it in the line."""
         return len(self.holders) + self.ahead_of(task_id, rank, since) < number
 
     @property
     def free(self) -> int:
-        """How many slots are left beside the holders and those who stand in the line."""
+        """How many slots are left beside the holders and the tasks in the line."""
         return self.number - len(self.holders) - sum(place.until > self.asked_at for place in self.line)
 
     def place_of(self, task_id: str) -> Place | None:
-        """Where a task stands in the line."""
+        """The place of a task in the line; None if it has no place."""
         return next((place for place in self.line if place.task_id == task_id and place.until > self.asked_at), None)
 
     @property
@@ -135,9 +136,9 @@ class _OfSlots:
 
 @dataclass(frozen=True, slots=True)
 class TakeSlot(_OfSlots):
-    """Take a slot for a claim, if one is left beside the holders and those who stand before the task in the line.
+    """Take a slot for a claim, if one is left beside the holders and the tasks that stand before this task in the line.
 
-    A claim that holds a slot already keeps it, and its time begins anew.
+    A claim that already holds a slot keeps it, and the time of the slot begins again.
     """
 
     number: int
@@ -148,8 +149,8 @@ class TakeSlot(_OfSlots):
     since: float
     #: Seconds in which the claim must be made.
     claimed_within: float
-    #: Seconds within which a task that gets no slot asks again: so long it counts as waiting in the store. 0 for a task
-    #: that waits in a worker.
+    #: Seconds within which a task that gets no slot asks again. For this time the task counts as waiting in the store.
+    #: 0 for a task that waits in a worker.
     back_within: float = 0.0
 
     def apply(self, slots: Slots, now: float) -> Slots:
@@ -170,7 +171,8 @@ class GiveSlotBack(_OfSlots):
     """Free the slot of a claim that has ended, or that will surely not be made."""
 
     claim_id: str
-    #: Free it only if the claim had to be made by this very time; a slot taken anew has another. None: in any case.
+    #: Free the slot only if its claim had to be made by exactly this time. A slot that was taken again has another
+    #: time. None: free the slot in any case.
     until: float | None = None
 
     def apply(self, slots: Slots, now: float) -> Slots:
@@ -180,7 +182,7 @@ class GiveSlotBack(_OfSlots):
 
 @dataclass(frozen=True, slots=True)
 class KeepPlace(_OfSlots):
-    """Give a task a place in the line, or keep it there; a place that somebody else gave it stays as it is."""
+    """Give a task a place in the line, or prolong its place. A place that another worker or request gave stays."""
 
     task_id: str
     rank: int

@@ -21,7 +21,7 @@ class TaskStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether only an operator leads it out of this status."""
+        """Whether the task has ended, so that only an operator moves it out of this status."""
         return self in FINAL
 
 
@@ -49,12 +49,12 @@ LIVE = frozenset(TaskStatus) - FINAL
 CLAIMABLE = frozenset({TaskStatus.QUEUED, TaskStatus.RETRYING})
 SUCCEEDED = frozenset({TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS})
 DEAD = frozenset({TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
-#: What an operator may queue anew.
+#: The statuses of a task that an operator may replay.
 REPLAYABLE = DEAD | {TaskStatus.CANCELLED}
-#: Live, but in nobody's hands: a cancel or a deadline ends it at once.
+#: Live, but no worker holds the task: a cancel or a deadline ends it at once.
 AT_REST = LIVE - {TaskStatus.RUNNING}
 
-#: The only moves there are. Every transition is tested against this table.
+#: The allowed moves between statuses. Every transition is tested against this table.
 MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.QUEUED: frozenset({TaskStatus.RUNNING, TaskStatus.CANCELLED, TaskStatus.FAILED, TaskStatus.DEAD_LETTER}),
     TaskStatus.RETRYING: frozenset(
@@ -72,14 +72,14 @@ MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
 
 
 def lane_below(lane: Priority) -> Priority:
-    """The next less urgent lane; low has none below."""
+    """The next less urgent lane; for the low lane, the low lane itself."""
     return LANES[min(LANES.index(lane) + 1, len(LANES) - 1)]
 
 
-#: By their stored names: to make a member of its value takes five times as long.
+#: The lanes by their stored names. To make a member of the enum from its value takes five times as long.
 _LANES: dict[str, Priority] = {lane.value: lane for lane in Priority}
 
 
 def lane_of(priority: str) -> Priority:
-    """The lane of a stored priority; an unknown one (a newer writer's) travels as normal."""
+    """The lane of a stored priority; normal for an unknown priority, which a newer release wrote."""
     return _LANES.get(priority, Priority.NORMAL)

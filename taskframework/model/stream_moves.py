@@ -11,19 +11,20 @@ from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Alone, Group, claimable_at, with_event
 
-#: How long after a look a BLOCKED task is looked at again. What a process that died left undone is found within seconds
-#: by a relay: neither the submission of a task nor the end of the one before it is marked as published until somebody
-#: has looked whose turn it is. This is for what nobody foresaw, so the time is long: a stream may have 100,000 tasks.
+#: How long after a check a BLOCKED task is checked again. If a process dies before it passes the turn on, a relay does
+#: so within seconds: neither the submission of a task nor the end of the task before it is marked as published until a
+#: process has checked which task has the turn. So this check is only for unforeseen cases, and the time is long because
+#: a stream may have 100,000 tasks.
 LOOK_AGAIN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Skip(Alone):
-    """A live task had no result in time: readers of its stream go on without the result. The task itself goes on."""
+    """A live task had no result in time: readers of its stream continue without the result. The task continues."""
 
     failpoint: ClassVar[str] = "skip.after_write"
     task_id: str
-    #: When its time is over.
+    #: By when the task must have a result.
     due: datetime
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -52,13 +53,13 @@ class Unblock:
         return with_event(began, "unblocked", now)
 
     def won(self, task: Task) -> bool:
-        """It may have been another process that passed on the same turn; then a second message is sent, and dropped."""
+        """Return whether the task is queued. If another process did it, a second message is sent, and dropped."""
         return task.generation == self.generation and task.status is TaskStatus.QUEUED
 
 
 @dataclass(frozen=True, slots=True)
 class MovePosition(Alone):
-    """Gives a task a later position, because it was stored when its own was given up already. No event tells of it."""
+    """Give a task a later position, because its own position had been given up before it was stored. Makes no event."""
 
     failpoint: ClassVar[str] = "move_position.after_write"
     task_id: str
@@ -72,7 +73,7 @@ class MovePosition(Alone):
 
 
 def without_its_stream(task: Task, now: datetime) -> Task:
-    """The task that is about to be ended by its deadline; its history says that its stream goes on without it."""
+    """A task whose deadline is about to end it; its history says that its stream continues without it."""
     place = task.stream
     if place is None or place.is_skipped or (place.mode == "serial" and task.status is TaskStatus.RUNNING):
         return task
@@ -80,13 +81,13 @@ def without_its_stream(task: Task, now: datetime) -> Task:
 
 
 def skipped(task: Task, place: StreamPlace, now: datetime) -> Task:
-    """The task after its stream went on without it."""
+    """The task after its stream has continued without it."""
     passed = task.evolve(stream=replace(place, is_skipped=True))
     return with_event(passed, "skipped", now, data={"stream": place.key, "position": place.position})
 
 
 def blocked_again(queued: Task, now: datetime) -> Task:
-    """A task that was just queued anew; one of a serial stream is BLOCKED instead, at its old position."""
+    """A task that was just replayed. In a serial stream it is BLOCKED instead of QUEUED, at its old position."""
     place = queued.stream
     if place is None:
         return queued

@@ -1,4 +1,4 @@
-"""What a reader of a stream's results sees: one result a position, in order."""
+"""The results of a stream as a reader sees them: one result for each position, in order."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from taskframework.model.task import Task
 from taskframework.model.values import Json
 from taskframework.model.view import error_view
 
-#: The status of a position whose time was over before it had a result. Not one of a task: that may still end.
+#: The status of a position that had no result in time. It is not a status of the task, which may still end.
 SKIPPED = "SKIPPED"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamResult:
-    """What became of one position."""
+    """The result of one position."""
 
     position: int
     #: None for a position that was given and never used.
     task_id: str | None = None
-    #: That of the task, which is final; or SKIPPED.
+    #: The final status of the task; or SKIPPED.
     status: str = SKIPPED
     result: Json = field(default=None, repr=False)
     error: dict[str, Any] | None = None

@@ -1,10 +1,10 @@
-"""Ordered streams: the tasks of one key, one after the other, or at once with their results in order.
+"""Ordered streams: the tasks of one key run one after the other, or run at once and give their results in order.
 
 The record of a stream gives each task its position, and in a serial stream it says which task has the turn. Only that
-task is unblocked, so there are never two of a key between QUEUED and their end. The turn is passed on by one guarded
-write, which holds only if the turn is still the one that was read. When a submission begins after another one has
-ended, the earlier task has the lower position and is stored already, so it is never overtaken.
-`tests/models/stream_turns.pml` is this protocol.
+task is unblocked, so at most one task of a key is between QUEUED and its end. One guarded write passes the turn on, and
+does so only if the turn is still the turn that was read. When a submission begins after an earlier submission has
+ended, the earlier task has the lower position and is stored already, so no later task overtakes it.
+`tests/models/stream_turns.pml` is a model of this protocol.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.values import in_shell
 
-#: What happens to a stream when a task fails: the next one has its turn, or the stream halts.
+#: What happens to a stream when a task fails: the next task gets the turn, or the stream halts.
 OnFailure = Literal["continue", "halt"]
 #: A position without a task is given up when a task at a higher position has been stored for this long: the process
-#: that took the position has surely died, or is far too late.
+#: that took the position has almost certainly died, or is far too late.
 GIVEN_UP_AFTER = timedelta(seconds=30)
-#: How many submissions the record of a stream remembers with the positions they took. A process makes one at a time in
-#: a stream, so this is how many processes may submit to one stream at the same moment. A submission that more of them
-#: overtake before it has read its reply takes other positions, and leaves a gap.
+#: How many submissions the record of a stream remembers with the positions they took. A process makes one submission at
+#: a time in a stream, so this is how many processes may submit to one stream at the same moment. If more submissions
+#: overtake a submission before it has read its reply, it takes other positions and leaves a gap.
 TAKEN_KEPT = 4
 #: `error.code` of a task that its deadline ended. A deadline lets the stream go on.
 _BY_DEADLINE = "deadline"
@@ -74,7 +74,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The positions that one submission took: it finds them here if the reply to its write was lost."""
+    """The positions that one submission took. The submission finds them here if the reply to its write was lost."""
 
     by: str
     first: int
@@ -89,17 +89,18 @@ class Stream:
     next_position: int = 0
     #: The task that has the turn, or had it last.
     turn: Turn | None = None
-    #: The task that has the turn failed, and the stream waits until that is replayed or somebody lets the stream go on.
+    #: Whether the task that has the turn failed and the stream now waits until an operator replays this task, or lets
+    #: the stream go on without it.
     is_halted: bool = False
     skipped: tuple[Gap, ...] = ()
     taken: tuple[Taken, ...] = ()
 
     def has_skipped(self, position: int) -> bool:
-        """Whether a position is given up."""
+        """Return whether a position is given up."""
         return any(gap.first <= position <= gap.last for gap in self.skipped)
 
     def skip(self, first: int, last: int) -> Stream:
-        """The stream with these positions given up; a gap that follows the last one becomes part of it."""
+        """The stream with these positions given up; if they follow the last gap, they become part of that gap."""
         *before, previous = self.skipped or (None,)
         if previous is not None and previous.last + 1 == first:
             return replace(self, skipped=(*before, Gap(previous.first, last)))
@@ -116,22 +117,22 @@ def stream_key_of(record_id: str) -> StreamKey:
 
 
 def stream_of(task: Task) -> StreamKey | None:
-    """The stream of a task; None for a task that is in none."""
+    """The stream of a task; None if the task is in no stream."""
     return None if task.stream is None else StreamKey(task.user_id, task.stream.key)
 
 
 def position_of(task: Task) -> int:
-    """Where the task is in its stream; -1 if it is in none."""
+    """The position of a task in its stream; -1 if the task is in no stream."""
     return -1 if task.stream is None else task.stream.position
 
 
 def is_serial(task: Task) -> bool:
-    """Whether the task waits for its turn."""
+    """Return whether the task is in a serial stream, in which it runs only when it has the turn."""
     return task.stream is not None and task.stream.mode == "serial"
 
 
 class TurnState(Enum):
-    """What the task that has the turn means for the others."""
+    """What the state of the task that has the turn means for the other tasks."""
 
     WAITS = "it may run and is still BLOCKED"
     LIVE = "the others wait for it"
@@ -140,7 +141,12 @@ class TurnState(Enum):
 
 
 def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
-    """What a turn means, given the task that has it; None for one that was removed."""
+    """What a turn means for the other tasks.
+
+    Args:
+        turn: the turn in the record of the stream.
+        holder: the task that has the turn; None if it was deleted.
+    """
     if turn is None or holder is None or holder.generation != turn.generation:
         return TurnState.OVER
     if holder.status is TaskStatus.BLOCKED:
@@ -162,7 +168,7 @@ class _OfStream:
     """One guarded write on the record of a stream."""
 
     stream: StreamKey
-    #: How long the record is kept at least.
+    #: The shortest time for which the record is kept.
     kept: timedelta
 
     @property
@@ -170,7 +176,7 @@ class _OfStream:
         return self.stream.record_id
 
     def apply(self, stream: Stream) -> Stream:
-        """The stream after it."""
+        """The stream after the write."""
         raise NotImplementedError
 
     def change(self, record: Record | None, now: datetime) -> Record:
@@ -183,7 +189,7 @@ class _OfStream:
 
     @property
     def kept_for(self) -> timedelta:
-        """How long the retention leaves the record alone: whoever took a position has yet to store its task."""
+        """How long the retention leaves the record alone: also until the task of the newest position is stored."""
         return self.kept + GRACE
 
     @property
@@ -193,11 +199,11 @@ class _OfStream:
 
 @dataclass(frozen=True, slots=True)
 class TakePositions(_OfStream):
-    """Take the next positions of a stream, all of them or, if the stream has another mode, none."""
+    """Take the next `count` positions of a stream; take none if the stream has another mode."""
 
     mode: StreamMode
     count: int
-    #: A random id of this request: if it is made a second time, it takes no further positions.
+    #: A random id of this request. If the request is made a second time, it takes no further positions.
     by: str = field(default_factory=new_revision)
 
     @property
@@ -217,20 +223,20 @@ class TakePositions(_OfStream):
 
 @dataclass(frozen=True, slots=True)
 class PassTurn(_OfStream):
-    """Give the turn to another task, or halt the stream, where the turn is still the one that was read."""
+    """Give the turn to another task, or halt the stream, if the turn is still the turn that was read."""
 
     before: Turn | None
     after: Turn | None
     is_halted: bool = False
 
     def is_made(self, record: Record) -> bool:
-        """Whether the record after it shows it as made, by this write or by another one."""
+        """Return whether the record, read after the write, has the new turn, by this write or by another write."""
         return STREAMS.content(record).turn == self.after
 
     def apply(self, stream: Stream) -> Stream:
         if stream.turn != self.before:
             return stream
-        # The record may have been deleted and made anew: no position that a task has may be given again.
+        # The record may have been deleted and created again: no task may get a position that another task has.
         behind = 0 if self.after is None else self.after.position + 1
         return replace(
             stream,

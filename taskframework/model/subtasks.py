@@ -1,4 +1,4 @@
-"""Sub-tasks: the policies that decide a round, the plan of one, and the tasks it becomes.
+"""Sub-tasks: the policies that decide a round, the plan of a round, and the tasks that the plan becomes.
 
 A plan is JSON: a list of groups `{"task_type": …, <options of all its sub-tasks>, "items": […]}`. Each item is a pair:
 the parameters of one sub-task, and their hash. Slots are numbered through all groups.
@@ -21,16 +21,17 @@ from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.
 MAX_SUBTASKS = 100_000
-#: Rounds of nothing that a task may plan one after the other. Nothing happens in between, so more of them are a loop.
+#: Most rounds without sub-tasks that a task may plan one after the other. Nothing happens between such rounds, so more
+#: of them are an endless loop.
 MAX_EMPTY_ROUNDS = 100
 #: The options of a submission that a sub-task may have too. It needs no idempotency key: its slot identifies it.
 SUBTASK_OPTIONS = ("priority", "max_attempts", "not_before", "deadline", "correlation_id")
-#: How many levels of parents a task may have. A cancel goes down level by level; nobody was seen to need more.
+#: How many levels of parents a task may have. A cancel goes down level by level, and no known use needs more levels.
 MAX_DEPTH = 16
-#: The namespace of the ids of sub-tasks; any fixed one will do, but it must never change.
+#: The namespace of the ids of sub-tasks. Its value is arbitrary, but must never change.
 _IDS = uuid.UUID("b1d5e2a4-1c1b-5a8e-9d57-3f0f6a1f2c77")
 _AT_LEAST = re.compile(r"at_least\(([1-9][0-9]{0,5})\)")
-#: What a policy looks like, for documents.
+#: The form of a policy as a regular expression, for the OpenAPI document.
 POLICY_PATTERN = r"^(all_must_succeed|allow_failures|first_success|at_least\([1-9][0-9]{0,5}\))$"
 
 
@@ -65,13 +66,13 @@ class Counts:
 class Policy:
     """When a round of sub-tasks is decided: `all_must_succeed`, `allow_failures`, `first_success` or `at_least(n)`."""
 
-    #: What is accepted, for messages to people.
+    #: The accepted values, for messages to people.
     ACCEPTED: ClassVar[str] = "all_must_succeed, allow_failures, first_success or at_least(number)"
     text: str
 
     @staticmethod
     def is_one(text: object) -> bool:
-        """Whether a value is the text of a policy."""
+        """Return whether a value is the text of a policy."""
         return isinstance(text, str) and (text in _NAMES or _AT_LEAST.fullmatch(text) is not None)
 
     @classmethod
@@ -79,14 +80,14 @@ class Policy:
         """Read a policy.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if the value is not the text of a policy.
         """
         if isinstance(text, str) and cls.is_one(text):
             return cls(text)
         raise ValueError(f"must be {cls.ACCEPTED}")
 
     def verdict(self, planned: int, counts: Counts) -> Verdict | None:
-        """What these counts decide; None while the other sub-tasks still matter."""
+        """The verdict of these counts; None while the result still depends on the other sub-tasks."""
         bad = counts.failed + counts.cancelled
         if self.text == "allow_failures":
             if counts.done < planned:
@@ -98,7 +99,7 @@ class Policy:
         return Verdict.NOT_MET if planned - bad < needed else None
 
     def needed(self, planned: int) -> int:
-        """How many must succeed to meet the policy; with `allow_failures`, how many must have ended."""
+        """How many sub-tasks must succeed to meet the policy; with `allow_failures`, how many must have ended."""
         if (match := _AT_LEAST.fullmatch(self.text)) is not None:
             return int(match[1])
         return 1 if self.text == "first_success" else planned
@@ -111,7 +112,7 @@ def at_least(number: int) -> str:
     """The policy of a task that needs this many of its sub-tasks to succeed.
 
     Raises:
-        ValueError: if it is not a number from 1 to 999,999.
+        ValueError: if `number` is not a whole number from 1 to 999,999.
     """
     if not Policy.is_one(text := f"at_least({number})"):
         raise ValueError(f"at_least takes a whole number from 1 to 999,999, not {number!r}")
@@ -119,7 +120,7 @@ def at_least(number: int) -> str:
 
 
 def subtask_id(parent_id: str, generation: int, round: int, slot: int) -> str:
-    """The id of a sub-task: the same whoever inserts it, and however often."""
+    """The id of a sub-task. Every process that inserts it derives the same id, so repeated inserts make one task."""
     return str(uuid.uuid5(_IDS, f"{parent_id}/{generation}/{round}/{slot}"))
 
 
@@ -134,9 +135,9 @@ def planned_tasks(
     """The sub-tasks of a plan, in slot order.
 
     Args:
-        parent: the task that planned them, as it waits.
+        parent: the task that planned them, in its waiting state.
         plan: the groups.
-        now: tells the store's time; asked for each, since a large plan takes a while.
+        now: tells the store's time. It is called for each sub-task, because a large plan takes a while.
         dispatch_after: as in `NewTasks`.
         first_slot: the slot of the first item.
     """
@@ -156,7 +157,7 @@ def subtask_of(
     now: datetime,
     dispatch_after: timedelta,
 ) -> Task:
-    """One sub-task of the present round, as it is stored first."""
+    """One sub-task of the current round, in the state in which it is first stored."""
     subtasks = parent.subtasks
     assert subtasks is not None, "only a task with sub-tasks has a round of them"
     not_before = max(now, _moment(group.get("not_before")) or now)
@@ -200,7 +201,7 @@ def next_round(parent: Task) -> int:
 
 
 def empty_rounds(parent: Task, planned: int) -> int:
-    """How many rounds of nothing have come one after the other when a running task plans one of so many sub-tasks."""
+    """How many rounds without sub-tasks come one after the other, including a new round of `planned` sub-tasks."""
     if planned:
         return 0
     return 1 + (parent.subtasks.empty_rounds if parent.subtasks and parent.stage == "resume" else 0)

@@ -18,8 +18,8 @@ from taskframework.model.values import Json
 #: The newest version of documents that this release claims (newer tasks are postponed), and that of an ordinary task.
 SCHEMA_VERSION, _FIRST_VERSION = 2, 1
 #: The version of sub-tasks, of versions of a key, of tasks in a stream, and of every task that has waited. A release
-#: that knows only the first version must not run them: it would not report a sub-task to its parent, not ask for a
-#: newer version, not pass the turn of a stream on, and call the wrong method of a task that goes on after a wait.
+#: that knows only the first version must not run them: it would not report a sub-task to its parent, not look for a
+#: newer version, not pass on the turn of a stream, and call the wrong method after a wait.
 FAMILY_VERSION = 2
 #: Which method of the task type the next attempt calls: `execute`, `on_subtasks_finished` or `on_signal`.
 Stage = Literal["execute", "resume", "signal"]
@@ -38,7 +38,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Somebody wants the task to end; the first final write decides whether it still can."""
+    """The request that the task should end. If a completion competes with it, the first final write wins."""
 
     by: str
     at: datetime
@@ -47,7 +47,7 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class Discarded(CancelRequest):
-    """An operator gave a dead letter up: it is in no list of them any more."""
+    """An operator gave a dead letter up: no list of dead letters shows it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step of the task gave when it was done. A user chose its name, so that is a value, not a field's name."""
+    """The outcome of a step of the task. A user chose the step's name, so it is a value, not the name of a field."""
 
     step: str
     outcome: Json = field(repr=False)
@@ -114,15 +114,15 @@ class Subtasks:
     round: int = 1
     #: When the round is decided and how, as `Policy.text`.
     policy: str = "all_must_succeed"
-    #: Whether the task goes on in `on_subtasks_finished` when the policy is met.
+    #: Whether the task continues in `on_subtasks_finished` when the policy is met.
     resumes: bool = False
-    #: Records that hold a plan too large for this document; 0 if it is in `plan`.
+    #: How many records hold the plan if it is too large for this document; 0 if the plan is in `plan`.
     plan_records: int = 0
     #: Raised by each count that is written, so that an older count cannot overwrite a newer one.
     report_serial: int = 0
-    #: Whether the task waits for this round; false once it has gone on without it.
+    #: Whether the task waits for this round; false after it has continued without the round.
     is_awaited: bool = True
-    #: How many rounds of nothing came one after the other, up to this one; 0 if it has sub-tasks.
+    #: How many rounds without sub-tasks came one after the other, this one included; 0 if this round has sub-tasks.
     empty_rounds: int = 0
 
     @property
@@ -131,14 +131,14 @@ class Subtasks:
         return self.planned is None or self.done < self.planned
 
     def reopened(self) -> Subtasks:
-        """The round as it is waited for again: what did not succeed may be alive, and counts begun before are void."""
+        """The round that is awaited again: sub-tasks without success may be live, and counts begun before are void."""
         return replace(
             self, done=self.succeeded, failed=0, cancelled=0, is_awaited=True, report_serial=self.report_serial + 1
         )
 
     @property
     def is_being_stored(self) -> bool:
-        """Whether some sub-tasks of the plan may not be there yet."""
+        """Whether some sub-tasks of the plan may not be stored yet."""
         return self.plan is not None or self.plan_records > 0
 
 
@@ -146,27 +146,27 @@ class Subtasks:
 class Batch:
     """What makes a task a batch: a parent without code, whose sub-tasks are the items of an upload."""
 
-    #: Items in one sub-task; the last one may have fewer.
+    #: Items in one sub-task; the last sub-task may have fewer.
     chunk_size: int = 1
-    #: How many items were announced; only these are stored. Once the batch is sealed, how many it has.
+    #: How many items were announced; only these are stored. After the seal, how many items the batch has.
     items: int = 0
     #: When a count first found a sub-task that had succeeded.
     first_result_at: datetime | None = None
-    #: What ended without success up to this time is to be replayed. None: nobody asked for that, or it is done.
+    #: Sub-tasks that ended without success up to this time are to be replayed. None: no retry is open.
     retry_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What somebody told the task. One key is one signal, however often it is sent."""
+    """A named message to the task from outside. One key is one signal, even if it is sent several times."""
 
     key: str
     name: str
     at: datetime
     payload: Json = field(default=None, repr=False)
-    #: Whether the task has gone on with it; its payload is deleted then.
+    #: Whether the task has continued with this signal; its payload is then deleted.
     is_heard: bool = False
-    #: Nobody sent it in time; the task goes on without it.
+    #: Whether the signal did not come in time, so that the task continues without it.
     timed_out: bool = False
 
 
@@ -175,7 +175,7 @@ class SignalWait:
     """Which signal a waiting task waits for, and until when."""
 
     name: str
-    #: None: for ever.
+    #: None: forever.
     until: datetime | None
 
 
@@ -201,7 +201,7 @@ class HeldSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task. Immutable: a transition makes a new one. Its `repr` shows nothing of what the user gave or got."""
+    """One task. Immutable: a transition makes a new object. Its `repr` shows no parameters, progress or result."""
 
     task_id: str
     schema_version: int = _FIRST_VERSION
@@ -274,12 +274,12 @@ class Task:
 
     @property
     def unpublished(self) -> tuple[HistoryEntry, ...]:
-        """The events no subscriber was surely told of, oldest first."""
+        """The events that are not known to be published, oldest first."""
         mark = self.published_sequence
         return tuple([entry for entry in self.history if entry.sequence > mark])
 
     def outcome_of(self, step: str) -> StepOutcome | None:
-        """What is recorded of a step; None if it was not done yet."""
+        """The recorded outcome of a step; None if the step is not done yet."""
         return next((entry for entry in self.steps if entry.step == step), None)
 
     def evolve(self, **changes: Any) -> Self:
@@ -293,7 +293,7 @@ class Task:
         return self._of({**self.__dict__, **changes})
 
     def to_document(self) -> dict[str, Any]:
-        """The stored form: these fields, the id as `_id`, times as `datetime`; no rare one that is default."""
+        """The stored form: these fields, the id as `_id`, times as `datetime`; without rare fields at their default."""
         own = self.__dict__
         document = dict(zip(_STORED, _usual_of(own), strict=True))
         if _rare_of(own) != _NOTHING_RARE:
@@ -309,7 +309,7 @@ class Task:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read a stored task. Fields of a newer release are passed over; fields that are missing get their default."""
+        """Read a stored task. Fields of a newer release are ignored; missing fields get their default."""
         values = {**_DEFAULTS, **document}
         values["task_id"] = values.pop("_id")
         values["status"] = TaskStatus(document["status"])
@@ -318,7 +318,7 @@ class Task:
                 values[name] = record_from(record, nested)
         for name, record in SHAPE.lists.items():
             values[name] = tuple([record_from(record, entry) for entry in values[name]])
-        if None in _sure_times_of(values):  # changed by hand; whoever shows the task would stumble over it
+        if None in _sure_times_of(values):  # changed by hand; code that shows the task would fail
             raise ValueError("a time that every task has is null")
         return cls._of(values if values.keys() == _NAMES else {name: values[name] for name in _NAMES})
 
@@ -336,15 +336,15 @@ class Task:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
-        """A record that owns this dict of values. `__init__` of a frozen dataclass takes forty times as long."""
+        """A task that owns this dict of values. `__init__` of a frozen dataclass takes forty times as long."""
         task = object.__new__(cls)
         object.__setattr__(task, "__dict__", values)
         return task
 
 
-#: What reading a document raises that this release cannot read: of a newer release, or changed by hand.
+#: The exceptions for a document that this release cannot read: a newer release wrote it, or it was changed by hand.
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
-#: What is stored of a task, and where its document has times and users' values.
+#: The stored fields of a task, and the places of times and of users' values in its document.
 SHAPE = shape_of(Task)
 TIMES = places_in(SHAPE, lambda shape: shape.times)
 USER_VALUES = places_in(SHAPE, lambda shape: shape.user_values)
@@ -352,7 +352,7 @@ USER_VALUES = places_in(SHAPE, lambda shape: shape.user_values)
 _NAMES = frozenset(SHAPE.names)
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.default is not MISSING}
 #: The fields that every document has, by their names in this record and in the document. `itemgetter` takes all of them
-#: in one call; a loop in Python over the fields would be most of what a submission costs.
+#: in one call; a loop in Python over the fields would be the largest part of the cost of a submission.
 _USUAL = tuple(name for name in SHAPE.names if name not in SHAPE.rare)
 _STORED = tuple("_id" if name == "task_id" else name for name in _USUAL)
 _usual_of, _rare_of, _records_of = itemgetter(*_USUAL), itemgetter(*SHAPE.rare), itemgetter(*SHAPE.records)
@@ -388,7 +388,7 @@ def new_claim_id() -> str:
 def first_state(
     not_before: datetime, now: datetime, dispatch_after: timedelta, start_limit: StartLimit | None = None
 ) -> dict[str, Any]:
-    """What a submission sets: the first event, when the sweeper sends the message if nobody has, the latest start."""
+    """The fields that a submission sets: the first event, the latest start, when the sweeper sends the message."""
     due = now + dispatch_after
     return {
         "start_by": start_by(start_limit, not_before),

@@ -1,7 +1,7 @@
-"""How much waits, runs, comes and goes, by task type and lane.
+"""How many tasks wait, run, come and end, by task type and lane.
 
-A count looks at a limited number of tasks: those that have waited longest, or those that came or ended last. So it
-costs the same however many tasks there are. It does not guess the rest: a count that reached the limit says so.
+A count looks at a limited number of tasks: those that have waited longest, or those that came or ended last. So its
+cost does not grow with the number of tasks. It does not guess the rest: a count that reached the limit says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Crowd(Enum):
 
     @property
     def is_newest_first(self) -> bool:
-        """Whether the newest are counted first; else the oldest."""
+        """Whether the newest tasks are counted first; if not, the oldest are."""
         return self not in _LIVE_CROWDS
 
 
@@ -48,11 +48,11 @@ class Counted:
     task_type: str
     lane: Priority
     count: int
-    #: How many of them could be claimed before the time that was asked for.
+    #: How many of them could be claimed before the time that the count was given (`due_before`).
     due: int
-    #: The earliest of their times by which the crowd is ordered.
+    #: The earliest of the times by which the crowd is ordered.
     first_at: datetime
-    #: Since when the one of them that has waited longest can be claimed.
+    #: Since when the task that has waited longest can be claimed.
     claimable_since: datetime
 
 
@@ -61,11 +61,11 @@ class Tally:
     """The result of a count."""
 
     counted: tuple[Counted, ...] = ()
-    #: Whether there may be more than were looked at.
+    #: Whether there may be more tasks than the count looked at.
     is_bounded: bool = False
 
     def due(self, task_type: str, lane: Priority) -> int:
-        """How many of one type and lane could be claimed before the time that was asked for."""
+        """How many tasks of one type and lane could be claimed before the time that the count was given."""
         return sum(it.due for it in self.counted if (it.task_type, it.lane) == (task_type, lane))
 
     def rates(self, now: datetime) -> dict[tuple[str, Priority], float]:
@@ -89,15 +89,15 @@ class LaneTraffic:
     oldest_waiting_at: datetime | None = None
     running: int = 0
     submitted_per_second: float = 0.0
-    #: All that ended, cancelled and failed ones included.
+    #: All tasks that ended, including cancelled and failed tasks.
     finished_per_second: float = 0.0
     failed_per_second: float = 0.0
-    #: Those that failed and will be tried again, whether that is due or not.
+    #: Tasks that failed and will be tried again, whether the next attempt is due or not.
     retrying: int = 0
 
     @property
     def completed_per_second(self) -> float:
-        """Those that ended otherwise than by a failure."""
+        """Tasks that ended without a failure."""
         return self.finished_per_second - self.failed_per_second
 
     def __add__(self, other: LaneTraffic) -> LaneTraffic:
@@ -119,7 +119,7 @@ class Traffic:
 
     at: datetime
     lanes: Mapping[tuple[str, Priority], LaneTraffic]
-    #: Whether more may wait, run or be retried than were counted.
+    #: Whether more tasks may wait, run or be retried than were counted.
     is_bounded: bool
 
     def of_type(self, task_type: str) -> LaneTraffic:
@@ -132,7 +132,7 @@ class Traffic:
 
     @property
     def task_types(self) -> frozenset[str]:
-        """The types of which tasks were counted."""
+        """The task types that have counted tasks."""
         return frozenset(task_type for task_type, _ in self.lanes)
 
 

@@ -1,8 +1,8 @@
-"""What a transition is, and the ones a worker makes: claim, report progress, record a step, complete, fail, release.
+"""Transitions, and those that a worker makes: claim, report progress, record a step, complete, fail, release.
 
-Each transition is data plus a pure rule `apply(task, now)`: the task after it, or None where its guard refuses. The
-rule is the meaning. SQLite runs it inside a write transaction; MongoDB runs the same guard and update as one
-pipeline write, and the conformance suite holds both to the same documents.
+Each transition is data and a pure rule `apply(task, now)`, which gives the task after the transition, or None if the
+guard refuses. This rule defines the transition. SQLite runs the rule inside a write transaction; MongoDB runs the same
+guard and update as one pipeline write. The conformance suite checks that both give the same documents.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from taskframework.model.task import (
 )
 from taskframework.model.values import Json, fingerprint
 
-#: Transitions of one group may be written together; those of "single" are not.
+#: Transitions of one group may be written together; transitions of the group "single" are written separately.
 Group = Literal["claim", "settle", "reserve", "single"]
 
 #: How long the process that made an event has to publish it. After that the relay does.
 RELAY_AFTER = timedelta(seconds=5)
 
-#: `cancel.by` and `cancel.reason` of a cancel that the framework itself asked for because the deadline passed.
+#: `cancel.by` and `cancel.reason` of a cancel that the framework itself requested because the deadline passed.
 BY_DEADLINE = "deadline"
 DEADLINE_REASON = "the deadline passed"
-#: The message of the task's error then.
+#: The message of the error of a task that its deadline ended.
 DEADLINE_PASSED = "The deadline passed."
 
 
@@ -56,19 +56,19 @@ class Transition(Protocol):
         ...
 
     def won(self, task: Task) -> bool:
-        """Whether a task read later shows that this very request was applied (the reply may have been lost)."""
+        """Return whether a task that was read later shows that this request was applied (its reply may be lost)."""
         ...
 
 
 class Move(Transition, Protocol):
-    """A transition in the life of a task, made by `TaskMoves` only. All others just move a driver, without an event."""
+    """A transition that only `TaskMoves` makes. All other transitions only move a driver, without an event."""
 
-    #: The named point that the code passes right after the write.
+    #: The failpoint that the code passes right after the write.
     failpoint: ClassVar[str]
 
 
 class Alone:
-    """A write that shares no group. Nobody repeats it after a lost reply, so it need not be recognised as made."""
+    """A write that belongs to no group. Nobody repeats it after a lost reply, so `won` need not recognise it."""
 
     __slots__ = ()
     group: ClassVar[Group] = "single"
@@ -79,14 +79,14 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Proof of a claim. Every write of a worker carries it; a write that no longer matches is refused."""
+    """Proof of a claim. Every write of a worker contains it; a write whose fence no longer matches is refused."""
 
     task_id: str
     fencing_token: int
     claim_id: str
 
     def holds(self, task: Task) -> bool:
-        """Whether the claim is still the one the task runs under."""
+        """Return whether the task still runs under this claim."""
         return (
             task.status is TaskStatus.RUNNING
             and task.fencing_token == self.fencing_token
@@ -98,7 +98,7 @@ class Fence:
 def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None = None, data: Json = None) -> Task:
     """The task with one more event at the end of its history, to be published.
 
-    Trimming never drops an event that may be unpublished.
+    The history is cut to its length, but an event that may be unpublished is never removed.
     """
     sequence = task.sequence + 1
     entry = HistoryEntry(sequence, event, now, task.attempts, worker_id, data)
@@ -113,9 +113,10 @@ def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None =
 
 
 def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
-    """The task in a final status. No driver is left but `cascade_at`, by which its open sub-tasks are cancelled.
+    """The task in a final status. The only driver left is `cascade_at`, by which its open sub-tasks are cancelled.
 
-    The result is emptied, since a waiting task may keep one for later; a move that gives a result sets it afterwards.
+    The result is removed, because a waiting task may keep a result for later; a move that gives a result sets it
+    afterwards.
     """
     return task.evolve(
         status=status,
@@ -139,7 +140,7 @@ def _purged_at(kept: KeptFor, status: TaskStatus, now: datetime) -> datetime | N
 
 
 def claimable_at(task: Task, status: TaskStatus, due: datetime, dispatch_after: timedelta = timedelta(0)) -> Task:
-    """The task waiting to be claimed from `due` on; every older message about it is stale from here."""
+    """The task as claimable from `due` on; every older message about the task is now out of date."""
     return task.evolve(
         status=status,
         lease=None,
@@ -158,7 +159,7 @@ def with_error(task: Task, error: TaskError) -> Task:
 def after_failure(
     task: Task, status: TaskStatus, error: TaskError, delay: timedelta, now: datetime, worker_id: str
 ) -> Task:
-    """A task whose attempt failed with this error: tried again after `delay` if the status says so, else at rest."""
+    """A task whose attempt failed with this error: RETRYING after `delay` if that is the status, otherwise at rest."""
     failed = with_error(task, error)
     is_retried = status is TaskStatus.RETRYING
     moved = claimable_at(failed, status, now + delay) if is_retried else at_rest(failed, status, now)
@@ -166,14 +167,14 @@ def after_failure(
 
 
 def reason_of(error: TaskError) -> Json:
-    """What the history says of a failure; the whole error, with its traceback, is in `errors`."""
+    """The data of a failure's event in the history; the whole error, with its traceback, is in `errors`."""
     return {"code": error.code, "type": error.type, "message": error.message}
 
 
 def framework_error(
     code: str, message: str, *, retryable: bool, attempt: int = 0, at: datetime | None = None
 ) -> TaskError:
-    """An error that did not come out of task code."""
+    """An error that does not come from task code."""
     return TaskError(code, "taskframework", message, retryable, fingerprint(code), None, attempt, at)
 
 
@@ -183,7 +184,7 @@ def deadline_error(attempt: int = 0, at: datetime | None = None) -> TaskError:
 
 
 def status_after(cancel: CancelRequest) -> TaskStatus:
-    """What a task ends as that was asked to end and has not finished its work."""
+    """The final status of a task that was asked to end and has not finished its work."""
     return TaskStatus.FAILED if cancel.by == BY_DEADLINE else TaskStatus.CANCELLED
 
 
@@ -193,7 +194,7 @@ class TakenSlot:
 
     #: The id of the limit's record.
     limit: str
-    #: The claim is refused after this time: by then the slot may be another's.
+    #: The claim is refused after this time, because then another claim may hold the slot.
     until: datetime
 
 
@@ -208,7 +209,7 @@ class Claim:
     claim_id: str
     worker_id: str
     lease: timedelta
-    #: The task type that the message names; a task of another type is not claimed. None: any type will do.
+    #: The task type that the message names; a task of another type is not claimed. None: the type is not checked.
     task_type: str | None = None
     #: The slot that the attempt has, if its type has a concurrency limit.
     slot: TakenSlot | None = None
@@ -243,7 +244,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class _OfAttempt:
-    """A write of the worker that runs the task: refused when the claim is not the one the task runs under."""
+    """A write of the worker that runs the task: refused if the task does not run under the claim of the fence."""
 
     group: ClassVar[Group] = "settle"
     fence: Fence
@@ -255,7 +256,7 @@ class _OfAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd(_OfAttempt):
-    """The end of an attempt. It leaves its claim id in the task, by which a repeated request is recognised."""
+    """The end of an attempt. It leaves its claim id in the task, so that a repeated request is recognised."""
 
     worker_id: str
 
@@ -265,7 +266,7 @@ class AttemptEnd(_OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class ReportProgress(_OfAttempt):
-    """The running task says how far it is. No lifecycle event, so no sequence."""
+    """The running task reports its progress. The write makes no event in the history, so it has no sequence."""
 
     failpoint: ClassVar[str] = "execute.middle"
     progress: Json = field(repr=False)
@@ -286,7 +287,7 @@ class ReportProgress(_OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class RecordStep(_OfAttempt):
-    """The running task did a step of its work. No lifecycle event; the first outcome of a step stays."""
+    """The running task has done a step. The write makes no event in the history; the first outcome of a step stays."""
 
     failpoint: ClassVar[str] = "step.after_write"
     step: str
@@ -306,7 +307,7 @@ class RecordStep(_OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class Complete(AttemptEnd):
-    """RUNNING → COMPLETED. A pending cancel does not stop it: the work was done."""
+    """RUNNING → COMPLETED. A pending cancel request does not prevent this, because the work is done."""
 
     failpoint: ClassVar[str] = "settle.after_write"
     result: Json = field(repr=False)
@@ -346,7 +347,7 @@ class Fail(AttemptEnd):
 
 @dataclass(frozen=True, slots=True)
 class Release(AttemptEnd):
-    """RUNNING → QUEUED: the worker hands an unfinished attempt back. It does not count as one."""
+    """RUNNING → QUEUED: the worker hands an unfinished attempt back. The attempt is not counted."""
 
     failpoint: ClassVar[str] = "release.after_write"
 
@@ -357,13 +358,13 @@ class Release(AttemptEnd):
         if task.cancel is not None:
             return ended_by_cancel(released, now, self.worker_id)
         queued = with_event(claimable_at(released, TaskStatus.QUEUED, now), "released", now, worker_id=self.worker_id)
-        return queued.evolve(attempts=task.attempts - 1)  # only now: the event has to name this attempt
+        return queued.evolve(attempts=task.attempts - 1)  # last, because the event has to name this attempt
 
 
 def ended_by_cancel(task: Task, now: datetime, worker_id: str) -> Task:
-    """The end of a task that somebody wants to end and that has not finished its work.
+    """The end of a task that has a cancel request and has not finished its work.
 
-    It may not be queued again: no claim takes a task that has a cancel, and no second cancel would end it.
+    It must not be queued again: no claim takes a task that has a cancel request, and no second request would end it.
     """
     assert task.cancel is not None, "asked for by whoever has seen it"
     status = status_after(task.cancel)

@@ -1,4 +1,4 @@
-"""What a user may store: plain JSON that every store keeps unchanged, within limits."""
+"""Users' values: plain JSON that every store keeps unchanged, within limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from taskframework.errors import WHOLE, ValueNotStorableError
 
-#: What of pydantic's words speaks of Python, or does not say what to do, in words for who sends JSON.
+#: Texts of pydantic that speak of Python, or do not say what to do, and the texts that replace them for JSON clients.
 NO_FIELD = "there is no such field"
 _PLAINER = (
     (re.compile(r"Extra inputs are not permitted|Unexpected keyword argument"), NO_FIELD),
@@ -22,7 +22,7 @@ _PLAINER = (
     (re.compile(r"Input should have timezone info"), "needs a time zone, such as Z at its end"),
 )
 _MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
-#: A JSON value. Not spelled out recursively: type checkers and pydantic pay for that on every use.
+#: A JSON value. The type is not written recursively, because type checkers and pydantic would be slower at each use.
 Json = Any
 
 #: Most bytes of each value as JSON. All of them, the last errors and the history must fit into one MongoDB document,
@@ -46,10 +46,10 @@ _INT64 = 2**63
 
 
 def check_storable(value: Json, what: str, max_bytes: int) -> bytes:
-    """Refuse what a store could not keep and give back unchanged.
+    """Refuse a value that a store could not keep and return unchanged.
 
     Args:
-        value: the candidate, already plain Python data.
+        value: the value to check, already plain Python data.
         what: its name in the error, for example "result".
         max_bytes: largest size as JSON.
 
@@ -57,7 +57,7 @@ def check_storable(value: Json, what: str, max_bytes: int) -> bytes:
         The value as canonical JSON (sorted keys), good for a hash.
 
     Raises:
-        ValueNotStorableError: for a type JSON does not have, NaN or an infinity, an integer beyond 64 bits, a text
+        ValueNotStorableError: for a type that JSON does not have, NaN or an infinity, an integer beyond 64 bits, a text
             that is not valid Unicode or a key with NUL in it, more than 64 levels, or too many bytes.
     """
     _check(value, what, MAX_DEPTH)
@@ -109,12 +109,12 @@ def _check_text(text: str, what: str) -> None:
 
 
 def is_name(value: object) -> bool:
-    """Whether a value may name something: a text, not empty, not too long, printable ASCII."""
+    """Return whether a value may name something: a text, not empty, not too long, printable ASCII."""
     return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isascii() and value.isprintable()
 
 
 def in_shell(text: str) -> str:
-    """A text as the last word of a command that somebody may paste: a name that others chose must not run another."""
+    """A text as the last word of a shell command that a person may paste. A name from others must not run code."""
     return f"-- {shlex.quote(text)}" if text.startswith("-") else shlex.quote(text)
 
 
@@ -134,18 +134,18 @@ def problems_of(error: ValidationError) -> list[dict[str, Any]]:
 
 
 def in_one_line(error: ValidationError) -> str:
-    """The same as a sentence for a person."""
+    """A pydantic error as one sentence for a person."""
     told = (f"{wrong['field']}: {wrong['message']}" for wrong in problems_of(error))
     return "; ".join(text.removeprefix(f"{WHOLE}: ") for text in told)
 
 
 def problem(place: Sequence[str | int], message: str) -> dict[str, Any]:
-    """A field that does not fit; parts of a nested one are joined by dots."""
+    """A field that does not fit, and why; the parts of a nested field name are joined by dots."""
     return {"field": ".".join(map(str, place)) or WHOLE, "message": _said(message)}
 
 
 def _said(message: str) -> str:
-    """What a validator said, without the words that pydantic puts before it, and members of an enum by their values."""
+    """The message of a validator, without the words that pydantic puts before it, with members of an enum as values."""
     for words, plainer in _PLAINER:
         if words.fullmatch(message):
             return plainer

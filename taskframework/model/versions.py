@@ -1,9 +1,9 @@
-"""Versions of one key: of what still waits only the newest begins, and a version never goes back.
+"""Versions of one key: of the tasks that still wait only the newest begins, and a version never goes back.
 
 The record of a key names its newest task. It is written after that task is stored, and only with a higher version, or
-with a later run of the same version. Whoever comes upon a task that is newer than the record writes it there: if the
-submitter died in between, the worker that gets the task does. So no repair is needed. `tests/models/versions.pml` is
-this protocol.
+with a later run of the same version. Any process that finds a task newer than the record writes the task into the
+record: if the submitter died before this, the worker that gets the task does it. So no repair is needed.
+`tests/models/versions.pml` is a model of this protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Newest:
     task_id: str
     version: int
     run: int
-    #: The task that was the newest before, None if there was none; and whether it is asked to stop if it runs.
+    #: The task that was the newest before, or None; and whether that task is asked to stop if it runs.
     before: str | None = None
     stops_older: bool = False
 
@@ -49,17 +49,17 @@ def versioned_id(user_id: str, unique: Unique) -> str:
 
 
 def is_above(unique: Unique, newest: Newest | None) -> bool:
-    """Whether a task is newer than the one that the record names."""
+    """Return whether a task is newer than the task that the record names."""
     return newest is None or (unique.version, unique.run) > (newest.version, newest.run)
 
 
 def is_below(unique: Unique, newest: Newest | None) -> bool:
-    """Whether a task is older than the one that the record names."""
+    """Return whether a task is older than the task that the record names."""
     return newest is not None and (unique.version, unique.run) < (newest.version, newest.run)
 
 
 def is_answer(task: Task) -> bool:
-    """Whether another submission of the same version gets this task: it is live, or has succeeded."""
+    """Return whether another submission of the same version gets this task: it is live, or has succeeded."""
     return task.status in LIVE | SUCCEEDED
 
 
@@ -69,8 +69,8 @@ def record_of(task: Task, unique: Unique, there: Record | None, kept: timedelta)
     Args:
         task: a task that is stored.
         unique: which version and run it is.
-        there: the record that was read; None if there was none.
-        kept: how long the record is kept at least, from the time on at which the task can begin.
+        there: the record that was read; None if there was no record.
+        kept: the shortest time for which the record is kept, counted from the time at which the task can begin.
     """
     before = None if there is None else VERSIONS.content(there).task_id
     content = Newest(task.task_id, unique.version, unique.run, before, unique.stops_older)
@@ -85,11 +85,11 @@ def to_header(unique: Unique) -> str:
 
 
 def from_headers(headers: Mapping[str, str]) -> Unique | None:
-    """What a message says of its task's version; None for a task without one."""
+    """The version of a message's task, as its headers say; None for a task without a version."""
     if (text := headers.get(UNIQUE_HEADER)) is None:
         return None
     try:
         version, run, key = text.split("/", 2)
         return Unique(key, int(version), int(run))
-    except ValueError:  # not written by us
+    except ValueError:  # this framework did not write the header
         return None

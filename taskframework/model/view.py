@@ -1,4 +1,4 @@
-"""What everybody outside sees of a task: the same fields over HTTP, on the command line and in external events."""
+"""The public view of a task: the same fields over HTTP, on the command line and in external events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:
 
     Args:
         task: the task.
-        whole: with `parameters` and `history`; external events go without, they may be large.
+        whole: whether to include `parameters` and `history`; external events omit them, because they may be large.
 
     Returns:
         The fields of the HTTP contract.

@@ -24,14 +24,15 @@ from taskframework.model.transitions import (
 )
 from taskframework.model.values import Json
 
-#: How long after the last look a waiting task is looked at again although no event told of it: a release that knows no
-#: parents may have ended a sub-task without a report. Long, since each look counts sub-tasks and many tasks may wait.
+#: How long after the last check a waiting task is checked again without an event: a release that does not know parents
+#: may have ended a sub-task without a report. The time is long because each check counts sub-tasks, and many tasks may
+#: wait.
 LOOK_AGAIN = timedelta(minutes=30)
-#: How long the process in which sub-tasks were planned has to begin to store them, before any other process does.
+#: How long the process in which sub-tasks were planned has to begin to store them, before another process does so.
 SPAWN_AFTER = timedelta(seconds=5)
 #: How long the process that reopened a parent has to replay a sub-task, before the sub-tasks are counted anyway.
 COUNT_REOPENED = timedelta(seconds=10)
-#: Signals that a task keeps. Those it has heard are remembered by their keys, and make room for new ones.
+#: How many signals a task keeps. A signal that it has used is kept without payload, and makes room for a new signal.
 MAX_SIGNALS = 100
 
 SUBTASKS_FAILED = (
@@ -41,18 +42,18 @@ SUBTASKS_FAILED = (
 
 @dataclass(frozen=True, slots=True)
 class Wait(AttemptEnd):
-    """RUNNING → WAITING for sub-tasks, for a signal, or for whichever comes first. A task with a cancel ends instead.
+    """RUNNING → WAITING for sub-tasks, a signal, or whichever comes first. A task with a cancel request ends instead.
 
-    This write makes the plan of the sub-tasks count. An attempt that fails has planned nothing.
+    Only this write makes the plan of the sub-tasks valid. An attempt that fails has planned nothing.
     """
 
     failpoint: ClassVar[str] = "settle.after_write"
     #: The round that begins; its number is set by the write.
     subtasks: Subtasks | None
     signal: str | None
-    #: How long to wait for the signal; None: for ever.
+    #: How long to wait for the signal; None: forever.
     timeout: timedelta | None
-    #: What the task has for a result if its sub-tasks meet the policy and nothing resumes it.
+    #: The result of the task if its sub-tasks meet the policy and no other method continues it.
     result: Json = field(repr=False)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -71,7 +72,7 @@ class Wait(AttemptEnd):
             subtasks=self._round_after(task),
             spawn_at=None if self.subtasks is None else now + SPAWN_AFTER,
             waits_for=waits_for,
-            # A round without sub-tasks is over, but no end of a sub-task will tell of it.
+            # A round without sub-tasks is over at once, but no sub-task ends and reports this.
             check_at=now if self.plans_none else _next_look(task, waits_for, now),
             result=self.result,
             error=None,
@@ -81,7 +82,7 @@ class Wait(AttemptEnd):
 
     @property
     def plans_none(self) -> bool:
-        """Whether the round that begins has no sub-task, and so is over."""
+        """Whether the round that begins has no sub-task, and is therefore over at once."""
         return self.subtasks is not None and self.subtasks.planned == 0
 
     def _round_after(self, task: Task) -> Subtasks | None:
@@ -92,10 +93,10 @@ class Wait(AttemptEnd):
 
 @dataclass(frozen=True, slots=True)
 class CountSubtasks(Alone):
-    """Writes a count of the sub-tasks into the parent. If the count decides the round, the parent goes on, or ends.
+    """Write a count of the sub-tasks into the parent. If the count decides the round, the parent continues or ends.
 
-    A count is refused if another one was written since the parent was read (`report_serial`); the reporter then counts
-    again. So an older count never replaces a newer one.
+    A count is refused if another count was written since the parent was read (`report_serial`); the reporter then
+    counts again. So an older count never replaces a newer count.
     """
 
     failpoint: ClassVar[str] = "report.after_write"
@@ -114,7 +115,7 @@ class CountSubtasks(Alone):
         subtasks = parent.subtasks
         assert subtasks is not None, "only a task with sub-tasks is counted"
         verdict = None
-        # While failed sub-tasks are still to be replayed, their ends decide nothing.
+        # As long as failed sub-tasks are still to be replayed, their failures do not decide the round.
         if subtasks.planned is not None and parent.retry_at is None:
             verdict = Policy(subtasks.policy).verdict(subtasks.planned, counts)
         return cls(
@@ -155,12 +156,12 @@ class CountSubtasks(Alone):
 
     @property
     def status(self) -> TaskStatus:
-        """What the parent ends as if nothing resumes it."""
+        """The status in which the parent ends if no method continues it."""
         return _ENDS[self.verdict] if self.verdict is not None else TaskStatus.WAITING
 
     @property
     def data(self) -> dict[str, Any]:
-        """The counts by how they ended: fields of the round, and what the history says of the count."""
+        """The counts by how sub-tasks ended: fields of the round, and the data of the event in the history."""
         return {name: getattr(self.counts, name) for name in ("succeeded", "failed", "cancelled")}
 
     @property
@@ -193,10 +194,10 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class SendSignal(Alone):
-    """A signal for a live task. If the task waits for it, it goes on; else it keeps the signal until it waits for it.
+    """Send a signal to a live task. A task that waits for it continues; any other task keeps it until it waits for it.
 
-    A second signal with the same key changes nothing, as long as the task remembers the key: when the list is full, it
-    forgets the oldest signal that was heard.
+    A second signal with the same key changes nothing as long as the task remembers the key: when the list is full, the
+    task forgets the oldest signal that it has used.
     """
 
     failpoint: ClassVar[str] = "signal.after_write"
@@ -220,8 +221,8 @@ class SendSignal(Alone):
 
 @dataclass(frozen=True, slots=True)
 class Wake(Alone):
-    """Looks at a waiting task: it goes on if it has the signal already, or if the time for that is over. Else it is
-    looked at again later.
+    """Check a waiting task: it continues if it has its signal already, or if the time for the signal is over. If not,
+    it is checked again later.
     """
 
     failpoint: ClassVar[str] = "wake.after_write"
@@ -242,9 +243,10 @@ class Wake(Alone):
 
 @dataclass(frozen=True, slots=True)
 class Reopen(Alone):
-    """A finished parent waits for its newest round of sub-tasks again, because one of them is about to be replayed.
+    """Let a finished parent wait for its newest round of sub-tasks again, because one of them is about to be replayed.
 
-    Not one of a serial stream: replayed itself, it waits for its turn.
+    This does not apply to a task of a serial stream. An operator can replay that task itself; it then waits for its
+    turn.
     """
 
     failpoint: ClassVar[str] = "reopen.after_write"
@@ -256,9 +258,9 @@ class Reopen(Alone):
         subtasks = task.subtasks
         if not task.status.is_final or subtasks is None or not self.scope.covers(task.user_id):
             return None
-        if subtasks.plan_records > 0:  # it ended while a large plan was being stored, whose records may be deleted
+        if subtasks.plan_records > 0:  # it ended while a large plan was being stored; the plan's records may be deleted
             return None
-        if is_serial(task):  # its stream has given the turn to another one, beside which it must not run
+        if is_serial(task):  # another task has the turn of its stream, and both must not run at once
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
@@ -279,7 +281,7 @@ class Reopen(Alone):
 
 
 def with_kept_signal(task: Task, now: datetime) -> Task:
-    """The task goes on with the signal that it waits for, which is among those it has.
+    """The task after it continues with the signal that it waits for and already has.
 
     The signal stays in the list without its payload, so that its key is known.
     """
@@ -291,7 +293,7 @@ def with_kept_signal(task: Task, now: datetime) -> Task:
 
 
 def _with_room(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
-    """The signals, if they are full without the oldest that was heard."""
+    """The signals; if the list is full, without the oldest signal that was used."""
     if len(signals) < MAX_SIGNALS:
         return signals
     oldest = next((signal for signal in signals if signal.is_heard), None)
@@ -299,19 +301,19 @@ def _with_room(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
 
 
 def has_its_signal(task: Task) -> bool:
-    """Whether a task waits for a signal that it has already."""
+    """Return whether a task waits for a signal that it has already."""
     return task.waits_for is not None and _kept(task) is not None
 
 
 def _kept(task: Task) -> Signal | None:
-    """The first signal that the task waits for and has not heard yet."""
+    """The first signal in the list that the task waits for and has not used yet."""
     name = task.waits_for.name if task.waits_for else None
     return next((signal for signal in task.signals if signal.name == name and not signal.is_heard), None)
 
 
 def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
-    """WAITING → QUEUED: the next attempt calls another method, and the attempts are counted anew. Nobody waits any more
-    for sub-tasks that are still live, so they are cancelled.
+    """WAITING → QUEUED: the next attempt calls another method, and the count of attempts starts again at 0. The task no
+    longer waits for sub-tasks that are still live, so they are cancelled.
     """
     queued = claimable_at(task, TaskStatus.QUEUED, now).evolve(
         stage=stage,
@@ -327,7 +329,7 @@ def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
 
 
 def _next_look(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
-    """When a waiting task has to be looked at: now, if it has its signal already."""
+    """When a waiting task must be checked: now, if it has its signal already."""
     if wait is not None and any(signal.name == wait.name and not signal.is_heard for signal in task.signals):
         return now
     until = wait.until if wait is not None else None

@@ -1,4 +1,4 @@
-"""What a worker tells of itself: where it is, what it can run, and how much it runs now."""
+"""What a worker reports of itself: where it is, which task types it can run, and how much it runs now."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from datetime import datetime, timedelta
 
 from taskframework.model.records import RecordKind
 
-#: How often a worker tells it.
+#: How often a worker reports its presence.
 TOLD_EVERY = timedelta(seconds=10)
-#: A worker that has told nothing for this long was killed, is frozen, or cannot reach the store.
+#: A worker without a report for this long was killed, is frozen, or cannot reach the store.
 LOST_AFTER = timedelta(seconds=30)
-#: How long after its last news the record of a worker may be deleted.
+#: How long after its last report the record of a worker may be deleted.
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A worker process as it was when it told of itself last. Times are of the store's clock."""
+    """A worker process at the time of its last report. Times are by the store's clock."""
 
     worker_id: str
     host: str
@@ -27,15 +27,15 @@ class Presence:
     task_types: tuple[str, ...]
     #: How many attempts it can run at once.
     concurrency: int
-    #: How many it ran.
+    #: How many attempts it ran at the time of the report.
     in_flight: int
     started_at: datetime
     seen_at: datetime
 
     def is_lost(self, now: datetime) -> bool:
-        """Whether it has told nothing for too long."""
+        """Return whether the last report is too old."""
         return now - self.seen_at > LOST_AFTER
 
 
-#: The record of a worker, by its id. A worker that stops in order deletes its own.
+#: The record of a worker, by its id. A worker that stops normally deletes its own record.
 PRESENCE = RecordKind("worker", Presence)

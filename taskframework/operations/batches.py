@@ -19,8 +19,8 @@ from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import STILL_CANCELLED, TaskOperations
 from taskframework.stores.base import TaskStore
 
-#: How many sub-tasks are read together for results.
-_TOGETHER = 200
+#: How many sub-tasks are read together for results. Each may have a result of 1 MiB, and parameters of the same size.
+_TOGETHER = 50
 #: Seconds between two looks at a batch whose next result does not exist yet: at first, and at most.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
 

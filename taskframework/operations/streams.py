@@ -20,8 +20,8 @@ from taskframework.streams.gaps import StreamGaps
 from taskframework.streams.results import StreamResults
 from taskframework.streams.turns import StreamTurns
 
-#: How many positions are read together for results.
-_TOGETHER = 200
+#: How many positions are read together for results. Each may have a result of 1 MiB, and parameters of the same size.
+_TOGETHER = 50
 #: Seconds between two looks at a stream whose next result does not exist yet: at first, and at most.
 FIRST_LOOK, SLOWEST_LOOK = 0.05, 1.0
 #: How many records one read takes for a list, and the most reads for one page: of a million streams few may be halted.

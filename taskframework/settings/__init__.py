@@ -1,4 +1,4 @@
-"""What can be configured, and how the configuration is read."""
+"""The settings, and how the configuration is read."""
 
 from taskframework.settings.limits import BucketSettings, ConcurrencySettings, RateLimiterSettings
 from taskframework.settings.load import ExplainedSetting, LoadedSettings, explain, load_settings

@@ -62,7 +62,7 @@ def value_of(node: yaml.Node) -> object:
     """The plain value of a node.
 
     Raises:
-        yaml.YAMLError: if it has none, such as a date that does not exist.
+        yaml.YAMLError: if the node has no valid value, for example a date that does not exist.
     """
     loader = _Loader("")
     try:
@@ -75,7 +75,7 @@ def value_of(node: yaml.Node) -> object:
 
 
 def is_empty(node: yaml.Node) -> bool:
-    """Whether nothing, or null, stands there."""
+    """Return whether the value of a node is missing or null."""
     return node.tag == _NULL
 
 

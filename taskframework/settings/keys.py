@@ -49,12 +49,12 @@ def known_keys() -> Mapping[KeyPath, Key]:
 
 @cache
 def groups() -> frozenset[KeyPath]:
-    """Every path that has keys below it: that of a section, and the empty one."""
+    """Every path that has keys below it: the paths of sections, and the empty path."""
     return frozenset({(), *((name,) for name in section_titles())})
 
 
 def is_known(path: KeyPath) -> bool:
-    """Whether there is such a key: one of the schema, or any in a section whose names are free."""
+    """Return whether a key exists: it is in the schema, or in a section whose names are free."""
     return path in known_keys() or (len(path) == 2 and path[0] in _free_sections())
 
 
@@ -64,12 +64,12 @@ def _free_sections() -> frozenset[str]:
 
 
 def section_titles() -> Mapping[str, str]:
-    """What each section is about, by its name."""
+    """The title of each section, by the name of the section."""
     return {name: (type(value).__doc__ or "").strip() for name, value in Settings()}
 
 
 def advice(path: KeyPath) -> str:
-    """What to write instead of a key that does not exist."""
+    """A sentence that says what to write instead of a key that does not exist."""
     name = ".".join(path)
     if name == "worker.heartbeat":
         return "It is always a third of worker.lease; set that."

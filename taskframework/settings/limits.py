@@ -1,4 +1,4 @@
-"""Settings of the limits on how fast and how many at once."""
+"""Settings of rate limits and concurrency limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the configuration together: defaults, application.yml, a profile, the environment, the command line."""
+"""Reads the configuration from its sources: defaults, application.yml, a profile, the environment, the command line."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def load_settings(
         path: the settings file; it must exist. Without it, `application.yml` of the directory is read if it is there.
         environ: `TASKFRAMEWORK_<SECTION>__<KEY>` sets a key, `TASKFRAMEWORK_PROFILE=name` adds `config/name.yml`.
         overrides: values by dotted key, such as `{"api.port": 8001}`; None counts as not given.
-        directory: where `application.yml` and `config/` are; by default beside `path`, else the working directory.
+        directory: where `application.yml` and `config/` are; by default the folder of `path`, or the working directory.
 
     Raises:
-        ConfigurationError: if anything is wrong; it lists everything that is, each with its key and place.
+        ConfigurationError: if anything is wrong; it lists all problems, each with its key and place.
     """
     path = None if path is None else Path(path)
     base = directory or (path.parent if path else Path.cwd())

@@ -1,4 +1,4 @@
-"""The file that `observability.logging_config` names: a level for single loggers."""
+"""The file that `observability.logging_config` names: levels of single loggers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_log_levels(path: Path) -> dict[str, LogLevel]:
         path: a YAML file with the `loggers` part of Python's `logging.config.dictConfig`, levels only.
 
     Raises:
-        ConfigurationError: if it cannot be read or says anything else.
+        ConfigurationError: if the file cannot be read or contains anything else.
     """
     node = read_document(path, str(path))
     try:

@@ -1,4 +1,4 @@
-"""Prints the settings reference as Markdown, or with `--yaml` as `application.yml`. Both are made from the schema."""
+"""Print the settings reference as Markdown, or with `--yaml` as `application.yml`. Both are made from the schema."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def markdown() -> str:
 
 
 def application_yml() -> str:
-    """A settings file with every setting at its default, each after a line of meaning."""
+    """A settings file with every setting at its default, each below a line that describes it."""
     parts = [_YAML_INTRODUCTION]
     for section, title in section_titles().items():
         parts.append(f"\n# {title}\n{section}:\n")

@@ -1,4 +1,4 @@
-"""What is wrong with settings, in words: the key, where its value came from, and what is accepted."""
+"""Problems of settings, in words: the key, the source of its value, and the accepted values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, as a sentence."""
+    """One problem, as a sentence."""
 
     key: str
     text: str
@@ -55,9 +55,9 @@ def explain(
     """The problems that pydantic found.
 
     Args:
-        error: what it raised.
-        model: what the values were for.
-        places: where each value was given, if that is known.
+        error: the error of pydantic.
+        model: the section that the values are for.
+        places: where each value was given, if this is known.
         section: the path of the model itself.
     """
     fields = dict(fields_of(model, section))
@@ -69,7 +69,7 @@ def explain(
         if group is not None and (location[-1] in group.model_fields or detail["type"] == "extra_forbidden"):
             fields |= fields_of(group, location[:-1])  # the value is a group itself, and one of its keys is wrong
             path = location
-        if path not in seen:  # a choice of types gives one error for each
+        if path not in seen:  # a union gives one error for each of its types
             seen.add(path)
             place = f" ({places[setting]})" if places and setting in places else ""
             key = ".".join(path)
@@ -92,13 +92,13 @@ def accepted(field: FieldInfo) -> str:
 
 
 def _key_of(location: KeyPath, fields: Mapping[KeyPath, FieldInfo]) -> KeyPath:
-    """The setting at a location, which may go into it: to an entry of a list, or to one of a choice of types."""
+    """The setting at a location. It may lead further into the setting: to an entry of a list, or a type of a union."""
     above = (location[:length] for length in range(len(location)))
     return next((path for path in above if path in fields), location)
 
 
 def _group_in(annotation: object) -> type[BaseModel] | None:
-    """The group that a value is, or of which it holds several by name."""
+    """The group class of a value that is a group, or that holds several groups by name."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_group_in, get_args(annotation))), None)

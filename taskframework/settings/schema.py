@@ -18,9 +18,9 @@ from taskframework.settings.sizes import Size
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
-#: The address by which a program on this machine reaches what listens on all its addresses.
+#: By which address a program on this machine reaches a server that listens on all addresses.
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-#: How long the reaper waits after the end of a lease at the most: the late renewal of a busy worker arrives by then.
+#: The longest time that the reaper waits after the end of a lease: a late renewal of a busy worker arrives within it.
 _LONGEST_GRACE = timedelta(seconds=5)
 
 
@@ -146,7 +146,7 @@ class ApiSettings(Section):
 
     @property
     def url(self) -> str:
-        """How a program on this machine reaches it."""
+        """The address by which a program on this machine reaches the interface."""
         host = _EVERYWHERE.get(self.host, self.host)
         name = f"[{host}]" if ":" in host else host
         return f"{'http' if self.certificate is None else 'https'}://{name}:{self.port}"
@@ -185,7 +185,7 @@ class WorkerSettings(Section):
 
     @property
     def heartbeat(self) -> timedelta:
-        """How often a worker renews its leases: a third of a lease, so that two lost renewals cost nothing."""
+        """How often a worker renews its leases: a third of a lease, so that two lost renewals do no harm."""
         return self.lease / 3
 
     @property
@@ -276,13 +276,13 @@ class StreamsSettings(Section):
 class SchedulesSettings(Section):
     """Schedules by names of your own: `nightly: {cron: "30 2 * * *", task_type: report}`; see docs/schedules.md."""
 
-    # The names are free. What is below a name is checked where the schedule is made, as for one that is made over HTTP.
+    # The names are free. The values below a name are checked when the schedule is made, as for a schedule over HTTP.
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
 
     @property
     def named(self) -> Mapping[str, Any]:
-        """What is defined, by name."""
+        """The definitions of the schedules, by name."""
         return self.__pydantic_extra__
 
 

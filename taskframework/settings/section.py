@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common."""
+"""The base class of all sections of the settings, and checks across two settings of a section."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ZERO = timedelta(0)
 
 
 class _InWords(ModelMetaclass):
-    """Raises the framework's error from a constructor. An `__init__` would do so for sections within sections too, and
-    then the first wrong one would hide the others.
+    """Raises the framework's error from a constructor. An `__init__` would raise it for inner sections too, and then
+    the first wrong inner section would hide the others.
     """
 
     def __call__(self, *arguments: Any, **values: Any) -> Any:
@@ -36,7 +36,7 @@ class _InWords(ModelMetaclass):
 class Section(BaseModel, metaclass=_InWords):
     """A group of settings: fixed once read, without unknown keys, and shown without passwords."""
 
-    # Defaults are validated too, so that a check across two settings sees a default beside a changed value.
+    # Defaults are validated too, so that a check across two settings sees a default and a changed value together.
     # Inputs are kept out of pydantic's own messages because one may be an address with a password.
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True, allow_inf_nan=False
@@ -47,7 +47,7 @@ class Section(BaseModel, metaclass=_InWords):
         """Make a section from a map.
 
         Raises:
-            ConfigurationError: naming everything that is wrong.
+            ConfigurationError: names all problems.
         """
         with _in_words(cls):
             return super().model_validate(obj, **options)
@@ -72,9 +72,9 @@ def only_by(value: Path | None, info: ValidationInfo, address: str, *schemes: st
     """Check that a file is given only where it is used: with an address of one of these schemes, declared before it.
 
     Raises:
-        ValueError: if it would be without effect, as a certificate for a connection without TLS.
+        ValueError: if the file would have no effect, like a certificate for a connection without TLS.
     """
-    url = info.data.get(address)  # absent if it was wrong itself
+    url = info.data.get(address)  # absent if the address itself is wrong
     if value is not None and isinstance(url, str) and scheme_of(url) not in schemes:
         raise ValueError(f"is for {' or '.join(f'{scheme}://' for scheme in schemes)}, which {address} is not")
     return value
@@ -86,7 +86,7 @@ def not_below(value: timedelta, info: ValidationInfo, other: str) -> timedelta:
     Raises:
         ValueError: if it is less.
     """
-    least = info.data.get(other)  # absent if it was wrong itself; one message is enough then
+    least = info.data.get(other)  # absent if the other setting itself is wrong; then one message is enough
     if isinstance(least, timedelta) and value < least:
         raise ValueError(f"must not be less than {other}, which is {format_duration(least)}")
     return value

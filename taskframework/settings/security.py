@@ -1,4 +1,4 @@
-"""Settings of who may ask what of the HTTP interface."""
+"""Settings of who may use the HTTP interface, and how much."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskframework.settings.durations import Duration
 from taskframework.settings.limits import BucketSettings
 from taskframework.settings.section import ZERO, Section
 
-#: Algorithms with a public key. With a shared secret, whoever can check a token can also make one.
+#: Algorithms with a public key. With a shared secret, a program that can check a token can also make a token.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 

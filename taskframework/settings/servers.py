@@ -1,4 +1,4 @@
-"""Settings of the two servers the framework stands on: the broker and the store."""
+"""Settings of the two servers that the framework needs: the broker and the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskframework.settings.urls import check_broker_url, check_store_url, schem
 
 
 def _bare_off(value: object) -> object:
-    """YAML reads `off` without quotes as false."""
+    """Turn false back into `off`, because YAML reads `off` without quotes as false."""
     return "off" if value is False else value
 
 
@@ -88,7 +88,7 @@ class BrokerSettings(Section):
 
     @property
     def scheme(self) -> str:
-        """What stands before `://`; it chooses the adapter."""
+        """The part of the address before `://`; it chooses the adapter."""
         return scheme_of(self.url)
 
 
@@ -123,5 +123,5 @@ class StoreSettings(Section):
 
     @property
     def scheme(self) -> str:
-        """What stands before `://`; it chooses the adapter."""
+        """The part of the address before `://`; it chooses the adapter."""
         return scheme_of(self.url)

@@ -1,4 +1,4 @@
-"""Where settings are given: YAML files, environment variables, command-line flags. Each value keeps its place."""
+"""The sources of settings: YAML files, environment variables, command-line flags. Each value keeps its place."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from taskframework.settings.documents import is_empty, pairs, parse, read_docume
 from taskframework.settings.keys import PREFIX, advice, groups, is_known, known_keys
 from taskframework.settings.refusals import KeyPath, Problem
 
-#: Variables that are no settings: the name of the profile, the key for commands, those of the tests, the failpoints.
+#: Variables that are not settings: the name of the profile, the API key for commands, failpoints, variables of tests.
 _FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|KEY|FAILPOINTS|TEST_.*)")
-#: The address of an API for commands; with braces it is the section of that name.
+#: The address of the API that commands use. A value in braces is the section `api` instead.
 _FOREIGN_ADDRESS = re.compile(r"TASKFRAMEWORK_API=https?://.*", re.DOTALL)
-#: What Kubernetes puts into every container beside a service whose name starts with taskframework.
+#: Variables that Kubernetes sets in every container if there is a service whose name starts with taskframework.
 _SERVICE_LINK = re.compile(r"TASKFRAMEWORK_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source gives: its entries, and what was wrong in it."""
+    """The entries of one source, and the problems in it."""
 
     entries: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-#: What is secret in the query of an address, by a part of its name or by the whole of it. In a text that may be long a
-#: name is short: else the search would take a time that grows with its square.
+#: Parameters of an address whose values are secret, by a part of the name or by the whole name. In a text that may be
+#: long, the length of a name is limited: without a limit, the search time grows with the square of the text's length.
 _SECRET_NAMES = "password|passwd|secret|token|key|signature|credential|authmechanismproperties"
 _SECRET_PARAMETER = re.compile(
     rf"([?&;#](?:[^=&;#]*(?:{_SECRET_NAMES})[^=&;#]*|pwd|sig|auth|code)=)[^&;#]*", re.IGNORECASE
@@ -20,25 +20,25 @@ _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
 
 
 def redacted(text: str) -> str:
-    """The same address with passwords as `***`; a text without secrets stays as it is."""
+    """An address with its passwords as `***`; a text without secrets stays as it is."""
     # The last @ ends the user part: a password that was not percent-encoded may hold any character before it.
     head, at, tail = text.rpartition("@")
     if at:
         scheme, separator, user_part = head.partition("://") if "://" in head else ("", "", head)
         user, colon, _ = user_part.partition(":")
         if not colon and scheme.lower() in ("http", "https"):
-            user = "***"  # there it is a token
+            user = "***"  # in such an address the user is a token
         text = f"{scheme}{separator}{user}{':***' if colon else ''}@{tail}"
     return _SECRET_PARAMETER.sub(r"\1***", text)
 
 
 def without_secrets(text: str) -> str:
-    """A text in which there may be addresses, without the secrets of their queries."""
+    """A text without the secrets in the queries of the addresses that it contains."""
     return _SECRET_IN_TEXT.sub(r"\1***", text)
 
 
 def scheme_of(url: str) -> str:
-    """What stands before `://`, in lower case; empty if nothing does."""
+    """The part of an address before `://`, in lower case; empty if there is none."""
     scheme, separator, _ = url.partition("://")
     return scheme.lower() if separator else ""
 

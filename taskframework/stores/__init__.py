@@ -1,1 +1,1 @@
-"""Where truth lives: the port in `base`, and an adapter for each database."""
+"""The stores that keep all tasks: the port in `base`, and an adapter for each database."""

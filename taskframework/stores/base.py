@@ -1,7 +1,7 @@
-"""The store port: everything the framework asks of a database.
+"""The store port: everything that the framework needs from a database.
 
-A store keeps one document per task and changes it only by the transitions of `taskframework.model`, each one guarded
-write. Its own clock decides every lease and due time.
+A store keeps one document for each task and changes it only by the transitions and marks of `taskframework.model`, each
+as one guarded write. The clock of the store decides every lease and due time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEARCHED = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """The result of an insert: the task that is there now, and whether this call put it there."""
+    """The result of an insert: the task that is stored now, and whether this call stored it."""
 
     task: Task
     is_new: bool
@@ -37,16 +37,16 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class DueTask:
-    """A task that a driver has found: only the fields that repairs need, so that a look reads no whole tasks."""
+    """A task that is due by a driver: only the fields that repairs need, so that a look does not read whole tasks."""
 
     task_id: str
     task_type: str
-    #: The lane of its priority; the message of a retry may travel in another one.
+    #: The lane of its priority; the message of a retry may take another lane.
     lane: Priority
     status: TaskStatus
     dispatch_epoch: int
-    #: How often in this epoch it was dispatched, or left alone because its message seemed to be there. 0: there is no
-    #: message.
+    #: How often the task was dispatched in this epoch, or left alone because its message seemed to exist. 0: there is
+    #: no message.
     dispatches: int
     fencing_token: int
     crashes: int
@@ -57,27 +57,28 @@ class DueTask:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What `doctor` shows of a store: facts, and problems with their remedy."""
+    """The report on a store that `doctor` shows: facts, and problems with their remedies."""
 
     facts: dict[str, str]
     problems: tuple[str, ...]
 
 
 class TaskWrites(Protocol):
-    """How tasks come in and change.
+    """The writes that store and change tasks.
 
-    A write that raised `StoreUnavailableError` may still have been applied. For a worker's transition the caller finds
-    out by making the same one again: if that is refused, `Transition.won` tells from the task, by its claim id, whether
-    the first one was applied. A store may repeat a write and read it back before it raises; nobody relies on that.
+    A write that raised `StoreUnavailableError` may still have been applied. For a worker's transition the caller can
+    find out by making the same transition again: if the second one is refused, `Transition.won` tells from the task, by
+    its claim id, whether the first one was applied. A store may repeat a write and read it back before it raises, but
+    no caller relies on that.
     """
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store new tasks durably (majority), each by itself. Concurrent calls with one task are written together.
+        """Store new tasks durably (majority), independently of each other. Concurrent calls with one task are grouped.
 
         Returns:
-            For each task, in the order given, the task that is stored now, or why it could not be stored. If there was
-            a task with the same id, it is that one. While an earlier release still writes to the store, it may also be
-            a task with another id and the same idempotency key.
+            For each task, in the order given, the task that is stored now, or the error why it could not be stored. If
+            a task with the same id existed, it is the existing task. While an earlier release still writes to the
+            store, it may also be a task with another id and the same idempotency key.
         """
         ...
 
@@ -93,7 +94,7 @@ class TaskWrites(Protocol):
         ...
 
     async def mark(self, *marks: Mark) -> None:
-        """Make marks, together where that is possible. Does not tell whether they still applied.
+        """Make marks, together where possible. The caller does not learn whether they still applied.
 
         Raises:
             ValueNotStorableError: if one of them can never be written; the others may be.
@@ -102,7 +103,7 @@ class TaskWrites(Protocol):
 
 
 class Leases(Protocol):
-    """What a worker asks for the attempts it runs."""
+    """The calls of a worker for the attempts that it runs."""
 
     async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         """Make `RenewLease` for all attempts of a worker, with one write and one read.
@@ -114,26 +115,26 @@ class Leases(Protocol):
         ...
 
     async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
-        """Which of these attempts somebody wants to stop; one cheap read, made every second.
+        """The cancel requests of these attempts; one cheap read, made every second.
 
-        Says nothing about leases: attempts that may go on are missing, and those that lost their lease are too.
+        It says nothing about leases: an attempt without a cancel request is missing, with or without its lease.
         """
         ...
 
     async def claims_of(self, task_ids: Collection[str]) -> dict[str, str]:
-        """The claim ids of those of these tasks that run, by task."""
+        """The claim ids of these tasks, by task id; only for tasks that run."""
         ...
 
 
 class TaskReads(Protocol):
-    """Looking at tasks, on somebody's behalf."""
+    """Reads of tasks for a caller."""
 
     async def get(self, task_id: str, scope: Scope) -> Task | None:
-        """Read a task; None if there is none, or it is outside the scope."""
+        """Read a task; None if it does not exist, or is outside the scope."""
         ...
 
     async def get_many(self, task_ids: Collection[str], scope: Scope) -> Mapping[str, Task]:
-        """Read tasks; those that are not there, or outside the scope, are left out.
+        """Read tasks; tasks that do not exist, or are outside the scope, are left out.
 
         Raises:
             TaskUnreadableError: if only a newer release can read one of them.
@@ -146,34 +147,34 @@ class TaskReads(Protocol):
         """Tasks from the newest to the oldest, by the time that the filter says.
 
         Raises:
-            CursorInvalidError: if the cursor is not one of this list.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         ...
 
     async def search_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        """The same list, for a filter that no index helps with: a page looks through the next `SEARCHED` tasks only.
+        """The same list, for a filter without an index: a page looks through the next `SEARCHED` tasks only.
 
         So a page may have fewer tasks than `limit`, or none, although more pages follow.
 
         Raises:
-            CursorInvalidError: if the cursor is not one of this list.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         ...
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
-        """Count dead tasks by cause, type and hour: those of the last `most` that the filter lets through."""
+        """Count dead tasks by cause, type and hour: of the last `most` dead tasks, the ones that the filter selects."""
         ...
 
 
 class SubtaskReads(Protocol):
-    """Looking at the sub-tasks of a task. Without a scope: whoever may see the task may see them."""
+    """Reads of the sub-tasks of a task. They need no scope: a caller that may see the task may see its sub-tasks."""
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> Mapping[TaskStatus, int]:
-        """How many sub-tasks of a round are in each status, as a majority knows it; a status without any is missing.
+        """How many sub-tasks of a round are in each status, as a majority knows it; a status without tasks is missing.
 
-        Reads an index only, so the cost grows with the number of sub-tasks and not with their size.
+        It reads only an index, so the cost grows with the number of sub-tasks and not with their size.
         """
         ...
 
@@ -190,14 +191,14 @@ class SubtaskReads(Protocol):
 
 
 class StreamReads(Protocol):
-    """Looking at ordered streams and their tasks. Without a scope: the `StreamKey` names the owner."""
+    """Reads of ordered streams and their tasks. They need no scope: the `StreamKey` names the owner."""
 
     async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
-        """Its tasks by position, from the first one after `after_position`."""
+        """The tasks of a stream by position, from the first one after `after_position`."""
         ...
 
     async def stream_times(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[StreamTimes]:
-        """The times of the same tasks, by which gaps before them are judged."""
+        """The times of the same tasks, from which a reader decides about gaps before them."""
         ...
 
     async def next_blocked(self, streams: Collection[StreamKey]) -> Mapping[StreamKey, Turn]:
@@ -205,28 +206,28 @@ class StreamReads(Protocol):
         ...
 
     async def count_blocked(self, stream: StreamKey) -> int:
-        """How many of its tasks wait for their turn."""
+        """How many tasks of a stream wait for their turn."""
         ...
 
     async def halted_streams(self, limit: int) -> Sequence[StreamKey]:
-        """Streams that halted, whoever's they are. Reads the records of all streams: not to be asked often."""
+        """The halted streams of all users. It reads the records of all streams, so it must not be called often."""
         ...
 
 
 class Repairs(Protocol):
-    """Finding what was interrupted, what is wrong and what is over. Without a scope: repairs serve all users."""
+    """Searches for tasks that were interrupted, are wrong or are over. They need no scope: repairs serve all users."""
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         """Tasks whose time of this driver passed more than `grace` ago; the earliest time first."""
         ...
 
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
-        """Tasks whose time of this driver is to come, and that nothing else holds back; the earliest time first."""
+        """Tasks whose time of this driver is still to come and that nothing else holds back; the earliest first."""
         ...
 
     async def put_off(self, task_type: str, since: datetime, until: datetime, limit: int) -> Sequence[DueTask]:
-        """Tasks of a type that could be claimed and have no message, and whose dispatch was put off to a time from
-        `since` to `until`; the earliest time first. Reads what is to be dispatched in that time, of all types.
+        """Claimable tasks of a type without a message whose dispatch was put off to a time from `since` to `until`; the
+        earliest time first. It reads all tasks, of all types, that are to be dispatched in that time.
         """
         ...
 
@@ -239,18 +240,18 @@ class Repairs(Protocol):
         ...
 
     async def undriven(self, limit: int) -> Sequence[str]:
-        """Ids of tasks that lack a driver they need (`missing_drivers`): nothing would ever move them on.
+        """Ids of tasks that lack a driver that they need (`missing_drivers`): no process would ever continue them.
 
-        There must be none. May read every live task, so it is not to be called often.
+        There must be no such task. It may read every live task, so it must not be called often.
         """
         ...
 
     async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
-        """The `not_before` of the task of this queue that was created last among those that run; None: none runs."""
+        """The `not_before` of the running task of this queue that was created last; None: no task runs."""
         ...
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
-        """How many tasks there are in each status. After a crash of the server the number of COMPLETED is estimated."""
+        """How many tasks are in each status. After a crash of the server the number of COMPLETED is an estimate."""
         ...
 
     async def tally(self, crowd: Crowd, most: int, *, due_before: datetime, since: datetime | None = None) -> Tally:
@@ -259,31 +260,31 @@ class Repairs(Protocol):
         Args:
             crowd: which tasks.
             most: at most this many of them are looked at.
-            due_before: those that could be claimed before this time are also counted by themselves.
-            since: only those whose time, by which the crowd is ordered, is this one or later.
+            due_before: tasks that could be claimed before this time are also counted separately.
+            since: only tasks whose time, by which the crowd is ordered, is not before this time.
         """
         ...
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
-        """Delete what ended longer ago than it is kept: completed and cancelled tasks after `finished`, failed ones
-        and kept messages after `dead_letters`; None keeps for ever. For a task with a `purge_at` that time counts.
+        """Delete tasks and messages after their time: completed and cancelled tasks after `finished`, failed tasks and
+        kept messages after `dead_letters`; None keeps them forever. For a task with a `purge_at`, that time decides.
 
         A task with unpublished events stays. A sub-task stays as long as its parent, a parent as long as one of its
-        sub-tasks, and a task of a stream as long as an earlier one of it is live. The idempotency key of a task is
-        deleted before the task, so that no key stands for a deleted task.
+        sub-tasks, and a task of a stream as long as an earlier task of the stream is live. The idempotency key of a
+        task is deleted before the task, so that no key stands for a deleted task.
 
         Returns:
-            How many were deleted, at most `limit`.
+            How many tasks and messages were deleted, at most `limit`.
         """
         ...
 
     async def finished_at(self, task_ids: Collection[str]) -> dict[str, datetime | None]:
-        """When these tasks ended, None for those that are live; a task that is not there is missing."""
+        """When these tasks ended; None for a live task. A task that does not exist is missing."""
         ...
 
 
 class DeadMessages(Protocol):
-    """Messages that nobody can read or that have no task. They belong to no user: only operators see them."""
+    """Messages that cannot be read or that have no task. They belong to no user: only operators see them."""
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
         """Keep a message. The same id is kept once; concurrent calls are written together."""
@@ -294,42 +295,43 @@ class DeadMessages(Protocol):
         ...
 
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
-        """Kept messages without what was in them, newest first."""
+        """Kept messages without their contents, newest first."""
         ...
 
     async def get_dead_message(self, message_id: str) -> DeadMessage | None: ...
 
     async def delete_dead_message(self, message_id: str) -> bool:
-        """Delete a message; whether it was there."""
+        """Delete a message; return whether it existed."""
         ...
 
 
 class Records(Protocol):
-    """What the framework keeps beside the tasks; see `taskframework.model.records`."""
+    """The small documents that the framework keeps beside the tasks; see `taskframework.model.records`."""
 
     async def read_records(self, ids: Collection[str]) -> dict[str, Record]:
-        """Those of these records that are there, by id."""
+        """The records of these ids that exist, by id."""
         ...
 
     async def write_records(self, records: Sequence[Record]) -> Sequence[Record | None]:
-        """Write each of these if nobody was faster: a new one if there is none with its id, a changed one if the stored
-        revision is still the one that was read. Each is won or lost by itself; concurrent calls are written together.
+        """Write each record if no other process was faster: a new record if none with its id exists, a changed record
+        if the stored revision is still the revision that was read. Each write succeeds or fails by itself; concurrent
+        calls are written together.
 
         Returns:
-            Each record as it is stored now, with its new revision, or None where it was lost.
+            Each record as it is stored now, with its new revision, or None if another process was faster.
 
         Raises:
-            ValueNotStorableError: if one of them can never be written; then none is.
+            ValueNotStorableError: if one of them can never be written; then none is written.
         """
         ...
 
     async def change_record(self, change: RecordChange) -> Record:
-        """Make one guarded write on a record, whoever else writes it at the same time.
+        """Make one guarded write on a record, also if other processes write it at the same time.
 
-        If the reply is lost, the change may have been made; if it is then repeated, it is made twice.
+        If the reply is lost, the change may have been made; a repeated call then makes it twice.
 
         Returns:
-            The record after it.
+            The record after the write.
         """
         ...
 
@@ -337,7 +339,7 @@ class Records(Protocol):
         """`change_record` for positions in several streams, each by itself.
 
         Returns:
-            For each its record, read at some time after the change; `TakePositions.first_in` says what was taken.
+            For each request its record, read at some time after the change; see `TakePositions.first_in`.
         """
         ...
 
@@ -345,12 +347,12 @@ class Records(Protocol):
         """`change_record` for turns of several streams, each by itself.
 
         Returns:
-            For each whether the turn is passed on as it says, by this call or by another one.
+            For each request whether its turn is passed on, by this call or by another call.
         """
         ...
 
     async def delete_records(self, records: Sequence[Record]) -> int:
-        """Delete those that nobody has written since they were read; how many those were."""
+        """Delete the records that nobody has written since they were read; return how many were deleted."""
         ...
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
@@ -358,34 +360,34 @@ class Records(Protocol):
         ...
 
     async def expired_records(self, limit: int) -> Sequence[Record]:
-        """Records whose `expires_at` has come, the longest due first."""
+        """Records whose `expires_at` has passed, the earliest first."""
         ...
 
 
 class TaskStore(TaskWrites, Leases, TaskReads, SubtaskReads, StreamReads, Repairs, DeadMessages, Records, Protocol):
-    """A database that holds tasks: all of the parts above, and opening and closing.
+    """A database that keeps tasks: all the parts above, and opening and closing.
 
     Every method raises `StoreUnavailableError` when the database cannot be reached in time.
     """
 
     async def open(self) -> None:
-        """Connect and make sure of schema and indexes.
+        """Connect, and create missing parts of the schema and missing indexes.
 
         Raises:
-            StoreMisconfiguredError: if the database cannot keep the promises (a standalone MongoDB).
+            StoreMisconfiguredError: if the database cannot keep the framework's promises (a standalone MongoDB).
         """
         ...
 
     async def close(self) -> None: ...
 
     async def ping(self) -> None:
-        """Answer if the store can be written to, else raise `StoreUnavailableError`. Quick."""
+        """Check quickly that the store can be written to; if not, raise `StoreUnavailableError`."""
         ...
 
     async def inspect(self) -> StoreReport:
-        """Versions, set-up and drift, for `doctor`. Works without `open`."""
+        """Versions, configuration, and differences from the expected indexes, for `doctor`. Works without `open`."""
         ...
 
     def now(self) -> datetime:
-        """The store's clock, UTC in whole milliseconds; an estimate where it is on another machine."""
+        """The time of the store's clock, UTC in whole milliseconds; an estimate if the clock is on another machine."""
         ...

@@ -1,7 +1,8 @@
-"""Marks that can wait for a moment, gathered into few writes (a mark is a write that nobody waits to read).
+"""Marks that can wait for a moment, collected into few writes (a mark is a write whose result nobody reads).
 
-A mark that something was published or dispatched spares a repair that is seconds away. Written a moment later, together
-with the marks of other tasks, it costs a fraction; often it is not even needed any more, because the task has moved on.
+A mark that a message or event was sent makes a repair unnecessary that would come seconds later. If it is written a
+moment later, together with the marks of other tasks, it costs much less; often it is not needed any more, because the
+task has changed since.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 MarkT = TypeVar("MarkT", bound=Mark)
 
-#: How long a mark waits for others, and for a newer one that replaces it. Repairs come after five seconds or more, when
-#: the mark is long written.
+#: How long a mark waits for other marks, and for a newer mark that replaces it. Repairs come after five seconds,
+#: or later, when the mark has long been written.
 LONGEST_DELAY = timedelta(seconds=2)
-#: The share of the delay after which a mark may be written together with one whose delay is over.
+#: The share of the delay after which a mark may be written together with a mark whose delay is over.
 _EARLY = 0.9
 #: Most marks in one write. Under load there are many small writes, spread as evenly as the marks came: one large write
-#: would hold up everything else in the store for tens of milliseconds.
+#: would block all other calls of the store for tens of milliseconds.
 _MOST_IN_A_WRITE = 100
 
 
@@ -42,11 +43,11 @@ class DelayedMarks(Generic[MarkT]):
         clock: Clock,
         delay: timedelta = LONGEST_DELAY,
     ) -> None:
-        """Start with none.
+        """Start without marks.
 
         Args:
             make: makes a mark from the id of a task and the other values.
-            write: writes some marks. What it cannot write is left to the repairs.
+            write: writes some marks. Marks that it cannot write are left to the repairs.
             clock: tells how long a mark has waited.
             delay: how long a mark waits.
         """
@@ -54,14 +55,14 @@ class DelayedMarks(Generic[MarkT]):
         self._write = write
         self._delay = delay.total_seconds()
         self._clock = clock
-        #: By task id, the longest waiting first: since when it waits, and the other values of the mark. Thousands may
-        #: wait; as tuples of plain values they cost the garbage collector nothing.
+        #: For each task id, the longest waiting first: since when its mark waits, and the other values of the mark.
+        #: Thousands may wait; as tuples of plain values they cost the garbage collector nothing.
         self._waiting: dict[str, tuple[Any, ...]] = {}
         self._is_drained = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
 
     def add(self, task_id: str, *values: Any) -> None:
-        """Have a mark with these values written soon; it replaces one on the same task that still waits."""
+        """Let a mark with these values be written soon; it replaces a waiting mark on the same task."""
         older = self._waiting.get(task_id)
         self._waiting[task_id] = (self._clock.monotonic() if older is None else older[0], *values)
         if self._pump is None:
@@ -69,7 +70,7 @@ class DelayedMarks(Generic[MarkT]):
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def drain(self) -> None:
-        """Write at once what waits; return when it is written."""
+        """Write all waiting marks at once; return when they are written."""
         self._is_drained.set()
         if self._pump is not None:
             await asyncio.wait([self._pump])

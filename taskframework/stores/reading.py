@@ -1,4 +1,4 @@
-"""Reading one record, a page of the records of a kind, or all of them; and single tasks, many at a time."""
+"""Reads of one record, a page of the records of a kind, or all of them; and joint reads of single tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskframework.stores.base import Records, TaskStore
 
 Content = TypeVar("Content")
 
-#: Records of one read when all of a kind are read.
+#: How many records one read gets when all records of a kind are read.
 _TOGETHER = 500
 
 
@@ -34,11 +34,11 @@ async def page_of(
     """The contents of some records of a kind, in the order of their names.
 
     Args:
-        records: where they are.
+        records: the store of the records.
         kind: their kind.
-        name_of: the name that the id of a record is made of.
-        limit: most of them.
-        after: the name before the first one; None: from the beginning.
+        name_of: gives the name from which the id of a record is made.
+        limit: the most records of a page.
+        after: the name before the first record; None: from the beginning.
 
     Raises:
         StoreUnavailableError: if the store cannot be asked.
@@ -69,7 +69,7 @@ async def all_contents(records: Records, kind: RecordKind[Content]) -> list[Cont
 
 
 class JointReads:
-    """Reads single tasks, whoever's they are; those that are asked for while others are read come together."""
+    """Reads single tasks of any user. Tasks that are requested during one read are read together by the next."""
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
@@ -82,7 +82,7 @@ class JointReads:
     async def _get_all(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
         try:
             found = await self._store.get_many(task_ids, EVERYONE)
-        except TaskUnreadableError:  # only one of them, so the others are read by themselves
+        except TaskUnreadableError:  # perhaps only one of them is unreadable, so each is read by itself
             return [await self._get_one(task_id) for task_id in task_ids]
         return [found.get(task_id) for task_id in task_ids]
 

@@ -1,4 +1,4 @@
-"""The failpoint that is passed when the reply to a write arrives: the same names in every store."""
+"""The failpoints that the code passes when the reply to a write arrives. Every store uses the same names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Going through ended tasks piece by piece.
+"""A walk through ended tasks, piece by piece.
 
 Not every old task may be deleted: a sub-task stays while its parent does. If each look began at the oldest task, it
-would find those that stay again and again, and never those behind them. So each look begins where the last one ended.
+would find the tasks that stay again and again, and never reach the tasks after them. So each look begins where the last
+look ended.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-#: Most pieces that one call looks at, so that it ends soon however many tasks have to stay.
+#: Most pieces that one call looks at, so that it ends soon even if very many tasks have to stay.
 _PIECES = 10
 
 Tie = TypeVar("Tie", int, str)
@@ -19,7 +20,7 @@ Tie = TypeVar("Tie", int, str)
 
 @dataclass(frozen=True, slots=True)
 class Place(Generic[Tie]):
-    """The place of a task in the order of ended tasks: a time, and what decides between two tasks of one time."""
+    """The place of a task in the order of ended tasks: a time, and a value that decides between tasks of equal time."""
 
     at: datetime
     tie: Tie
@@ -27,7 +28,7 @@ class Place(Generic[Tie]):
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[Tie]):
-    """What one look did: how many tasks were deleted, and the place where it stopped; None if there are no more."""
+    """The result of one look: how many tasks were deleted, and where it stopped; None if there are no more tasks."""
 
     removed: int
     end: Place[Tie] | None
@@ -43,11 +44,11 @@ class Walk(Generic[Tie]):
         """Delete at most `limit` tasks.
 
         Args:
-            look: looks at a number of tasks behind a place (None: the oldest ones), and deletes those that may go.
-            limit: how many to delete.
+            look: looks at a number of tasks after a place (None: the oldest tasks), and deletes the tasks that may go.
+            limit: the most tasks to delete.
 
         Returns:
-            How many were deleted. If fewer than `limit`, no other task may go, or very many have to stay.
+            How many were deleted. If fewer than `limit`, no other task may go, or very many tasks have to stay.
         """
         removed, may_begin_anew = 0, self._place is not None
         for _ in range(_PIECES):

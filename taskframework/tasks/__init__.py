@@ -1,1 +1,1 @@
-"""What the author of a task writes against."""
+"""The classes that the author of a task uses."""

@@ -24,8 +24,8 @@ def called_for_each(method: Callable[[TaskContext[Any]], Any], context: TaskCont
         context: of the chunk; its parameters are a list.
 
     Returns:
-        The results as a list, or a coroutine that gives it. The first item that raises ends the chunk, and its error
-        tells which one it was.
+        The results as a list, or a coroutine that gives the list. The first item that raises ends the chunk, and its
+        error says which item it was.
     """
     items = _items(context)
     if inspect.iscoroutinefunction(method):
@@ -34,10 +34,10 @@ def called_for_each(method: Callable[[TaskContext[Any]], Any], context: TaskCont
 
 
 def for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call a function for each item of a chunk, or for what belongs to it.
+    """Call a function for each item of a chunk, or for each value that belongs to an item.
 
     Raises:
-        BaseException: what the function raises, noted which item it was.
+        BaseException: the error of the function, with a note that says which item it was.
     """
     results = []
     for number, item in enumerate(items):
@@ -56,17 +56,17 @@ async def _awaited_for_each(method: Callable[[TaskContext[Any]], Any], items: It
 
 @contextmanager
 def _telling(number: int) -> Iterator[None]:
-    """Note on an error that is raised inside which item it is about; the error itself stays what it is."""
+    """Add a note to an error that is raised inside: which item it is about. The error stays the same object."""
     try:
         yield
     except BaseException as error:
-        with suppress(Exception):  # a frozen exception of the author's takes no notes
+        with suppress(Exception):  # a frozen exception of the author accepts no notes
             error.add_note(f"(item {number} of the chunk, counted from 0)")
         raise
 
 
 def _called(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> Any:
-    """The result of a plain function. If it gives a coroutine, that is run here: no event loop runs in this thread."""
+    """The result of a plain function. A coroutine that it returns is run here: no event loop runs in this thread."""
     returned = method(context)
     return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
 

@@ -1,4 +1,4 @@
-"""What a running attempt knows and may do."""
+"""The context of a running attempt: its data, and the requests that its code can make."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Q = TypeVar("Q")
 
 
 class AttemptControl(Protocol):
-    """What a context calls at the worker: progress, steps, sub-tasks, cancel requests."""
+    """The part of the worker that a context calls: progress, steps, sub-tasks, cancel requests."""
 
     @property
     def cancel_requested(self) -> bool: ...
@@ -40,7 +40,7 @@ class AttemptControl(Protocol):
     async def report_progress(self, value: object) -> None: ...
 
     def report_progress_soon(self, value: object) -> None:
-        """The same from any thread, without waiting."""
+        """`report_progress` from any thread, without waiting."""
         ...
 
 
@@ -50,7 +50,7 @@ class TaskContext(Generic[P]):
 
     Attributes:
         attempt: which attempt this is, from 1.
-        fencing_token: grows with every claim of the task and is never reset; an outside system that remembers the
+        fencing_token: grows with every claim of the task and is never reset; an external system that remembers the
             highest token it saw can refuse a worker that was presumed dead.
         idempotency_key: the same for every attempt of the task; pass it on to systems that know such keys.
         logger: writes log lines that carry the task's ids.
@@ -72,12 +72,12 @@ class TaskContext(Generic[P]):
     item: int | None = None
 
     async def update_progress(self, value: Json) -> None:
-        """Store and tell how far the task is.
+        """Store and publish the progress of the task.
 
         Several calls in quick succession may become one; the newest value wins.
 
         Args:
-            value: JSON of at most 16 KiB, for example `{"percent": 50}`; a pydantic model will do.
+            value: JSON of at most 16 KiB, for example `{"percent": 50}`, or a pydantic model.
 
         Raises:
             ValueNotStorableError: if it is anything else.
@@ -95,24 +95,24 @@ class TaskContext(Generic[P]):
     async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
         """Do a step of the task once.
 
-        What `function` gives is recorded under the task; a later attempt, also one after a replay, gets that and does
-        not call it again. A process that dies after `function` and before the record calls it again all the same: at
-        least once, not exactly once. So pass `idempotency_key` on where calling twice would harm. Two calls for one
-        step at a time become one; if it fails, the other one tries itself.
+        The result of `function` is recorded in the task; a later attempt, also after a replay, gets this result and
+        does not call `function` again. If a process dies after `function` and before the result is recorded, a later
+        attempt calls it again: at least once, not exactly once. So use `idempotency_key` where a second call would do
+        harm. Two calls for one step at the same time become one; if this one fails, the other caller tries itself.
 
         Args:
-            step: names the step within the task, always the same way: 1 to 200 printable characters.
-            function: called without arguments; a coroutine function or a plain one, which should not block the loop.
+            step: the name of the step within the task, the same in each attempt: 1 to 200 printable characters.
+            function: called without arguments; a coroutine function, or a plain function that does not block the loop.
 
         Returns:
-            What `function` gave as plain JSON, the same on the first attempt and on later ones; a pydantic model
-            becomes its JSON form.
+            The result of `function` as plain JSON, the same in the first attempt and in later attempts; a pydantic
+            model becomes its JSON form.
 
         Raises:
-            ValueNotStorableError: if what `function` gave is not JSON of at most 256 KiB, or the task has more than
+            ValueNotStorableError: if the result of `function` is not JSON of at most 256 KiB, or the task has more than
                 1,000 steps or 1 MiB of them. Another attempt would not help.
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
-            Exception: whatever `function` raises; then nothing is recorded.
+            Exception: any error of `function`; then nothing is recorded.
         """
         return await self.control.steps.once(self._own(step), function)
 
@@ -126,7 +126,7 @@ class TaskContext(Generic[P]):
         return self.control.steps.once_blocking(self._own(step), function)
 
     def _own(self, step: str) -> str:
-        """The name of a step within the task; with the item, since two items of a chunk may use the same name."""
+        """The name of a step within the task. It names the item, because two items of a chunk may use the same name."""
         return step if self.item is None else f"{self.item}/{step}"
 
     @overload
@@ -207,12 +207,12 @@ class TaskContext(Generic[P]):
     ) -> list[str]:
         """Submit a sub-task for each of these parameters.
 
-        They are stored when this attempt has ended without an error, all or none; one that fails or dies has submitted
-        nothing. The task waits for them then, and takes no slot of a worker meanwhile.
+        They are stored when this attempt has ended without an error, all or none; an attempt that fails or dies has
+        submitted nothing. The task then waits for them, and takes no slot of a worker while it waits.
 
         Args:
-            task_type: the class of a type or an instance of that, or its name.
-            parameters: of each sub-task what the type's model accepts; a generator of 100,000 will do.
+            task_type: the class of a task type, an instance of the class, or the name of the type.
+            parameters: for each sub-task a value that the type's model accepts; also a generator of 100,000 values.
             policy: for the whole round, instead of `options.subtasks` of this task type.
             options: `priority`, `max_attempts`, `not_before`, `deadline` and `correlation_id` of `SubmissionOptions`.
                 The correlation id is that of this task if none is given.
@@ -221,9 +221,9 @@ class TaskContext(Generic[P]):
             Their ids, in the order given; the same in each attempt.
 
         Raises:
-            SubmissionError: if the type is unknown, or parameters or an option are wrong, or there are more than
-                100,000 in the round, or more than 16 tasks above one. Those of the same call that came before stay
-                submitted.
+            SubmissionError: if the type is unknown, parameters or an option are wrong, the round has more than 100,000
+                sub-tasks, or a sub-task would have more than 16 tasks above it. Sub-tasks that the same call submitted
+                before the error stay submitted.
             TypeError: for an option that sub-tasks do not have.
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
         """
@@ -251,23 +251,23 @@ class TaskContext(Generic[P]):
     def wait_for(self, *, signal: str, timeout: timedelta | float | None = None) -> WaitForSignal:
         """Wait for a signal, or for the sub-tasks if some were submitted and finish first.
 
-        Write `return context.wait_for(...)`. The task takes no slot of a worker while it waits, and goes on in
-        `on_signal`; with a signal that was sent before, at once.
+        Write `return context.wait_for(...)`. The task takes no slot of a worker while it waits, and continues in
+        `on_signal`; if the signal was sent before, it continues at once.
 
         Args:
             signal: the name of the signal, 1 to 200 printable ASCII characters.
-            timeout: how long to wait, as a timedelta or in seconds; None waits for ever. After that `on_signal` is
-                called all the same, with a signal whose `timed_out` is true.
+            timeout: how long to wait, as a timedelta or in seconds; None waits forever. After this time `on_signal` is
+                called without the signal: it gets an object whose `timed_out` is true.
 
         Returns:
-            What the method has to return.
+            The value that the method has to return.
 
         Raises:
-            InvalidRequestError: if name or timeout are none.
+            InvalidRequestError: if the name or the timeout is not valid.
         """
         return WaitForSignal.new(signal, timeout)
 
     @property
     def is_cancel_requested(self) -> bool:
-        """Whether somebody asked this task to stop; a long loop should look at it now and then."""
+        """Whether this task was asked to stop; a long loop should check this regularly."""
         return self.control.cancel_requested

@@ -1,4 +1,4 @@
-"""What a process that executes a task type declares of it, so that others can submit it without its code."""
+"""The declarations of task types by the processes that execute them, so that other processes can submit them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDeclaration:
-    """One task type as its workers declare it: all that a submission needs."""
+    """One task type as its workers declare it: everything that a submission needs."""
 
     task_type: str
-    #: JSON Schemas (2020-12) of what a submission gives, and of what the task gives back.
+    #: JSON Schemas (2020-12) of the parameters and of the result.
     parameters_schema: Json
     result_schema: Json
     priority: str
@@ -39,12 +39,12 @@ class TaskDeclaration:
     rate_limit: str | None = None
     start_limit: StartLimit | None = None
     retention: KeptFor | None = None
-    #: When a process that executes the type last started; None: none has.
+    #: When a process that executes the type last started; None: no process has started yet.
     declared_at: datetime | None = None
 
     @classmethod
     def of(cls, registration: Registration) -> TaskDeclaration:
-        """What there is to declare of a registered type."""
+        """The declaration of a registered type."""
         return cls(
             task_type=registration.task_type,
             parameters_schema=schema_of(registration.task_type, registration.parameters, "validation"),
@@ -62,14 +62,14 @@ class TaskDeclaration:
     def accept(self, value: Any) -> tuple[Json, bytes]:
         """Parameters as they are stored, and as canonical JSON, if they fit the schema.
 
-        Objects of Python become JSON as their own class writes it. Values are not converted to fit: a model accepts
-        `"5"` as a number, a schema does not. The worker applies the model in any case.
+        The class of a Python object writes the object as JSON. Values are not converted to fit: a model accepts `"5"`
+        as a number, a schema does not. The worker applies the model in any case.
 
         Raises:
-            InvalidParametersError: naming each field that does not fit.
+            InvalidParametersError: names each field that does not fit.
             ValueNotStorableError: if a store could not keep them.
         """
-        # This first, because it limits the depth; without a limit the library's stack would overflow.
+        # This comes first because it limits the depth; without a limit the library's stack would overflow.
         plain, canonical = storable_parameters(value)
         if problems := list(islice(_problems(self.parameters_schema, plain), MOST_PROBLEMS)):
             raise InvalidParametersError(self.task_type, problems, takes=takes(self.parameters_schema))
@@ -81,7 +81,7 @@ DECLARATION = RecordKind("task-type", TaskDeclaration)
 
 
 def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
-    """What does not fit in a value, as pairs of field and message; without the input, which may be a secret."""
+    """The problems of a value, as pairs of field and message; without the input, which may be a secret."""
     try:
         import jsonschema_rs  # takes 6 MB; only needed to submit a type that is not registered here
     except ImportError:
@@ -91,11 +91,11 @@ def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
         for error in errors:
             yield from _described(error)
     except jsonschema_rs.ValidationError:
-        return  # the library does not know a part of the schema, such as a pattern of Python's; the worker decides
+        return  # the library does not support a part of the schema, such as a Python pattern; the worker decides
 
 
 def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]:
-    """An error in pydantic's words for errors that name a field, else in the library's."""
+    """An error, in pydantic's words if it names a field, otherwise in the library's words."""
     place, details = error.instance_path, error.kind.value
     match error.kind.name:
         case "required":
@@ -106,7 +106,7 @@ def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]
         case "anyOf" | "oneOf":
             alternatives = [inner for alternative in details for inner in alternative]
             for inner in alternatives:
-                if inner.kind.value != ["null"]:  # that null would do as well helps nobody
+                if inner.kind.value != ["null"]:  # the hint that null is accepted too would not help
                     yield from _described(inner)
         case _:
             yield problem(place, error.message)

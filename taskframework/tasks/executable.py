@@ -1,4 +1,4 @@
-"""The class people extend to write a task."""
+"""The class that authors extend to write a task."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from taskframework.tasks.subtasks import SubtaskSummary, WaitForSignal
 P = TypeVar("P")
 R = TypeVar("R")
 
-#: What `execute` gives; one that goes on in another method gives None, or what `context.wait_for` gave.
+#: What `execute` returns. If the task continues in another method: None, or the result of `context.wait_for`.
 Returned: TypeAlias = R | WaitForSignal | Awaitable[R | WaitForSignal | None] | None
 
 
 class BackgroundTaskExecutable(TaskKind[P, R], ABC):
     """One type of background task.
 
-    P and R are anything pydantic validates. `execute` is `async def`, or a plain `def` that then runs in a thread
+    P and R are any types that pydantic validates. `execute` is `async def`, or a plain `def` that then runs in a thread
     (or, with `options.run_in="process"`, in a process of its own). One instance serves all attempts, so keep no state
     of an attempt on `self`.
 
-    A task that submits sub-tasks, or waits for a signal, goes on in `on_subtasks_finished` or `on_signal`. Both are
-    written like `execute`, run as it does, with a whole budget of attempts of their own, and may do what it may:
-    give the result, submit the next round of sub-tasks, wait again. A task type that needs neither leaves them out.
+    A task that submits sub-tasks, or waits for a signal, continues in `on_subtasks_finished` or `on_signal`. Both are
+    written and run like `execute`, each with a full number of attempts of its own. Both may also do the same: give the
+    result, submit the next round of sub-tasks, wait again. A task type that needs neither leaves them out.
 
-    An attempt may be repeated: the process can die after the work is done and before that is known. Use
+    An attempt may be repeated: the process can die after the work is done and before the store knows this. Use
     `context.once`, `context.idempotency_key` and `context.fencing_token` where an effect must not happen twice.
     """
 
@@ -44,8 +44,8 @@ class BackgroundTaskExecutable(TaskKind[P, R], ABC):
             context: the parameters and everything else about this attempt.
 
         Returns:
-            R, or a coroutine that gives R; or what `context.wait_for` gave. With sub-tasks and `on_subtasks_finished`
-            None will do: that method gives the result.
+            R, or a coroutine that gives R; or the result of `context.wait_for`. With sub-tasks and
+            `on_subtasks_finished` it may be None, because that method gives the result.
 
         Raises:
             RetryableError: to be tried again, after `delay` if given.
@@ -53,9 +53,9 @@ class BackgroundTaskExecutable(TaskKind[P, R], ABC):
         """
 
     def on_subtasks_finished(self, context: TaskContext[P], summary: SubtaskSummary) -> Returned[R]:
-        """Go on when the sub-tasks have met the policy.
+        """Continue when the sub-tasks have met the policy.
 
-        Without this method the task is done then, and what `execute` returned is its result.
+        Without this method the task is then done, and its result is the value that `execute` returned.
 
         Args:
             context: as for `execute`, with the same parameters.
@@ -72,8 +72,8 @@ class BackgroundTaskExecutable(TaskKind[P, R], ABC):
     def on_batch_finished(self, context: TaskContext[None], summary: SubtaskSummary) -> Any:
         """Give a batch of this type a result, when its tasks have met the policy.
 
-        Without this method a batch ends then, without a result of its own. It runs as an attempt of the batch, with
-        retries and a timeout like any other, but can neither submit sub-tasks nor wait.
+        Without this method the batch then ends without a result of its own. The method runs as an attempt of the batch,
+        with retries and a timeout like any other attempt, but can neither submit sub-tasks nor wait.
 
         Args:
             context: of the batch; its parameters are None.
@@ -88,7 +88,7 @@ class BackgroundTaskExecutable(TaskKind[P, R], ABC):
         raise NotImplementedError
 
     def on_signal(self, context: TaskContext[P], signal: Signal) -> Returned[R]:
-        """Go on when the signal has come that the task waits for, or is late.
+        """Continue when the signal that the task waits for has come, or is late.
 
         Args:
             context: as for `execute`, with the same parameters.

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class CallNext(Protocol):
-    """Goes on with an attempt: calls the next middleware, or in the end the task's code, and gives what that gave."""
+    """Continues an attempt: calls the next middleware, or at the end the task's code, and returns its result."""
 
     def __call__(self, context: TaskContext[Any], /) -> Awaitable[Any]: ...
 
@@ -45,7 +45,7 @@ class Surroundings:
     resources: Resources = NO_RESOURCES
 
     def around(self, code: CallNext) -> CallNext:
-        """The code with the middleware around it, the first of it outermost."""
+        """The code with the middleware around it; the first middleware is outermost."""
         for each in reversed(self.middleware):
             code = _inside(each, code)
         return code
@@ -55,7 +55,7 @@ NOTHING_AROUND = Surroundings()
 
 
 class Extensible:
-    """What a program can add to before its worker starts."""
+    """The base of objects to which a program can add middleware and lifespan hooks before its worker starts."""
 
     def __init__(self) -> None:
         self._middleware: list[Middleware] = []
@@ -67,7 +67,7 @@ class Extensible:
         return bool(self._middleware or self._lifespans)
 
     def use(self, middleware: AnyMiddleware) -> AnyMiddleware:
-        """Put middleware around every attempt of this program's worker; may stand above it as a decorator.
+        """Put middleware around every attempt of this program's worker; can be used as a decorator.
 
         ::
 
@@ -79,11 +79,11 @@ class Extensible:
                     report(error, context.task_type)
                     raise
 
-        It sees what the code returned or raised, and what it returns or raises itself counts. The one that was added
-        first is outermost. Of plain functions it runs on the event loop, not in their thread or process.
+        It sees the result or the error of the code, and its own result or error replaces it. The middleware that was
+        added first is outermost. It always runs on the event loop, also for plain functions in a thread or process.
 
         Raises:
-            RegistrationError: if it is no coroutine function, or does not take these two.
+            RegistrationError: if it is not a coroutine function, or does not take these two arguments.
         """
         is_async = any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None))))  # noqa: B004
         if not is_async or not _takes(middleware, 2):
@@ -95,7 +95,7 @@ class Extensible:
         return middleware
 
     def lifespan(self, hook: AnyLifespan) -> AnyLifespan:
-        """Let a hook live as long as the worker, in each worker process, on its event loop; may stand above it as a
+        """Run a hook for the lifetime of the worker, in each worker process, on its event loop; can be used as a
         decorator.
 
         ::
@@ -106,11 +106,11 @@ class Extensible:
                 async with Pool("postgresql://db/shop") as pool:
                     yield pool
 
-        It is entered before the first task and left after the last one; several in their order, and back in reverse.
-        What it yields is given to the code that asks for it by `resource(Pool)`.
+        The hook is entered before the first task and left after the last task. Several hooks are entered in their
+        order and left in reverse order. Code that asks for it by `resource(Pool)` gets the object that the hook yields.
 
         Args:
-            hook: gives an asynchronous context manager.
+            hook: a function that returns an asynchronous context manager.
 
         Raises:
             RegistrationError: if it does not.
@@ -128,7 +128,7 @@ class Extensible:
         """Enter the hooks in order, and leave them in reverse.
 
         Args:
-            registry: whose task types want resources.
+            registry: the task types, which may ask for resources.
             own: resources that need no hook.
 
         Raises:
@@ -149,12 +149,12 @@ class Extensible:
 
 
 def _takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether it can be called with so many arguments, as far as anybody can tell."""
+    """Return whether a function can be called with this many arguments; True if its signature is unknown."""
     try:
         inspect.signature(function).bind(*[None] * arguments)
     except TypeError:
         return False
-    except ValueError:  # it does not say what it takes
+    except ValueError:  # the function has no readable signature
         pass
     return True
 
@@ -165,7 +165,7 @@ def _inside(middleware: Middleware, code: CallNext) -> CallNext:
 
 @contextlib.asynccontextmanager
 async def _held(hook: Lifespan) -> AsyncIterator[object]:
-    """One hook. An error at its start ends the worker; an error at its stop does not keep the others from stopping."""
+    """Run one hook. An error at its start ends the worker; after an error at its stop, the other hooks still stop."""
     try:
         manager = hook()
         product = await manager.__aenter__()

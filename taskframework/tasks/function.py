@@ -7,8 +7,8 @@ import inspect
 import sys
 import types
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import fields
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, get_origin, get_type_hints, overload
+from dataclasses import dataclass, fields
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints, overload
 
 from taskframework.errors import RegistrationError
 from taskframework.frames import place_in_source
@@ -22,25 +22,34 @@ R = TypeVar("R")
 Options = ParamSpec("Options")
 Function = Callable[..., Any]
 
-_HINT = (
-    "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; the context may be left out."
-)
-
-
+_HINT = "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; either may be left out."
+_PARAMETERS, _CONTEXT = "parameters", "context"
+#: What a function may take, in this order.
+_ARGUMENTS = ((), (_PARAMETERS,), (_CONTEXT,), (_PARAMETERS, _CONTEXT))
 _OPTIONS = frozenset(field.name for field in fields(TaskOptions))
 
 
 class Decorator(Protocol):
-    """Makes a task type of a function, which may be async, and may do without the context."""
+    """Makes a task type of a function. The function may be async, and may leave out the context and the parameters."""
 
     @overload
     def __call__(
         self, function: Callable[[P, TaskContext[P]], Awaitable[R]], /
     ) -> type[BackgroundTaskExecutable[P, R]]: ...
     @overload
+    def __call__(
+        self, function: Callable[[TaskContext[P]], Awaitable[R]], /
+    ) -> type[BackgroundTaskExecutable[P, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[], Awaitable[R]], /) -> type[BackgroundTaskExecutable[None, R]]: ...
+    @overload
     def __call__(self, function: Callable[[P], Awaitable[R]], /) -> type[BackgroundTaskExecutable[P, R]]: ...
     @overload
     def __call__(self, function: Callable[[P, TaskContext[P]], R], /) -> type[BackgroundTaskExecutable[P, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[TaskContext[P]], R], /) -> type[BackgroundTaskExecutable[P, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[], R], /) -> type[BackgroundTaskExecutable[None, R]]: ...
     @overload
     def __call__(self, function: Callable[[P], R], /) -> type[BackgroundTaskExecutable[P, R]]: ...
 
@@ -66,7 +75,7 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
             RegistrationError: if there is no name, an option is wrong, or the function does not say its parameters and
                 its result.
         """
-        # Without parentheses it is the function itself, of which nothing would be made.
+        # Without parentheses the argument is the function itself, and no task type would be made.
         if not task_type or not isinstance(task_type, str):
             raise RegistrationError(
                 f"@task{place_in_source(task_type)} does not give the name of the task type.",
@@ -78,12 +87,12 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
         around = sys._getframe(1).f_locals  # types that the function names may be defined there
 
         def decorated(function: Function) -> type[BackgroundTaskExecutable[Any, Any]]:
-            parameters, result = _types_of(function, around)
-            base = BackgroundTaskExecutable[parameters, result]  # type: ignore[valid-type]
+            said = _read(function, around)
+            base = BackgroundTaskExecutable[said.parameters, said.result]  # type: ignore[name-defined]
             body = {
                 "task_type": task_type,
                 "options": chosen,
-                "execute": _execute(function),
+                "execute": _execute(function, said.arguments),
                 "__init__": _made_without_arguments,
                 "__doc__": function.__doc__,
                 "__module__": function.__module__,
@@ -109,7 +118,7 @@ def _unknown_option(task_type: str, name: str) -> RegistrationError:
 
 
 def _made_without_arguments(self: object, *args: object, **named: object) -> None:
-    """Made by the registry; with arguments somebody calls it as the function that it was."""
+    """Refuse arguments. The registry passes none, so a call with arguments is meant for the function itself."""
     if args or named:
         name = type(self).__name__
         raise TypeError(
@@ -118,12 +127,21 @@ def _made_without_arguments(self: object, *args: object, **named: object) -> Non
         )
 
 
-def _execute(function: Function) -> Function:
-    """The method that calls a function; a coroutine function if that is one, since this decides where it runs."""
-    is_given_context = len(_given(function)) == 2
+@dataclass(frozen=True, slots=True)
+class _Annotated:
+    """The types and arguments of a function, by its annotations."""
+
+    parameters: Any
+    result: Any
+    #: One of `_ARGUMENTS`.
+    arguments: tuple[str, ...]
+
+
+def _execute(function: Function, arguments: tuple[str, ...]) -> Function:
+    """The method that calls a function. It is a coroutine function if the function is: this decides where it runs."""
 
     def call(context: TaskContext[Any], **resources: Any) -> Any:
-        given = (context.parameters, context) if is_given_context else (context.parameters,)
+        given = (context if argument == _CONTEXT else context.parameters for argument in arguments)
         return function(*given, **resources)
 
     async def execute_on_loop(self: object, context: TaskContext[Any], **resources: Any) -> Any:
@@ -138,7 +156,7 @@ def _execute(function: Function) -> Function:
 
 
 def _given(function: Function) -> list[str]:
-    """The names of the parameters that are no resources."""
+    """The names of the parameters that are not resources."""
     return [name for name in inspect.signature(function).parameters if name not in wanted_by(function)]
 
 
@@ -150,25 +168,30 @@ def _signature(made: Function, function: Function) -> inspect.Signature:
     return inspect.Signature([itself, context, *resources])
 
 
-def _types_of(function: Function, around: Mapping[str, Any]) -> tuple[Any, Any]:
-    """P and R, as the function says them."""
+def _read(function: Function, around: Mapping[str, Any]) -> _Annotated:
     what = f"{function.__module__}.{function.__qualname__}{place_in_source(function)}"
     hint = _HINT.format(name=function.__name__)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RegistrationError(f"{what} is a generator.", hint="Return the result instead of yielding it.")
     names = _given(function)
-    if len(names) not in (1, 2):
+    if len(names) > 2:
         raise RegistrationError(f"{what} takes {len(names)} arguments.", hint=hint)
     try:
         hints = get_type_hints(function, localns={**around}, include_extras=True)
     except NameError as error:
         raise RegistrationError(f"{what} uses an unknown type: {error}.", hint=hint) from error
-    if missing := [name for name in (names[0], "return") if name not in hints]:
+    if missing := [name for name in (*names[:1], "return") if name not in hints]:
         wanted = "type of its result" if missing == ["return"] else f"type of {missing[0]}"
         raise RegistrationError(f"{what} does not say the {wanted}.", hint=hint)
-    if _is_context(hints[names[0]]) or (len(names) == 2 and not _is_context(hints.get(names[1], TaskContext))):
+    annotations = [hints.get(name, TaskContext) for name in names]
+    arguments = tuple(_CONTEXT if _is_context(each) else _PARAMETERS for each in annotations)
+    if arguments not in _ARGUMENTS:
         raise RegistrationError(f"{what} has the context in the wrong place.", hint=hint)
-    return hints[names[0]], hints["return"]
+    if arguments == (_CONTEXT,) and not get_args(annotations[0]):
+        hint = "Write TaskContext[Parameters], or TaskContext[None] if it has no parameters."
+        raise RegistrationError(f"{what} does not say the type of its parameters.", hint=hint)
+    parameters = get_args(annotations[0])[0] if arguments == (_CONTEXT,) else annotations[0] if annotations else None
+    return _Annotated(parameters, hints["return"], arguments)
 
 
 def _is_context(hint: Any) -> bool:

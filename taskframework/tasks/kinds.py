@@ -23,7 +23,7 @@ class TaskKind(Generic[P, R]):
     task_type: ClassVar[str]
 
 
-#: A task type by its class or an instance of that: checkers know its parameters and its result.
+#: A task type by its class or an instance of the class: type checkers know its parameters and its result.
 KindOf = TaskKind[P, R] | type[TaskKind[P, R]]
 AnyKind = KindOf[Any, Any]
 #: A task type as a program names it.
@@ -37,7 +37,7 @@ class ResultUnreadableError(TaskframeworkError):
 
 
 def type_name(given: object) -> str:
-    """The name of a task type that is given by it, by its class or by an instance.
+    """The name of a task type that is given by its name, by its class or by an instance.
 
     Raises:
         InvalidRequestError: if it is anything else.
@@ -59,10 +59,10 @@ def kind_of(given: AnyTaskType | None) -> type[TaskKind[Any, Any]] | None:
 
 
 def read_result(kind: type[TaskKind[Any, Any]] | None, result: Json) -> Any:
-    """A stored result as the R of its task type; as it is if only its name is known.
+    """A stored result as the R of its task type; unchanged if only the name of the type is known.
 
     Raises:
-        ResultUnreadableError: if it is none.
+        ResultUnreadableError: if the result is not an R.
     """
     if kind is None:
         return result
@@ -75,7 +75,7 @@ def read_result(kind: type[TaskKind[Any, Any]] | None, result: Json) -> Any:
 
 
 def type_arguments(kind: type[TaskKind[Any, Any]]) -> tuple[Any, Any] | None:
-    """P and R of a task type, through generic bases in between; None if it does not say them."""
+    """P and R of a task type, also through generic base classes; None if the class does not name them."""
     found = _arguments_in(kind, ())
     if len(found) != 2 or any(isinstance(argument, TypeVar) or _is_open(argument) for argument in found):
         return None
@@ -89,12 +89,12 @@ def _reader(kind: type[TaskKind[Any, Any]]) -> TypeAdapter[Any]:
 
 
 def _is_open(argument: Any) -> bool:
-    """Whether a generic alias, such as list[T], still has a variable in it."""
+    """Return whether a generic alias, such as list[T], still has a variable in it."""
     return get_origin(argument) is not None and bool(getattr(argument, "__parameters__", ()))
 
 
 def _arguments_in(kind: Any, arguments: Sequence[Any]) -> Sequence[Any]:
-    """P and R of a class whose own type variables stand for `arguments`; empty if it does not say them."""
+    """P and R of a class whose own type variables stand for `arguments`; empty if the class does not name them."""
     if kind is TaskKind:
         return arguments
     bound = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))

@@ -1,4 +1,4 @@
-"""What a task type says of its limits: how fast it begins, and how many of it run at once."""
+"""The limits in the options of a task type: how fast its attempts begin, and how many run at once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(days=3660)
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Which bucket the attempts of a task type take their permits from.
+    """The bucket from which the attempts of a task type take their permits.
 
     Args:
-        name: of a bucket in the settings: `default`, or one of `rate_limiter.providers`.
-        key: a field of the parameters. With it each value of the field has a bucket of its own.
+        name: the name of a bucket in the settings: `default`, or one of `rate_limiter.providers`.
+        key: a field of the parameters. With a key, each value of the field has its own bucket.
     """
 
     name: str
@@ -32,7 +32,7 @@ class RateLimit:
         """Check both where they are written.
 
         Raises:
-            RegistrationError: if one of them is no text.
+            RegistrationError: if one of them is not a text.
         """
         given: tuple[tuple[str, object], ...] = (("name", self.name), ("key", "none" if self.key is None else self.key))
         for what, value in given:
@@ -47,8 +47,8 @@ class ConcurrencyLimit:
     """How many attempts of a task type run at once, over all workers.
 
     Args:
-        number: at most so many, from 1 to 1000.
-        key: a field of the parameters. With it each value of the field has its own number.
+        number: the most attempts at once, from 1 to 1000.
+        key: a field of the parameters. With a key, the number is for each value of the field.
     """
 
     number: int
@@ -58,7 +58,7 @@ class ConcurrencyLimit:
         """Check both where they are written.
 
         Raises:
-            RegistrationError: if one of them is not what it should be.
+            RegistrationError: if the number or the key is not valid.
         """
         number: object = self.number
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_AT_ONCE:
@@ -78,11 +78,11 @@ class QueueTimeout:
     """How long a task may wait for a worker.
 
     Args:
-        after: the time, as a timedelta or in seconds; from when the task could begin.
-        counts_limits: whether the time in which a limit or a pause holds the task back counts.
+        after: the time, as a timedelta or in seconds, counted from when the task could begin.
+        counts_limits: whether time counts in which a limit or a pause holds the task back.
     """
 
-    #: What is accepted, for messages to people.
+    #: The accepted values, for messages to people.
     ACCEPTED: ClassVar[str] = "a timedelta or seconds, from a millisecond to ten years"
     after: timedelta | float
     counts_limits: bool = False
@@ -91,14 +91,14 @@ class QueueTimeout:
         """Check the time where it is written.
 
         Raises:
-            RegistrationError: if it is none, or zero.
+            RegistrationError: if it is not such a time, or zero.
         """
         if not self.is_one(self.after):
             raise RegistrationError(f"The time of a queue_timeout is {self.after!r}.", hint=f"Use {self.ACCEPTED}.")
 
     @staticmethod
     def is_one(value: object) -> bool:
-        """Whether a value is such a time."""
+        """Return whether a value is such a time."""
         return is_time(value) and _SHORTEST <= as_timedelta(value) <= _LONGEST
 
 
@@ -116,7 +116,7 @@ def as_timedelta(value: timedelta | float) -> timedelta:
 
 
 def is_time(value: object) -> TypeGuard[timedelta | float]:
-    """Whether a value is a length of time, as a timedelta or in seconds."""
+    """Return whether a value is a length of time, as a timedelta or in seconds."""
     if isinstance(value, timedelta):
         return value >= timedelta(0)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -124,7 +124,7 @@ def is_time(value: object) -> TypeGuard[timedelta | float]:
     return 0 <= value <= timedelta.max.total_seconds()
 
 
-#: The highest number of a concurrency limit. Its record names all attempts that run, and is read whenever one begins.
+#: The highest number of a concurrency limit. Its record names all running attempts, and each new attempt reads it.
 MOST_AT_ONCE = 1000
 _EXAMPLES = {
     "name": "the name of a bucket in the settings, such as 'default'",
@@ -133,7 +133,7 @@ _EXAMPLES = {
 
 
 def key_of(parameters: Json, field: str) -> str:
-    """The value of a field of the parameters as text, another one for each value; empty if there is none."""
+    """The value of a field of the parameters as text. Different values give different texts, no value an empty text."""
     value = parameters.get(field) if isinstance(parameters, dict) else None
     if value is None:
         return ""

@@ -1,4 +1,4 @@
-"""How a task type wants to be run."""
+"""The options of a task type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNT = f"a number from 1 to {MAX_ATTEMPTS}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """Options of one task type; what is None comes from the settings.
+    """Options of one task type; for an option that is None the settings decide.
 
     Args:
         max_attempts: attempts before the task is a dead letter, at least 1.
@@ -36,13 +36,13 @@ class TaskOptions:
         subtasks: when the sub-tasks of a round are enough: `"all_must_succeed"`, `"allow_failures"`,
             `"first_success"` or `at_least(number)`.
         max_chunk_size: most items of a batch that one task may do, one after the other in one attempt; 1 for a type
-            that does not want several.
+            whose tasks do only one item.
         rate_limit: the bucket of the settings from which each attempt takes a permit: its name, or
             `RateLimit(name, key="field of the parameters")` for a bucket for each value of a field.
         concurrency_limit: how many attempts run at once over all workers, as a number, or
-            `ConcurrencyLimit(number, key="field of the parameters")` for so many of each value of a field.
+            `ConcurrencyLimit(number, key="field of the parameters")` for this number for each value of a field.
         queue_timeout: longest time that a task may wait for a worker before it is a dead letter, as a timedelta or in
-            seconds. A time in which a limit or a pause holds it back does not count, but with
+            seconds. Time in which a limit or a pause holds the task back does not count, except with
             `QueueTimeout(time, counts_limits=True)`.
         retention: how long its tasks stay in the store after their end: a timedelta or seconds for those that
             completed or were cancelled, or `Retention(finished=…, failed=…)`; 0 keeps nothing.
@@ -66,7 +66,7 @@ class TaskOptions:
         """Check each option where it is written, not where it is first used.
 
         Raises:
-            RegistrationError: naming the option and what it accepts.
+            RegistrationError: names the option and its accepted values.
         """
         _require(self.max_attempts is None or _is_count(self.max_attempts), self, "max_attempts", _COUNT)
         _require(is_time(self.timeout) and bool(self.timeout), self, "timeout", "a timedelta or seconds, above zero")
@@ -87,7 +87,7 @@ class TaskOptions:
 
     @property
     def limit(self) -> RateLimit | None:
-        """The rate limit; a name alone is one for the whole type."""
+        """The rate limit; a plain name is a limit of the whole type."""
         return RateLimit(self.rate_limit) if isinstance(self.rate_limit, str) else self.rate_limit
 
 

@@ -80,7 +80,7 @@ class Registration:
 
     @property
     def concurrency_limit(self) -> ConcurrencyLimit | None:
-        """What the options say; a number alone is a limit of the whole type."""
+        """The concurrency limit of the options; a plain number is a limit of the whole type."""
         limit = self.executable.options.concurrency_limit
         return ConcurrencyLimit(limit) if isinstance(limit, int) else limit
 
@@ -89,21 +89,21 @@ class Registration:
         """The names of the parameters as they are submitted; None if their type does not list them."""
         try:
             schema = self.parameters.json_schema()
-        except Exception:  # authors add code of their own to a schema
+        except Exception:  # authors can add their own code to a schema
             return None
         is_open = schema.get("additionalProperties", "properties" not in schema and schema.get("type") != "null")
         return None if is_open else frozenset(schema.get("properties", ()))
 
     @property
     def finishes_batches(self) -> bool:
-        """Whether a batch of this type goes on in `on_batch_finished`."""
+        """Whether a batch of this type continues in `on_batch_finished`."""
         return "batch" in self.stages
 
     def accept(self, value: Any) -> tuple[Json, bytes]:
         """Parameters of a submission as they are stored, and as canonical JSON, if they fit the model.
 
         Raises:
-            InvalidParametersError: naming each field that does not fit.
+            InvalidParametersError: names each field that does not fit.
             ValueNotStorableError: if a store could not keep them.
         """
         try:
@@ -111,7 +111,7 @@ class Registration:
         except InvalidParametersError as error:
             taken = taken_by(self.task_type, self.parameters)
             raise InvalidParametersError(self.task_type, error.problems, takes=taken) from None
-        except (Exception, SystemExit) as error:  # pydantic does not catch it; the submitter can only change the value
+        except (Exception, SystemExit) as error:  # of a validator; the submitter can do nothing but change the value
             logger.exception("a validator of task type %s broke", self.task_type)
             broke = problem((), f"a validator of the task type broke ({type(error).__name__})")
             raise InvalidParametersError(self.task_type, [broke]) from error
@@ -126,7 +126,7 @@ class Registration:
         try:
             return self.parameters.validate_python(value)
         except ValidationError as error:
-            # Without its cause, which quotes the input: it would be in the log with the error.
+            # Without the cause, because the cause quotes the input, and the log would then show the input.
             raise InvalidParametersError(self.task_type, problems_of(error)) from None
 
 
@@ -134,14 +134,14 @@ class TaskRegistry:
     """The task types this program knows."""
 
     def __init__(self, check: Callable[[Registration], None] = lambda registration: None) -> None:
-        """Know none yet; `check` sees each before it is registered, and raises `RegistrationError` if it cannot be."""
+        """Start without task types. `check` is called before each registration, and may raise `RegistrationError`."""
         self._registrations: dict[str, Registration] = {}
         self._check = check
         self._workers = 0
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Take no further types meanwhile: a worker consumes those that it knew when it started."""
+        """Accept no further types in this context: a worker consumes only the types that it knew when it started."""
         self._workers += 1
         try:
             yield
@@ -152,8 +152,8 @@ class TaskRegistry:
         """Add an executable, or a class that needs no arguments to make one.
 
         Raises:
-            RegistrationError: if it is not one, is abstract, has no valid type name or generic arguments, if its type
-                is taken, or while a worker runs.
+            RegistrationError: if it is not an executable, is abstract, has no valid type name or generic arguments, if
+                its type is taken, or while a worker runs.
         """
         instance = _instance(executable)
         task_type = _checked_type(instance)
@@ -183,10 +183,10 @@ class TaskRegistry:
         return registration
 
     def register_module(self, module: ModuleType) -> tuple[Registration, ...]:
-        """Register every concrete executable that is defined in the module (not those it imports).
+        """Register every concrete executable that is defined in the module, but no imported executable.
 
         Raises:
-            RegistrationError: see `register`; also if a class has a `task_type` but no `execute`, and nothing is
+            RegistrationError: see `register`; also if a class has a `task_type` but no `execute`, and no class is
                 derived from it: its method has another name by mistake.
         """
         found = [
@@ -211,7 +211,7 @@ class TaskRegistry:
         """The registration of a type.
 
         Raises:
-            UnknownTaskTypeError: naming the nearest type there is.
+            UnknownTaskTypeError: names the most similar registered type.
         """
         registration = self._registrations.get(task_type)
         if registration is None:
@@ -255,7 +255,7 @@ def _instance(
         return executable()
     except Exception as error:
         if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
-            raise RegistrationError(  # the call itself, not something inside of __init__
+            raise RegistrationError(  # the call itself failed, not code inside `__init__`
                 f"{described(kind)} cannot be made without arguments: {error}.",
                 hint="Register an instance: framework.register(YourTask(...)).",
             ) from error

@@ -1,4 +1,4 @@
-"""Resources: what a worker opens once and gives to the code of its tasks, by type."""
+"""Resources: objects that a worker opens once and gives to the code of its tasks, by type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Stands where a resource will be."""
+    """The default of a parameter that asks for a resource."""
 
     kind: type[Any]
 
@@ -24,11 +24,11 @@ def resource(kind: type[T]) -> T:
 
         async def execute(self, context: TaskContext[Order], pool: Pool = resource(Pool)) -> Receipt: ...
 
-    When the code runs, the parameter is what a lifespan hook of this type gave (see `TaskFramework.lifespan`), or what
-    a subclass of it is. It is typed as the resource, so that a checker knows what the parameter is.
+    When the code runs, the parameter is the object of this class, or of a subclass, that a lifespan hook yielded (see
+    `TaskFramework.lifespan`). The return type is the class, so that a type checker knows the type of the parameter.
 
     Args:
-        kind: the class that is wanted.
+        kind: the class of the resource.
     """
     return cast(T, Wanted(kind))
 
@@ -40,17 +40,17 @@ def wanted_by(function: Callable[..., Any]) -> Mapping[str, type[Any]]:
 
 
 class Resources:
-    """What one worker has to give."""
+    """The resources of one worker."""
 
     def __init__(self, products: Sequence[object] = ()) -> None:
-        """Have these; None is nothing."""
+        """Keep these objects; None is left out."""
         self._products = [product for product in products if product is not None]
 
     def given(self, wanted: Mapping[str, type[Any]]) -> dict[str, Any]:
         """The resources for some parameters, by their names.
 
         Raises:
-            ConfigurationError: if there is none of a type, or more than one.
+            ConfigurationError: if the worker has no resource of a type, or more than one.
         """
         return {name: self._of(name, kind) for name, kind in wanted.items()}
 

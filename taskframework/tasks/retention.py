@@ -1,4 +1,4 @@
-"""What a task type says of how long its tasks stay after their end."""
+"""The option of a task type that says how long its tasks stay after their end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MILLISECOND, _LONGEST = timedelta(milliseconds=1), timedelta(days=36600)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the tasks of a type stay in the store after their end; what is None comes from the settings.
+    """How long the tasks of a type stay in the store after their end; for None the settings decide.
 
     Args:
         finished: completed and cancelled tasks, as a timedelta or in seconds; 0 keeps nothing.
         failed: tasks that ended FAILED or DEAD_LETTER.
     """
 
-    #: What is accepted, for messages to people.
+    #: The accepted values, for messages to people.
     ACCEPTED: ClassVar[str] = "a timedelta or seconds, from zero to a hundred years"
     finished: timedelta | float | None = None
     failed: timedelta | float | None = None
@@ -31,7 +31,7 @@ class Retention:
         """Check both where they are written.
 
         Raises:
-            RegistrationError: if one of them is no such time.
+            RegistrationError: if one of them is not such a time.
         """
         for field in fields(self):
             value = getattr(self, field.name)
@@ -42,12 +42,12 @@ class Retention:
 
     @staticmethod
     def is_one(value: object) -> bool:
-        """Whether a value is such a time."""
+        """Return whether a value is such a time."""
         return is_time(value) and as_timedelta(value) <= _LONGEST
 
 
 def kept_for(given: Retention | timedelta | float | None) -> KeptFor | None:
-    """The option `retention` in the form in which tasks carry it; a time alone is for those that finished."""
+    """The option `retention` in the form in which tasks carry it; a plain time is for tasks that finished."""
     if given is None:
         return None
     retention = given if isinstance(given, Retention) else Retention(given)
@@ -63,7 +63,7 @@ FOR_EVER = KeptFor()
 
 
 def at_least(kept: KeptFor, time: timedelta, otherwise: KeptFor = FOR_EVER) -> KeptFor:
-    """The same times, raised to at least `time`. One that is not given is set only if `otherwise` has a shorter one."""
+    """The same times, raised to at least `time`. A missing time is set only if `otherwise` has a shorter time."""
     least = time // _MILLISECOND
 
     def longer(own: int | None, default: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""JSON Schemas (2020-12) of what a task type takes and gives, and what one says in words."""
+"""JSON Schemas (2020-12) of the parameters and results of task types, and a description of a schema in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskframework.model.values import Json
 
 logger = logging.getLogger(__name__)
 
-#: Fields that a message names at most.
+#: The most fields that a message names.
 _MOST_NAMED = 10
 _WORDS = {
     "string": "text",
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 class _Schemas(GenerateJsonSchema):
-    """Makes JSON Schemas without ever failing: what cannot be described is left open."""
+    """Makes JSON Schemas and never fails: a type that cannot be described becomes a schema that accepts everything."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own form
 
@@ -37,7 +37,7 @@ class _Schemas(GenerateJsonSchema):
 
 
 def schema_of(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
-    """A schema as JSON. If it cannot be made, one that accepts everything, so that the worker starts anyway."""
+    """A schema as JSON. If it cannot be made, the schema accepts everything, so that the worker starts anyway."""
     try:
         schema = adapter.json_schema(mode=mode, schema_generator=_Schemas)
         return from_json(to_json(schema, inf_nan_mode="null"))
@@ -48,15 +48,15 @@ def schema_of(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -
 
 @functools.lru_cache(maxsize=256)
 def taken_by(task_type: str, adapter: TypeAdapter[Any]) -> str:
-    """As `takes`. It is kept, because making a schema takes a millisecond, and a bulk submission may be all wrong."""
+    """As `takes`, but cached: to make a schema takes a millisecond, and all items of a bulk submission may be wrong."""
     return takes(schema_of(task_type, adapter, "validation"))
 
 
 def takes(schema: Json) -> str:
-    """A sentence on what a type with this schema of parameters takes; empty if the schema cannot be read."""
+    """A sentence about the parameters that a type with this schema takes; empty if the schema cannot be read."""
     try:
         return _sentence(_followed(schema, schema), schema)
-    except Exception:  # as above; the sentence is help in an error, which must come out in any case
+    except Exception:  # as above; the sentence only adds help to an error, which must be raised in any case
         return ""
 
 
@@ -80,6 +80,6 @@ def _kind(schema: Json) -> str:
 
 
 def _followed(schema: Json, whole: Json) -> Json:
-    """The schema behind a reference into the whole one."""
+    """The schema to which a reference into the whole schema leads; a schema without a reference stays as it is."""
     place = schema.get("$ref")
     return schema if place is None else whole["$defs"][place.removeprefix("#/$defs/")]

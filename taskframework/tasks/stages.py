@@ -1,4 +1,4 @@
-"""The methods of an executable: which of them an attempt calls, and with what."""
+"""The methods of an executable: which method an attempt calls, and with which arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.resources import wanted_by
 from taskframework.tasks.subtasks import SubtaskSummary
 
-#: What an attempt does: the stage of its task; or "batch" at the end of a batch, whose stage as a task is "resume".
+#: The method that an attempt calls, as the stage of its task; or "batch" at the end of a batch, whose task stage is
+#: "resume".
 Part = Stage | Literal["batch"]
 METHODS: Mapping[Part, str] = {
     "execute": "execute",
@@ -37,12 +38,12 @@ _ARGUMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one attempt calls. It can be pickled for another process."""
+    """The call that one attempt makes. It can be pickled for another process."""
 
     stage: Part
-    #: What the method's second argument is made of.
+    #: The data from which the method's second argument is made; None: the method has no second argument.
     about: Subtasks | Signal | None = None
-    #: Whether it is called for each item of a chunk.
+    #: Whether the method is called for each item of a chunk.
     is_chunk: bool = False
 
     @property
@@ -104,10 +105,10 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
 def resources_of(
     instance: BackgroundTaskExecutable[Any, Any], stages: Iterable[Part]
 ) -> dict[Part, Mapping[str, type[Any]]]:
-    """The resources that the methods of these stages ask for; without stages that ask for none.
+    """The resources that the methods of these stages ask for. Stages without resources are left out.
 
     Raises:
-        RegistrationError: if they run in a process of their own, which has no resources.
+        RegistrationError: if the methods run in a process of their own, which has no resources.
     """
     wanted = {stage: found for stage in stages if (found := wanted_by(getattr(instance, METHODS[stage])))}
     if wanted and instance.options.run_in == "process":
@@ -119,9 +120,9 @@ def resources_of(
 
 
 def described(executable: object, method: object = None) -> str:
-    """An executable for messages: its class, and where that, or one of its methods, is written."""
+    """The name of an executable for messages: its class, and the source place of the class or of one of its methods."""
     kind = executable if isinstance(executable, type) else type(executable)
-    is_function = hasattr(kind, "__wrapped__")  # its methods are not the author's
+    is_function = hasattr(kind, "__wrapped__")  # its methods are not code of the author
     return f"{kind.__module__}.{kind.__qualname__}{place_in_source(kind if method is None or is_function else method)}"
 
 

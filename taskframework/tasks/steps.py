@@ -1,4 +1,4 @@
-"""Steps that are done once: what `TaskContext.once` and `once_blocking` rest on, for any event loop and any thread."""
+"""Steps that are done once: the code behind `TaskContext.once` and `once_blocking`, for any event loop and thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Recorder(Protocol):
         """Begin to write an outcome; from any thread, without waiting.
 
         Returns:
-            Gives what the task has recorded of the step. None: the lease was lost, the outcome is not stored.
+            A future with the recorded outcome of the step. None: the lease was lost, and the outcome is not stored.
         """
         ...
 
@@ -50,7 +50,7 @@ class _Run:
 
 
 class Steps:
-    """The steps of one attempt: done in an earlier one, done in this one, under way."""
+    """The steps of one attempt: done in an earlier attempt, done in this attempt, or running now."""
 
     def __init__(self, earlier: Sequence[StepOutcome], recorder: Recorder) -> None:
         """Start an attempt; `earlier` is what the attempts before it recorded."""
@@ -91,7 +91,7 @@ class Steps:
         return orjson.loads(entered)
 
     def _enter(self, step: str, caller: object) -> bytes | tuple[_Run, bool]:
-        """The outcome if it is recorded; else the run to wait for, and whether the caller has to make it."""
+        """The outcome if it is recorded; otherwise the run to wait for, and whether the caller has to do it."""
         _check_name(step)
         with self._lock:
             if (encoded := self._outcomes.get(step)) is not None:
@@ -109,7 +109,7 @@ class Steps:
 
     @contextmanager
     def _running(self, run: _Run) -> Iterator[None]:
-        """End the run if its function fails; then whoever waits for it makes the step itself."""
+        """End the run if its function fails; then a caller that waits for it does the step itself."""
         try:
             yield
         except BaseException:
@@ -137,7 +137,7 @@ class Steps:
             else:
                 self._bytes -= size
         if recorded is None and run.problem is None:
-            # Not an `Exception`: code that catches those must not go on as if the step were recorded.
+            # Not an `Exception`: code that catches exceptions must not continue as if the step were recorded.
             run.problem = asyncio.CancelledError(f"The lease was lost before step {run.step!r} was recorded.")
         self._end(run)
 
@@ -163,7 +163,7 @@ def refuse_on_a_loop(blocking: str, instead: str) -> None:
     """Refuse a call that would make an event loop wait.
 
     Raises:
-        RuntimeError: if it comes from one.
+        RuntimeError: if the call comes from an event loop.
     """
     try:
         asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Sub-tasks and signals in task code: what it plans, what it waits for, and what became of that.
+"""Sub-tasks and signals in task code: how the code plans them, waits for them, and reads their outcomes.
 
 Like steps, everything here works on any event loop and in any thread.
 """
@@ -29,7 +29,7 @@ from taskframework.tasks.values import several
 T = TypeVar("T")
 R = TypeVar("R", default=Any, covariant=True)
 
-#: Sub-tasks that are planned together; in between the event loop can do other work.
+#: How many sub-tasks are planned in one step. Between two steps the event loop can do other work.
 _TOGETHER = 100
 #: Longest time that a task may wait for a signal.
 LONGEST_WAIT = timedelta(days=3650)
@@ -41,7 +41,7 @@ class WantedSubtasks:
 
     task_type: AnyTaskType
     options: Mapping[str, Any]
-    #: When the round is decided; None: as an earlier call says, or the options of the task type.
+    #: When the round is decided; None: an earlier call, or the options of the task type, say it.
     policy: str | None
     parameters: tuple[Any, ...] = field(default=(), repr=False)
     #: How many parameters of the same call came before these; None for a call with a single sub-task.
@@ -72,13 +72,13 @@ def saying_which(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskOutcome(Generic[R]):
-    """What became of one sub-task, whose result is an R.
+    """The outcome of one sub-task, whose result is an R.
 
     Attributes:
         slot: its place among the sub-tasks of its round, from 0, in the order in which they were submitted.
-        parameters: as JSON; they tell which item it was, also of one that failed.
-        status: a final one, or that of a sub-task which is being cancelled because it is not needed any more.
-        result: what `outcomes` was given the class of, else plain JSON; None if it did not succeed.
+        parameters: as JSON; they identify the item, also if it failed.
+        status: a final status, or the status of a sub-task that is being cancelled because it is no longer needed.
+        result: an R if `outcomes` was given the class, otherwise plain JSON; None if the sub-task did not succeed.
         error: `{"code", "type", "message", "retryable", "fingerprint"}`; None if it did not fail.
     """
 
@@ -91,7 +91,7 @@ class SubtaskOutcome(Generic[R]):
 
     @classmethod
     def of(cls, subtask: Task) -> Self:
-        """What became of a task that has a parent."""
+        """The outcome of a task that has a parent."""
         assert subtask.parent is not None, "listed as a sub-task"
         return cls(
             subtask.parent.slot,
@@ -104,14 +104,14 @@ class SubtaskOutcome(Generic[R]):
 
 
 class Family(Protocol):
-    """What a worker does for a task with sub-tasks; from any thread, without waiting."""
+    """What a worker does for a task with sub-tasks. The methods can be called from any thread and do not wait."""
 
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
-        """Add sub-tasks to the plan of the attempt; gives their ids."""
+        """Add sub-tasks to the plan of the attempt; the future gives their ids."""
         ...
 
     def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
-        """What became of the next sub-tasks of the newest round, in slot order; none if these were all."""
+        """The outcomes of the next sub-tasks of the newest round, in slot order; an empty list after the last one."""
         ...
 
 
@@ -121,7 +121,7 @@ class SubtaskSummary:
 
     Attributes:
         round: which round it was, from 1; a task that is replayed begins again.
-        total: how many were submitted; those that are in none of the other numbers were not needed any more.
+        total: how many sub-tasks were submitted; those that no other number includes were no longer needed.
     """
 
     round: int
@@ -142,13 +142,13 @@ class SubtaskSummary:
     @overload
     def outcomes(self, kind: KindOf[Any, R]) -> AsyncIterator[SubtaskOutcome[R | None]]: ...
     async def outcomes(self, kind: AnyKind | None = None) -> AsyncIterator[SubtaskOutcome[Any]]:
-        """What became of each, in slot order, read from the store page by page.
+        """The outcome of each sub-task, in slot order, read from the store page by page.
 
         Args:
-            kind: the class of the sub-tasks where all are of one; it reads their results.
+            kind: the class of the sub-tasks if all have the same class; it reads their results.
 
         Raises:
-            ResultUnreadableError: if a result is not what the class says.
+            ResultUnreadableError: if a result is not of the type that the class says.
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
         """
         after = -1
@@ -177,18 +177,18 @@ class SubtaskSummary:
 
 @dataclass(frozen=True, slots=True)
 class WaitForSignal:
-    """What `TaskContext.wait_for` gives, for task code to return."""
+    """The result of `TaskContext.wait_for`, which task code has to return."""
 
     signal: str
-    #: None: for ever.
+    #: None: forever.
     timeout: timedelta | None
 
     @classmethod
     def new(cls, signal: str, timeout: timedelta | float | None) -> Self:
-        """Check what task code wants to wait for.
+        """Check the signal and the timeout that task code gives.
 
         Raises:
-            InvalidRequestError: naming what is wrong.
+            InvalidRequestError: names the wrong argument.
         """
         if not is_name(signal):
             raise InvalidRequestError(
@@ -214,7 +214,7 @@ def _read(outcome: SubtaskOutcome, kind: AnyKind | None) -> SubtaskOutcome[Any]:
 
 
 async def planned_one(family: Family, wanted: WantedSubtasks) -> list[str]:
-    """Plan them as they are; `TaskContext.submit_subtask`."""
+    """Plan these sub-tasks in one step; `TaskContext.submit_subtask`."""
     return await _answer(family.plan(wanted))
 
 
@@ -242,12 +242,12 @@ def planned_blocking(family: Family, wanted: WantedSubtasks, parameters: Iterabl
 
 
 async def _answer(asked: Future[T]) -> T:
-    # Shielded: a caller that is cancelled must not interrupt what has begun.
+    # Shielded: a caller that is cancelled must not interrupt a request that has begun.
     return await asyncio.shield(asyncio.wrap_future(asked))
 
 
 async def _parts(parameters: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[tuple[Any, ...]]:
-    """All of them in parts of at most `_TOGETHER`; one empty part if there are none, since a type is checked too."""
+    """All parameters, in parts of at most `_TOGETHER`; one empty part if there are none, to check the type."""
     if isinstance(parameters, Iterable):
         for part in _parts_of(parameters):
             yield part

@@ -1,4 +1,4 @@
-"""What task code hands over to be stored: plain JSON, or a pydantic model in its place."""
+"""Values that task code gives to be stored: plain JSON, or a pydantic model instead."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SECRETS = (Secret, SecretStr, SecretBytes)
 
 
 def several(values: Many) -> Many:
-    """Parameters of several tasks, as they are.
+    """Check that a value holds the parameters of several tasks, and return it unchanged.
 
     Raises:
-        TypeError: for one value. A text, an object and a model could be iterated, and would become a task for each
-            letter or field.
+        TypeError: for a single value. A text, an object or a model could be iterated, and would become one task for
+            each letter or field.
     """
     if isinstance(values, str | bytes | Mapping | BaseModel) or not isinstance(values, Iterable | AsyncIterable):
         raise TypeError(
@@ -37,8 +37,8 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
     """Parameters in the form they are stored in, and as canonical JSON.
 
     Args:
-        value: JSON already, or an object of the caller's, which becomes JSON.
-        adapter: writes such an object; without it, its own class does.
+        value: JSON already, or an object of the caller, which becomes JSON.
+        adapter: writes such an object as JSON; None: the class of the object does.
 
     Raises:
         ValueNotStorableError: if a store could not keep them.
@@ -51,20 +51,20 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
     try:
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
-    except ValueNotStorableError:  # or there are objects in it, such as the models of a list
+    except ValueNotStorableError:  # the value may contain objects, such as models in a list
         if adapter is None or (plain := _as_json_inside(value, adapter)) is None:
             raise
     return plain, check_storable(plain, "parameters", MAX_PARAMETERS_BYTES)
 
 
 def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
-    # What does not fit was refused before; the serializer would warn of JSON beside instances.
+    # A wrong value was refused before. The serializer would also warn of a value that mixes JSON and instances.
     refuse_what_json_loses(adapter.dump_python(value, warnings=False), "parameters")
     return adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
 
 
 def _as_json_inside(value: Any, adapter: TypeAdapter[Any]) -> Json:
-    """A collection with objects of the caller's in it, or another object, as JSON; None if it has none."""
+    """A collection that contains objects of the caller, or another object, as JSON; None if it cannot be written."""
     try:
         if all(isinstance(leaf, str | int | float | None) for leaf in _leaves(value)):
             return None
@@ -91,11 +91,11 @@ def storable(value: object, what: str, max_bytes: int) -> Json:
 
 
 def refuse_what_json_loses(value: Any, what: str) -> None:
-    """Refuse what pydantic turns into something else without a word: NaN and infinities into null, where a type is
-    Any, and a SecretStr into asterisks.
+    """Refuse values that pydantic changes without an error: NaN and infinities become null where a type is Any, and a
+    SecretStr becomes asterisks.
 
     Raises:
-        ValueNotStorableError: if there is one in the value.
+        ValueNotStorableError: if the value contains one of these.
     """
     for leaf in _leaves(value):
         if isinstance(leaf, float) and not math.isfinite(leaf):

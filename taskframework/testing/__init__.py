@@ -1,6 +1,6 @@
 """Tools for tests: of programs that use taskframework, and of its own adapters.
 
-What needs a whole framework is imported when it is first asked for; the clock needs next to nothing.
+Names that need a whole framework are imported at their first use; the clock needs nearly nothing.
 """
 
 import importlib

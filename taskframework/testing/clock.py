@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 from taskframework.clock import whole_milliseconds
 
-#: When virtual time begins.
+#: The time at which virtual time begins.
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
-    """Virtual time for `Clock`. Who sleeps wakes when the time is advanced past the end of the sleep."""
+    """Virtual time for `Clock`. A sleeper wakes when the time is advanced past the end of its sleep."""
 
     def __init__(self, start: datetime = START) -> None:
         self._start = start
@@ -52,7 +52,7 @@ class FakeClock:
                 awake.set_result(None)
 
     def wake(self, within: float) -> None:
-        """Wake who sleeps for so many seconds more at most, though no time has passed: to look again costs nothing."""
+        """Wake sleepers whose sleep ends within so many seconds, though no time passes: an extra look costs nothing."""
         soon = self._passed + timedelta(seconds=within)
         while self._sleepers and self._sleepers[0][0] <= soon:
             _, _, awake = heapq.heappop(self._sleepers)

@@ -1,4 +1,4 @@
-"""Waiting in async tests without guessing how long something takes."""
+"""Waits in async tests without a guess of how long something takes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ async def eventually(
     Args:
         predicate: A function or a coroutine function. It may also assert; an AssertionError means "not yet".
         timeout: Seconds after which the wait has failed.
-        what: Names the awaited thing in the error; the predicate's name by default.
+        what: Names the expected condition in the error; the predicate's name by default.
 
     Raises:
-        AssertionError: The time is over; the message tells the last value or the last failed assertion.
+        AssertionError: The time is over; the message shows the last value or the last failed assertion.
     """
     end = time.monotonic() + timeout
     pause = 0.005

@@ -1,4 +1,4 @@
-"""Records with sensible contents, for tests that care about one field."""
+"""Makes tasks with sensible contents, for tests that care about one field."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def new_task(
     """A task as it is right before its insert: QUEUED, with its first event.
 
     Args:
-        now: when it was submitted; pass the store's clock where due times matter.
-        dispatch_after: how long the sweeper leaves it to the live path.
+        now: when it was submitted; pass the store's clock if due times matter.
+        dispatch_after: how long the sweeper leaves the task to the process that inserts it.
         overrides: fields of the task.
     """
     at = now or SystemClock().now()

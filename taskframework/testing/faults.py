@@ -1,4 +1,4 @@
-"""Faults that a test puts into a running framework: a store that is away, a process that is dead."""
+"""Faults that a test puts into a running framework: a store that is unavailable, a process that is dead."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from taskframework.clock import Clock
 from taskframework.errors import StoreUnavailableError
 from taskframework.stores.base import TaskStore
 
-#: Methods that go through even in a dead process: they write nothing, and the test has to close the store.
+#: Methods that work even in a dead process: they write nothing, and the test has to close the store.
 _HARMLESS = frozenset({"open", "close", "now"})
 
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong with one process."""
+    """The faults of one process."""
 
-    #: No call reaches the store.
+    #: Whether the store is unavailable: no call reaches it.
     is_store_away: bool = False
-    #: The same, and for good: nothing is written any more, as after `kill -9`.
+    #: Whether the process is dead: no call reaches the store, for good, as after `kill -9`.
     is_dead: bool = False
 
     def check(self) -> None:
-        """Fail as a call to the store does.
+        """Fail as a call to the store would fail.
 
         Raises:
             StoreUnavailableError: if there is such a fault.
@@ -38,7 +38,7 @@ class Faults:
 
 
 class FaultyStore:
-    """A store behind faults; everything else is the store's own."""
+    """A store with faults in front of it; in all other respects it is the store itself."""
 
     def __init__(self, store: TaskStore, faults: Faults) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class FaultyStore:
 
     @classmethod
     def around(cls, store: TaskStore, faults: Faults) -> TaskStore:
-        """A store that has these faults."""
+        """Make a store that has these faults."""
         return cast(TaskStore, cls(store, faults))
 
     def __getattr__(self, name: str) -> Any:
@@ -64,7 +64,7 @@ class FaultyStore:
 
 @dataclass(frozen=True, slots=True)
 class ProcessClock:
-    """The clock of one process. A dead one has no lease left, so that nothing in it waits for better times."""
+    """The clock of one process. In a dead process every lease has run out, so that no code waits for the store."""
 
     clock: Clock
     faults: Faults

@@ -1,4 +1,4 @@
-"""`run`: one attempt of one task in a test, with a real context and nothing around it."""
+"""`run`: one attempt of one task in a test, with a real context and without a framework."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Executable = BackgroundTaskExecutable[P, R] | type[BackgroundTaskExecutable[P, R
 
 
 class About(TypedDict, total=False):
-    """What `run` is told of the attempt.
+    """What `run` can be told about the attempt.
 
-    `attempt` is its number, `user_id` whose task it is, `steps` what earlier attempts recorded by `once`, `cancelled`
-    what `is_cancel_requested` says. With `outcomes` it calls `on_subtasks_finished`, after sub-tasks that ended so: the
-    result of each, or an exception for one that failed. With `signal`, the name of one, it calls `on_signal`; `payload`
-    is what came with it, and `timed_out` that it did not come. `middleware` is around the code as in a worker, and
-    `resources` are what it can ask for: objects, or doubles of a subclass.
+    `attempt` is its number, `user_id` the owner of the task, `steps` what earlier attempts recorded by `once`,
+    `cancelled` the value of `is_cancel_requested`. With `outcomes`, `run` calls `on_subtasks_finished`; they are the
+    results of the sub-tasks, or an exception for each that failed. With `signal`, the name of a signal, it calls
+    `on_signal`; `payload` is the content of the signal, and `timed_out` says that it did not come. `middleware` is
+    around the code as in a worker, and `resources` are what the code can ask for: objects, or doubles of a subclass.
     """
 
     attempt: int
@@ -58,7 +58,7 @@ class About(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class AskedSubtask:
-    """A sub-task that the code submitted: its parameters are as they would be stored."""
+    """A sub-task that the code submitted, with its parameters as they would be stored."""
 
     task_type: str
     parameters: Json
@@ -68,14 +68,14 @@ class AskedSubtask:
 
 @dataclass(slots=True)
 class Ran(Generic[R]):
-    """What came of an attempt.
+    """The results of an attempt.
 
     Attributes:
-        result: what the code gave, as it comes back from a store; None if the task goes on in another method.
+        result: the value that the code returned, as a store gives it back; None if the task goes on in another method.
         progress: every value of `update_progress`, as JSON.
-        subtasks: what was submitted, in this order.
-        steps: what each step of `once` gave, also those of earlier attempts.
-        waits_for: what `wait_for` gave, if the code returned that.
+        subtasks: the sub-tasks that were submitted, in this order.
+        steps: the outcome of each step of `once`, also of steps of earlier attempts.
+        waits_for: the return value of `wait_for`, if the code returned it.
     """
 
     result: R | None = None
@@ -90,10 +90,10 @@ async def run(task: Executable[None, R], parameters: None = None, **about: Unpac
 @overload
 async def run(task: Executable[P, R], parameters: P, **about: Unpack[About]) -> Ran[R]: ...
 async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpack[About]) -> Ran[Any]:
-    """Run one attempt of a task here and now: no worker, no store, no time that passes.
+    """Run one attempt of a task here and now: without a worker, without a store, and without passing time.
 
-    Parameters, progress, steps and the result have to be what a store would keep, as in a worker. Plain functions run
-    in a thread, whatever `run_in` says.
+    Parameters, progress, steps and the result must be storable, as in a worker. Plain functions run in a thread,
+    whatever `run_in` says.
 
     Args:
         task: the class, or an instance.
@@ -101,10 +101,10 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
         about: the attempt; see `About`.
 
     Raises:
-        SubmissionError: if the parameters do not fit, of the task or of a sub-task.
-        BadResultError: if the result is not what the class says, or no store could keep it.
+        SubmissionError: if the parameters of the task or of a sub-task do not fit.
+        BadResultError: if the result does not fit the class, or cannot be stored.
         ConfigurationError: if the code asks for a resource that is not given.
-        Exception: whatever the code raises.
+        Exception: any error that the code raises.
     """
     registration = TaskRegistry().register(task)
     ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
@@ -128,7 +128,7 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
 
 
 class _Control:
-    """`AttemptControl`, `Recorder` and `Family` of an attempt that only remembers what it is told."""
+    """`AttemptControl`, `Recorder` and `Family` of an attempt; it only remembers the calls."""
 
     is_open = True
 
@@ -175,7 +175,7 @@ def _told(value: T) -> Future[Any]:
 
 
 def _asked(wanted: WantedSubtasks, number: int | None, parameters: Any) -> AskedSubtask:
-    """One sub-task, looked through as far as its class is known."""
+    """One sub-task, checked as far as its class is known."""
     kind = kind_of(wanted.task_type)
     with saying_which(number):
         if kind is not None and not inspect.isabstract(kind):

@@ -1,4 +1,4 @@
-"""The pytest plugin: a fixture, and nothing else. What it needs is imported by the test that asks for it."""
+"""The pytest plugin, with one fixture. A test that uses the fixture imports everything that it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def taskframework_harness() -> Callable[..., AbstractAsyncContextManager[Harness]]:
-    """`taskframework.testing.harness`, to be entered in the test: the fixture itself needs no event loop, so that it
+    """Return `taskframework.testing.harness`, which the test enters itself. So the fixture needs no event loop, and
     works with pytest-asyncio and with anyio.
     """
     from taskframework.testing.virtual_time import harness

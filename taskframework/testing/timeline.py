@@ -1,4 +1,4 @@
-"""What of a store is due, and when something will be: by this virtual time knows how far it may jump."""
+"""Reads what is due in a store, and when more will be due: so virtual time knows how far it may jump."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.pages import tasks_of
 from taskframework.stores.sqlite.rows import TaskRow
 
-#: Drivers that only look once more, to be safe: nothing happens at their times that would not have happened before.
+#: Drivers that only look once more, to be safe: at their times nothing happens that would not have happened before.
 _ONLY_LOOKS = frozenset({CHECK, UNBLOCK, OUTBOX})
 #: One statement, so that no task is missed while it moves from one status to another.
 _LIVE_TASKS = (
@@ -26,7 +26,7 @@ _LIVE_TASKS = (
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What is not over in a store, as it is at one moment."""
+    """The tasks that are not final and the schedules of a store, as they are at one moment."""
 
     now: datetime
     tasks: tuple[Task, ...]
@@ -34,31 +34,31 @@ class Timeline:
 
     @classmethod
     async def of(cls, database: Database, now: datetime, schedules: Sequence[Record]) -> Timeline:
-        """Read the tasks. The schedules were read before: the task of one that has moved on is among them then."""
+        """Read the tasks. The schedules were read before: so the task of a schedule that moved on is among them."""
         tasks = tasks_of(await database.fetch(_LIVE_TASKS))
         return cls(now, tuple(tasks), tuple(map(SCHEDULE.content, schedules)))
 
     def is_running(self, worker_id: str) -> bool:
-        """Whether this worker executes something."""
+        """Return whether this worker executes a task."""
         return any(task.lease is not None and task.lease.worker_id == worker_id for task in self.tasks)
 
     @property
     def is_due(self) -> bool:
-        """Whether something should be happening now."""
+        """Whether something should happen now."""
         if any(schedule.is_due(self.now) for schedule in self.schedules) or any(map(self._is_due, self.tasks)):
             return True
         parents = {task.parent.task_id for task in self.tasks if task.parent is not None}
         waiting = [task for task in self.tasks if task.status is TaskStatus.WAITING and task.waits_for is None]
-        return any(task.task_id not in parents for task in waiting)  # it is about to hear of its last sub-task
+        return any(task.task_id not in parents for task in waiting)  # it will soon learn of its last sub-task's end
 
     @property
     def state(self) -> object:
-        """Equal as long as nothing has happened."""
+        """A value that stays equal until something happens."""
         tasks = {task.task_id: (task.revision, task.next_dispatch_at) for task in self.tasks}
         return tasks, [each.next_at for each in self.schedules]
 
     def next_due(self) -> datetime | None:
-        """When the next thing happens by itself; None if nothing will."""
+        """When the next thing happens by itself; None if nothing will happen."""
         times = [each.due_at for each in self.schedules if not each.is_paused]
         times += [time for task in self.tasks for time in _times_of(task)]
         return min((time for time in times if time > self.now), default=None)

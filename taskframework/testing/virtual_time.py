@@ -1,4 +1,4 @@
-"""A whole framework for tests, on the embedded broker and a file of its own, in which days pass in milliseconds."""
+"""A whole framework for tests, on the embedded broker and its own file, in which days pass in milliseconds."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-#: What a harness sets; everything else has the default of the settings.
+#: The settings of a harness; all others have their defaults.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "broker": {"url": "embedded://"},
     "shutdown": {"await_termination_timeout": "0s"},
     "retry": {"jitter_factor": 0},  # so that a retry comes when the test expects it
 }
-#: What is due and does not begin is found by repairs, which look about once a second. At first they are woken for that,
-#: then time passes, so many seconds for each look; what did not begin after all of these looks never will.
+#: Repairs, which look about once a second, find due tasks that have not begun. The first looks are made by waking the
+#: repairs; for each further look so many seconds pass. A task that has not begun after all looks never will.
 _AT_ONCE, _LOOKS, _LOOK = 3, 20, 1.25
-#: Reads of the store without a change after which repairs are to look. Not seconds: a busy machine reads slowly.
+#: How many reads of the store without a change until repairs have to look. Not seconds: a busy machine reads slowly.
 _QUIET = 20
-#: Real seconds: between two reads, and until the test has waited for too long.
+#: Real seconds: between two reads, and until the test fails because it waits too long.
 _PAUSE, _PATIENCE = 0.0005, 30.0
 _LONGEST = timedelta(days=3660)
 
 
 class _Framework(TaskFramework):
-    """One process of a harness: what it has of store and clock may fail, and its events are heard from the start."""
+    """One process of a harness: its store and its clock may fail, and its events are heard from the start."""
 
     def __init__(self, settings: Settings, clock: FakeClock, faults: Faults, events: list[TaskEvent]) -> None:
         super().__init__(settings, clock=ProcessClock(clock, faults))
@@ -74,7 +74,7 @@ class _Framework(TaskFramework):
         return services
 
     def _build_store(self) -> TaskStore:
-        # The file is thrown away, and a sync with each commit is half of the time that a year of schedules takes.
+        # The file is thrown away, and a sync with each commit takes half of the time that a year of schedules takes.
         store = SqliteStore(sqlite_file(self.settings.store.url), clock=self._clock, syncs=False)
         return FaultyStore.around(store, self._faults)
 
@@ -83,9 +83,9 @@ class Harness:
     """A framework that runs in virtual time; see `harness`.
 
     Attributes:
-        clock: its time; it passes by `advance`, `result` and `finished`, and stands still otherwise.
-        framework: the process that runs now; after a crash another one on the same store.
-        events: what has happened, in the order in which it did.
+        clock: its time; only `advance`, `result` and `finished` let it pass.
+        framework: the process that runs now; after a crash, another process on the same store.
+        events: all events so far, in their order.
     """
 
     framework: TaskFramework
@@ -93,14 +93,14 @@ class Harness:
     def __init__(
         self, equip: Callable[[TaskFramework], None], settings: Settings, clock: FakeClock, file: Path
     ) -> None:
-        """Prepare; `harness` makes one that runs."""
+        """Prepare; use `harness` to get one that runs."""
         self.clock = clock
         self.events: list[TaskEvent] = []
         self._equip = equip
         self._settings = settings
         self._faults = Faults()
         self._process = contextlib.AsyncExitStack()
-        #: Its own look at the file, which no fault reaches.
+        #: The harness's own access to the file, which no fault affects.
         self._store = SqliteStore(file, clock=clock)
         self._database = Database(file)
 
@@ -110,14 +110,14 @@ class Harness:
         return self.clock.now()
 
     async def finished(self, task: TaskHandle[Any] | str, within: timedelta = _LONGEST) -> Task:
-        """Let time pass until a task is over, however it ends.
+        """Let time pass until a task is final, however it ends.
 
         Args:
-            task: a handle, or the id.
-            within: so much time passes at most.
+            task: a handle, or the id of the task.
+            within: the most time that passes.
 
         Raises:
-            AssertionError: if it is not over then, or nothing will ever end it.
+            AssertionError: if the task is not final by then, or nothing will ever end it.
         """
         task_id = task if isinstance(task, str) else task.task_id
         end = self.now + within
@@ -133,10 +133,10 @@ class Harness:
         return found
 
     async def result(self, task: TaskHandle[R], within: timedelta = _LONGEST) -> R:
-        """Let time pass until a task is over, and give its result as `TaskHandle.result` does.
+        """Let time pass until a task is final, and give its result as `TaskHandle.result` does.
 
         Raises:
-            TaskFailedError: if it ended without one.
+            TaskFailedError: if it ended without a result.
             AssertionError: as `finished`.
         """
         found = await self.finished(task, within)
@@ -146,21 +146,21 @@ class Harness:
         return result
 
     async def advance(self, duration: timedelta | float) -> None:
-        """Let time pass, as a timedelta or in seconds. All that is due on the way is done, each at its time."""
+        """Let time pass, as a timedelta or in seconds. All work that becomes due meanwhile is done at its time."""
         seconds = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
         await self._pass(self.now + seconds)
 
     async def crash(self) -> None:
-        """Let the process die, as by `kill -9`, and start another one: what was not stored is lost."""
+        """Let the process die, as by `kill -9`, and start another process. Everything that was not stored is lost."""
         self._faults.is_dead = True
         await self._revived()
 
     def crash_at(self, point: str, *, passage: int = 1) -> None:
-        """Let the process die when it comes to a point, once; another one goes on at the next wait of the harness.
+        """Let the process die once at a point; another process continues at the next wait of the harness.
 
         Args:
             point: one of `taskframework.failpoint.POINTS`, such as `settle.before_write`.
-            passage: the first time, the second, and so on.
+            passage: 1 for the first time that the process comes to the point, 2 for the second, and so on.
 
         Raises:
             ValueError: if there is no such point.
@@ -182,7 +182,7 @@ class Harness:
         the tasks are tried again.
 
         Raises:
-            AssertionError: if none runs.
+            AssertionError: if no attempt runs.
         """
         running = self._claims
         assert running, "no attempt runs"
@@ -196,7 +196,7 @@ class Harness:
 
     @contextlib.contextmanager
     def store_away(self) -> Iterator[None]:
-        """Let no call of the process reach its store inside: submissions fail, attempts wait."""
+        """In the block, let no call of the process reach its store: submissions fail, attempts wait."""
         self._faults.is_store_away = True
         try:
             yield
@@ -204,7 +204,7 @@ class Harness:
             self._faults.is_store_away = False
 
     def submitted(self, task_type: AnyTaskType | None = None) -> list[Task]:
-        """The tasks of a type, or all, that were submitted: by the test, by a schedule or as sub-tasks."""
+        """The submitted tasks of a type, or of all types: from the test, from a schedule or as sub-tasks."""
         name = None if task_type is None else type_name(task_type)
         tasks = [event.task for event in self.events if isinstance(event, TaskSubmittedEvent)]
         return [task for task in tasks if name in (None, task.task_type)]
@@ -213,12 +213,12 @@ class Harness:
         """Assert that tasks of a type were submitted.
 
         Args:
-            task_type: the class, or the name.
-            parameters: only those with these, as an instance or as JSON.
-            times: exactly so many; at least one if it is left out.
+            task_type: the class, or the name of the type.
+            parameters: count only tasks with these parameters, given as an instance or as JSON.
+            times: the exact number of tasks; without it, one or more.
 
         Raises:
-            AssertionError: telling what was submitted.
+            AssertionError: with a list of all tasks that were submitted.
         """
         found = self.submitted(task_type)
         if parameters is not ...:
@@ -229,7 +229,7 @@ class Harness:
         assert is_right, f"{type_name(task_type)} was submitted {len(found)} times; there were {told}"
 
     async def story(self, task: TaskHandle[Any] | str) -> list[str]:
-        """What happened to a task, such as `["submitted", "started", "completed"]`: the last 100 events.
+        """The events of a task, the last 100 of them, such as `["submitted", "started", "completed"]`.
 
         Raises:
             AssertionError: if there is no such task.
@@ -253,21 +253,21 @@ class Harness:
             self.clock.advance(due - self.now)
 
     async def _settled(self) -> Timeline:
-        """Wait, in real time, until nothing is under way and nothing is due; time only passes for the repairs."""
+        """Wait, in real time, until nothing is under way and nothing is due; only for repairs virtual time passes."""
         since, looks, quiet, before = time.monotonic(), 0, 0, None
         while True:
             if self._faults.is_dead:
                 await self._revived()
             timeline = await self._timeline()
             is_busy = bool(self._claims)
-            # What runs without being known here is about to begin, or was stopped and is about to be reaped.
+            # A task that runs without a claim here is about to begin, or was stopped and is about to be reaped.
             if not is_busy and not timeline.is_due and not timeline.is_running(self._worker.worker_id):
                 return timeline
             quiet += 1
             if timeline.state != before or is_busy:
                 before, quiet = timeline.state, 0
             elif quiet > _QUIET:
-                if looks == _LOOKS:  # it waits for what does not come, such as a pause that nobody ends
+                if looks == _LOOKS:  # it waits for something that does not come, such as the end of a pause
                     return timeline
                 if looks < _AT_ONCE:
                     self.clock.wake(2 * _LOOK)
@@ -343,15 +343,15 @@ async def harness(
             assert await running.result(handle) == CountWordsResult(words=2)
 
     Args:
-        tasks: what is registered.
-        start: the time at which it begins.
-        middleware: around every attempt, the first of it outermost.
-        lifespans: hooks of the worker; after a crash they are entered anew.
-        resources: what code can ask for besides: objects, or doubles of a subclass.
-        sections: of the settings, as in `application.yml`; store and broker are the harness's own.
+        tasks: the task types to register.
+        start: the time at which virtual time begins.
+        middleware: around every attempt; the first one is outermost.
+        lifespans: hooks of the worker; after a crash they are entered again.
+        resources: more resources that code can ask for: objects, or doubles of a subclass.
+        sections: sections of the settings, as in `application.yml`; the harness sets store and broker itself.
 
     Raises:
-        RegistrationError: if a task is none.
+        RegistrationError: if one of the tasks is not a task type.
         ConfigurationError: if the settings cannot be used, or a task wants a resource that nothing gives.
         LifespanError: if a hook fails.
     """
@@ -376,7 +376,7 @@ async def harness(
 
 @contextlib.asynccontextmanager
 async def _folder() -> AsyncIterator[Path]:
-    """A folder for one harness, made and removed beside the event loop."""
+    """Make a folder for one harness and remove it, without blocking the event loop."""
     folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="taskframework-")
     try:
         yield Path(folder)

@@ -78,7 +78,7 @@ def build_buckets(settings: Settings, store: Records, clock: Clock) -> Buckets:
 
 
 def _require_files(section: Section, name: str, *keys: str) -> None:
-    """Look at the start whether files can be read; a driver would name one only when it connects, and try for ever.
+    """Check at the start that files can be read: a driver would report it only at its connection, and try for ever.
 
     Raises:
         ConfigurationError: naming the setting.
@@ -92,7 +92,7 @@ def _require_files(section: Section, name: str, *keys: str) -> None:
 
 
 def build_tokens(security: SecuritySettings) -> Callable[[], TokenReader] | None:
-    """What makes the reader of tokens once there is one to read; None: the settings take none."""
+    """Return a function that makes the reader of tokens at the first token; None if the settings take no tokens."""
     place = security.jwt_keys
     if place is None:
         return None
@@ -133,7 +133,7 @@ def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:
 
 
 def build_mover(settings: Settings, task_types: Sequence[str]) -> TopologyMover:
-    """What compares the broker with the topology of these types, and moves what differs; for RabbitMQ only."""
+    """Build the mover: it compares RabbitMQ with the topology of these types, and moves every part that differs."""
     from taskframework.brokers.rabbitmq.moving import TopologyMover
 
     _require_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
@@ -141,15 +141,15 @@ def build_mover(settings: Settings, task_types: Sequence[str]) -> TopologyMover:
 
 
 def is_shared(settings: Settings) -> bool:
-    """Whether any number of processes may dispatch and repair: store and broker are servers."""
+    """Return whether any number of processes may dispatch and repair, because store and broker are servers."""
     return settings.store.scheme != "sqlite" and settings.broker.scheme != "embedded"
 
 
 def execution_lock(settings: Settings) -> AbstractContextManager[object]:
-    """Held by the one executing process of a SQLite file; nothing to hold where a server keeps order.
+    """The lock of the one process that executes the tasks of a SQLite file. A server needs no such lock.
 
     Raises:
-        ConfigurationError: on entering, if another process executes there.
+        ConfigurationError: on entering, if another process executes the tasks of that file.
     """
     if settings.store.scheme != "sqlite":
         return nullcontext()

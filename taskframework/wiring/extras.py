@@ -1,4 +1,4 @@
-"""What is needed beyond a bare installation, looked at before anything is opened."""
+"""Checks before anything is opened that the packages which the settings need are installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from taskframework.errors import ExtraMissingError
 from taskframework.settings import Settings
 
-#: The modules by which it is told whether an extra is installed. They are only looked for, not imported.
+#: The modules that show whether an extra is installed. They are only looked for, not imported.
 BROUGHT = {
     "api": ("fastapi", "starlette", "uvicorn"),
     "jwt": ("cryptography", "jwt"),
@@ -20,11 +20,11 @@ BROUGHT = {
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Look whether an extra is installed.
+    """Check that an extra is installed.
 
     Args:
-        extra: its name.
-        what: needs it; the beginning of the message.
+        extra: the name of the extra.
+        what: the feature that needs it; the message begins with this text.
 
     Raises:
         ExtraMissingError: naming what is missing, and the command that installs it.
@@ -35,10 +35,10 @@ def require_extra(extra: str, what: str) -> None:
 
 
 def require_extras(settings: Settings) -> None:
-    """Look whether what the settings name (store, broker, buckets, keys of tokens) can be used with what is installed.
+    """Check that the packages are installed for the store, broker, buckets and keys of tokens in the settings.
 
     Raises:
-        ExtraMissingError: if not.
+        ExtraMissingError: if a package is missing.
     """
     require_store_driver(settings)
     require_broker_driver(settings)
@@ -63,5 +63,5 @@ def require_broker_driver(settings: Settings) -> None:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package above it is not there either
+    except ModuleNotFoundError:  # its parent package is missing, too
         return False

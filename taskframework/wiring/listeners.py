@@ -1,4 +1,4 @@
-"""Who listens to what."""
+"""The list of who listens to which events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from taskframework.wiring.process_services import ProcessServices
 
 
 def register_listeners(process: ProcessServices) -> None:
-    """Who hears what, in order. The aggregator must succeed; the others observe what is already stored."""
+    """Register all listeners, in order. The aggregator must succeed; the others observe what is already stored."""
     bus = process.services.bus
     aggregator = StateAggregatorService(process.services.moves)
     bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)

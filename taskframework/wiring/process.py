@@ -1,4 +1,4 @@
-"""Builds everything of a process that is more than its store services."""
+"""Builds the services of a process that need more than the store."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def build_process_services(
     """The services of a process, with its listeners registered; nothing is started.
 
     Args:
-        services: around the open store.
-        broker: of the settings.
-        surroundings: of the attempts, in a process that executes.
+        services: the services around the open store.
+        broker: the broker that the settings name.
+        surroundings: the surroundings of the attempts, in a process that executes.
     """
     process = _without_worker_and_repairs(services, broker, executes=surroundings is not None)
     if surroundings is not None:
@@ -93,7 +93,7 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
 
 
 async def _leave_to_sweeper(task: DueTask) -> None:
-    """For a process that sends no messages."""
+    """Do nothing: in a process that sends no messages, the sweeper of another process sends this one."""
 
 
 def _dispatch_policy(services: StoreServices) -> DispatchPolicy:
@@ -108,7 +108,7 @@ def _dispatch_policy(services: StoreServices) -> DispatchPolicy:
 
 
 def _tell_health(process: ProcessServices) -> None:
-    """What readiness requires, and what it only reports."""
+    """Register the conditions that readiness requires, and those that it only reports."""
     health, broker, topology, worker = process.health, process.broker, process.topology, process.worker
     health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))
     require_repairs(health, process.repairs)

@@ -1,4 +1,4 @@
-"""What a process has that dispatches, repairs and tells other programs, whether or not it executes."""
+"""The services of a process that dispatches, repairs and publishes events, whether or not it executes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ProcessServices:
     health: Health
     breaker: StoreBreaker
     deliveries: PendingDeliveries
-    #: Whether this process sends messages; without a broker that outlives it, only the one that executes does.
+    #: Whether this process sends messages. If the broker ends with the process, only the process that executes does.
     dispatches: bool
     worker: Worker | None = None
     repairs: tuple[RepairLoop, ...] = ()

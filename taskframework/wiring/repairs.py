@@ -1,4 +1,4 @@
-"""The repairs of a process: each is looked at again and again, and finds what is due."""
+"""The repairs of a process: each looks again and again for work that is due."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
 
 
 def require_repairs(health: Health, repairs: tuple[RepairLoop, ...]) -> None:
-    """Let readiness tell when each looked last, and require those without which a promise is not kept."""
+    """Let readiness report when each repair looked last, and require the essential repairs."""
     health.repairs = repairs
     health.required.extend((loop.name, _problem_of(loop)) for loop in repairs if loop.name in _ESSENTIAL)
 
 
 def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
-    """Each repair: its name, one look, and the pause between two."""
+    """Each repair: its name, the function for one look, and the pause between two looks."""
     services, producer = process.services, process.producer
     settings, store, broker = services.settings, services.store, process.broker
     recovery, batch = settings.recovery, settings.recovery.batch_size
@@ -66,7 +66,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "expire", reaper.expire, recovery.sweep_interval
     waits = QueueTimeouts(store, services.moves, services.types, services.buckets, batch)
     yield "unstarted", waits.look, recovery.sweep_interval
-    # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
+    # The reaper looks twice in each grace: lease, grace and pause together must not take longer than lease + 10 s.
     yield "reap", reaper.reap, settings.worker.lease_grace / 2
     yield "slots", process.slots.reconcile, min(_SLOTS_INTERVAL, settings.worker.lease / 4)
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
@@ -96,9 +96,9 @@ def _reaper(process: ProcessServices) -> Reaper:
 
 
 async def take_over(process: ProcessServices) -> None:
-    """Reap every lease on a SQLite file, whose execution lock we hold: who held the leases is dead.
+    """Reap every lease on a SQLite file: this process has its execution lock, so the workers of all leases are dead.
 
-    On a server nothing proves that, and the reaper waits for the end of each lease.
+    On a server nothing proves that, so the reaper waits for the end of each lease.
     """
     if process.services.settings.store.scheme == "sqlite":
         await _reaper(process).reap_all()

@@ -1,4 +1,4 @@
-"""What needs nothing but the store: submitting, looking, cancelling, replaying."""
+"""The services that need only the store: for submitting, looking, cancelling and replaying."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import kept_by
 from taskframework.wiring.adapters import build_buckets, build_tokens
 
-#: How long the record of a stream is kept at the least, where tasks are kept for ever.
+#: How long the record of a stream is kept at least, if tasks are kept for ever.
 _RECORDS_KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreServices:
-    """The services around an open store. Commands that only submit or look have no others."""
+    """The services around an open store. Commands that only submit or look use no other services."""
 
     settings: Settings
     registry: TaskRegistry
@@ -89,11 +89,12 @@ def build_store_services(
     """The services around a store.
 
     Args:
-        settings: the installation's.
+        settings: the settings of the installation.
         registry: the task types of this process.
-        clock: time of this process; due times are decided by the store's.
-        store: open, or opened before a service is used.
-        dispatches: whether this process sends messages. If not, a new task is due at once for another one's sweeper.
+        clock: the clock of this process; due times are decided by the store's clock.
+        store: the store, which is open or is opened before a service is used.
+        dispatches: whether this process sends messages. If not, a new task is due at once for another process's
+            sweeper.
     """
     bus, buckets = EventBus(), build_buckets(settings, store, clock)
     moves = TaskMoves(store, bus)

@@ -24,13 +24,13 @@ def event_subscriber(
     """A subscriber for a program that is not part of the installation; all it needs is a URL.
 
     Args:
-        url: of RabbitMQ, `amqp://user:password@host:5672/vhost`; or of an `api` or `dev`, `http://localhost:8000`,
-            which is the way to hear the embedded broker. Over HTTP nothing is kept: what happens while the connection
-            is away is not heard.
-        queue: RabbitMQ only: name of a durable queue; without it only what happens while listening is heard.
+        url: of RabbitMQ, `amqp://user:password@host:5672/vhost`; or of an `api` or `dev`, `http://localhost:8000`, the
+            only way to hear the embedded broker. Over HTTP nothing is kept: events that come while the connection is
+            broken are lost.
+        queue: RabbitMQ only: name of a durable queue; without it only events that come while listening are heard.
         prefix: RabbitMQ only: the installation's `broker.prefix`.
         settings: RabbitMQ only: further settings of the `broker` section.
-        api_key: HTTP only: the key to show, where callers need one.
+        api_key: HTTP only: the API key to send, if callers need one.
 
     Raises:
         ConfigurationError: if the URL is neither, or a queue is wanted over HTTP.

@@ -16,8 +16,8 @@ from taskframework.cli.output import note
 from taskframework.errors import TaskframeworkError
 
 _REPORT = Path("demo-report.md")
-_KEPT = Path("demo.db")  # where `--keep` leaves the tasks
-_DOCUMENTS = (Path("docs"), Path("README.md"))  # what is digested if no path is given: the first that holds a file
+_KEPT = Path("demo.db")  # the store that `--keep` leaves
+_DOCUMENTS = (Path("docs"), Path("README.md"))  # read if no path is given: the first of them that holds a file
 
 
 def demo(
@@ -64,10 +64,10 @@ def _samples(folder: Path) -> list[Path]:
 
 
 def _refuse_if_unwritable(output: Path) -> None:
-    """Refuse before the work what could not be written after it."""
+    """Refuse an output file that cannot be written, before the work instead of after it."""
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileNotFoundError):
-            output.stat()  # a name that is too long: `exists` says nothing of it from Python 3.14 on
+            output.stat()  # fails if the name is too long; from Python 3.14 on `exists` does not tell
         folder = next(folder for folder in output.absolute().parents if folder.exists())
         if not output.is_dir() and folder.is_dir() and os.access(output if output.exists() else folder, os.W_OK):
             return

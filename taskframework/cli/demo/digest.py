@@ -11,11 +11,11 @@ from pathlib import Path
 
 from taskframework.errors import NonRetryableError
 
-_LARGEST = 32 * 2**20  # bytes of a file: sixteen are read at a time, and all of them stay in memory meanwhile
-_BEGINNING = 20_000  # characters in which the title and the first paragraph are looked for
-_SHORTEST_PARAGRAPH, _LONGEST_SHOWN = 40, 300  # characters of the beginning
-_MOST_WORDS, _FEWEST_LETTERS = 8, 4  # of the frequent words; shorter words say little in most languages
-_WORDS_PER_REPORT = 200_000  # counted between two reports of progress: a few tenths of a second
+_LARGEST = 32 * 2**20  # bytes of a file: sixteen files are read at a time, and stay in memory meanwhile
+_BEGINNING = 20_000  # characters that are searched for the title and the first paragraph
+_SHORTEST_PARAGRAPH, _LONGEST_SHOWN = 40, 300  # characters: of a first paragraph, and of a shown text
+_MOST_WORDS, _FEWEST_LETTERS = 8, 4  # frequent words, and letters of each; shorter words mean little in most languages
+_WORDS_PER_REPORT = 200_000  # words between two reports of progress: a few tenths of a second
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff"  # Chinese and Japanese are written without spaces
 _LETTERS = rf"[^\x00-\x20!-/:-@\[-`{{-~\x7f-\xbf\u2000-\u2bff\u3000-\u303f\uff00-\uff20{_UNSPACED}]+"
@@ -30,13 +30,13 @@ _CONNECTING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a reader wants to know before reading.
+    """The facts about a text that a reader wants before reading.
 
     Attributes:
-        title: the first line that says anything.
+        title: the first line with a letter or digit.
         beginning: the first paragraph after it, shortened; may be empty.
-        words: words; where no spaces are written each character counts.
-        frequent_words: each with how often it occurs; pairs of characters where no spaces are written.
+        words: number of words; in scripts without spaces, each character counts.
+        frequent_words: each with its count; in scripts without spaces, pairs of characters.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Digest:
 
 
 def digest(text: str, tell: Callable[[float], None] = lambda _: None) -> Digest:
-    """Digest a text. If it is long, `tell` hears now and then which share of it is counted."""
+    """Digest a text. If it is long, `tell` gets the share that is counted so far, now and then."""
     words = 0
     counts: Counter[str] = Counter()
     for number, match in enumerate(_WORD.finditer(text), start=1):
@@ -69,7 +69,7 @@ def read_text(path: Path) -> str:
     """Read a text file.
 
     Raises:
-        NonRetryableError: if it cannot be read or is not text; the message says which, without the path.
+        NonRetryableError: if it cannot be read or is not text; the message gives the reason, without the path.
     """
     try:
         if path.exists() and not path.is_file():

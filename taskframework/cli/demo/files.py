@@ -1,4 +1,4 @@
-"""Which files the demo processes: those named, those below the folders named, or three short samples."""
+"""Finds the files that the demo processes: the given files, those below the given folders, or three short samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SKIPPED = ("__pycache__", "node_modules")
-#: Endings of files with data or pictures: counting their words would be of no use.
+#: Suffixes of files with data or pictures: a count of their words is useless.
 _DATA = frozenset(
     {".csv", ".json", ".jsonl", ".lock", ".log", ".toml", ".tsv", ".xml", ".yaml", ".yml"}
     | {".gif", ".ico", ".jpeg", ".jpg", ".png", ".svg", ".webp"}
@@ -25,12 +25,12 @@ _TIDES = """# Tides
 
 The moon pulls the water of the sea towards itself. As the earth turns, each coast has the tide twice a day.
 """
-#: What there is to digest where there are no documents.
+#: The texts to digest if there are no documents.
 SAMPLES = {"bread.md": _BREAD, "lighthouses.md": _LIGHTHOUSES, "tides.md": _TIDES}
 
 
 def collect(paths: Sequence[Path]) -> list[Path]:
-    """The files to process: the ones given, and those below the folders given, in the order of their names.
+    """The files to process: the given files and those below the given folders, in the order of their names.
 
     Hidden files, caches, virtual environments, data and pictures are left out unless they are given themselves.
     """
@@ -45,7 +45,7 @@ def _walk(folder: Path) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if _is_wanted(Path(here, name)))
         for file in sorted(Path(here, name) for name in names if not name.startswith(".")):
-            # No pipe, socket or device; a link that leads nowhere is kept, and its task will say so.
+            # No pipe, socket or device. A link that leads nowhere is kept, and its task reports the error.
             if file.suffix.lower() not in _DATA and (file.is_file() or file.is_symlink()):
                 yield file
 

@@ -1,4 +1,4 @@
-"""Runs the demo's tasks on the embedded broker and store, and shows how they go."""
+"""Runs the demo's tasks on the embedded broker and store, and shows their progress."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from taskframework.observability import task_log
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings
 
-#: Threads that read and digest. More than processors, since reading waits for disks.
+#: Threads that read and digest. More than processors, because reading waits for disks.
 _THREADS = 16
 
 
 def digest_and_report(paths: Sequence[Path], files: int, store: Path, output: Path) -> None:
-    """Digest so many files, named or in the folders named, by tasks in a store of their own; tell how it goes and went.
+    """Digest the given files, by tasks in their own store; show the progress and the result.
 
     Raises:
         StoreError: if the store fails.
-        TaskframeworkError: if the report could not be written.
+        TaskframeworkError: if the report cannot be written.
     """
     handler = RichHandler(console=err(), show_time=False, show_path=False)
-    handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display tells of each task
+    handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display shows each task
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
     note(f"{counted(files, 'sub-task')}, one per file, on the embedded broker and SQLite")
     started = time.monotonic()
@@ -64,10 +64,10 @@ async def _digested(store: Path, library: Library, display: Display) -> Task:
 
 
 class Display:
-    """Hears what happens to the sub-tasks, and says a line for each file that is done; `follow` shows the rest."""
+    """Hears the events of the sub-tasks, and prints a line for each finished file; `follow` shows everything else."""
 
     def __init__(self, files: int) -> None:
-        # Sub-tasks have that of their parent; an earlier demo that was interrupted may have left some of its own.
+        # Sub-tasks have the correlation id of their parent. Others may be left from a demo that was interrupted.
         self.correlation_id = str(uuid.uuid4())
         self._files = files
         self._done = 0
@@ -86,7 +86,7 @@ class Display:
         self._lines.append(Text(line, style=style))
 
     def show(self) -> None:
-        """Say what is new."""
+        """Print the new lines."""
         console, lines, self._lines = err(), self._lines, []
         for line in lines:
             console.print(line, soft_wrap=True)

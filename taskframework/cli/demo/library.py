@@ -1,4 +1,4 @@
-"""The work of the demo: a digest of each file, as sub-tasks of one task that writes a report on all of them."""
+"""The tasks of the demo: a digest of each file, as sub-tasks of one task that writes a report about all files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DIGEST = TypeAdapter(Digest)
 
 
 class Library(BaseModel):
-    """Files, or folders of them, and where the report on them is written."""
+    """Files, or folders of files, and the path of the report."""
 
     paths: list[str]
     report: str
 
 
 class Digested(BaseModel):
-    """How many files there are a digest of, and of how many there is none."""
+    """The number of files with a digest, and of files without one."""
 
     completed: int
     failed: int
@@ -36,7 +36,7 @@ class DigestDocument(BackgroundTaskExecutable[str, Digest]):
     """Reads a text file, whose path is the parameter, and digests it: a plain function, so it runs in a thread."""
 
     task_type = "digest-document"
-    options = TaskOptions(max_attempts=1)  # what cannot be read now will not be readable a moment later
+    options = TaskOptions(max_attempts=1)  # a file that cannot be read now cannot be read a moment later either
 
     def execute(self, context: TaskContext[str]) -> Digest:
         file = context.parameters
@@ -45,14 +45,14 @@ class DigestDocument(BackgroundTaskExecutable[str, Digest]):
 
 
 class DigestLibrary(BackgroundTaskExecutable[Library, Digested]):
-    """Has every file digested, and writes the report when the last one is over; meanwhile it takes no thread."""
+    """Plans a digest of every file, and writes the report after the last one; while it waits, it uses no thread."""
 
     task_type = "digest-library"
     options = TaskOptions(max_attempts=1, subtasks="allow_failures")
 
     def execute(self, context: TaskContext[Library]) -> None:
         files = collect([Path(path) for path in context.parameters.paths])
-        # Bytes in a name that are no text could not be stored; with a sign in their place no file will be found there.
+        # Bytes in a name that are not text cannot be stored; they are replaced, and then no file of that name is found.
         names = [os.fsencode(file).decode(errors="replace") for file in files]
         context.submit_subtasks_blocking(DigestDocument, names)
 
@@ -63,7 +63,7 @@ class DigestLibrary(BackgroundTaskExecutable[Library, Digested]):
 
 
 def _digest_of(outcome: SubtaskOutcome) -> Digest | str:
-    """The digest, or why there is none."""
+    """The digest, or the reason why there is none."""
     if outcome.result is not None:
         return _DIGEST.validate_python(outcome.result)
     return str(outcome.error["message"] if outcome.error else outcome.status.value)

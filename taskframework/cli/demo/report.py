@@ -13,18 +13,18 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<|~]|&(?=#?\w+;))")
 
 
 def write_report(outcomes: Mapping[str, Digest | str], path: Path) -> None:
-    """Write the digest of each file, or the reason why there is none; folders above the report are made.
+    """Write the digest of each file, or the reason why there is none; missing folders above the report are made.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the report cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(_lines(outcomes)) + "\n", encoding="utf-8", newline="\n")
 
 
 def escape(text: str) -> str:
-    """The text so that Markdown shows it as it is, within a line or a table cell."""
-    # Control characters, and the bytes of a file name that are no text, get the sign that stands for them.
+    """Escape a text so that Markdown shows it unchanged, in a line or a table cell."""
+    # Control characters, and bytes of a file name that are not text, become the replacement character.
     shown = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
     return _SPECIAL.sub(r"\\\1", shown)
 

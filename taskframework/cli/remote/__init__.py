@@ -1,1 +1,1 @@
-"""An installation at an address: what commands ask of a store, asked of its HTTP interface."""
+"""An installation at an address: commands call its HTTP interface instead of a store."""

@@ -1,4 +1,4 @@
-"""An operation asked of an HTTP interface: its arguments and its answer are those of the operation on the store."""
+"""Operations over an HTTP interface: their arguments and answers are those of the operations on the store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 Entry = TypeVar("Entry")
 
-#: Arguments that are not sent: the interface knows by the key who acts, and has a broker of its own.
+#: Arguments that are not sent: the interface knows the actor by the key, and has its own broker.
 _NOT_SENT = frozenset({"by", "broker"})
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class Remote:
-    """Asks one HTTP interface."""
+    """Calls one HTTP interface."""
 
     def __init__(self, api: ApiConnection) -> None:
         self._api = api
@@ -46,13 +46,13 @@ def asked(
     *,
     is_repeatable: bool = True,
 ) -> Callable[Concatenate[Remote, Arguments], Coroutine[Any, Any, Answer]]:
-    """A method of a `Remote` that asks for what an operation does on a store.
+    """Make a method of a `Remote` that does over HTTP what an operation does on a store.
 
     Args:
-        operation: it says which arguments there are.
-        request: method and path. Arguments that are named in braces go into the path, and the others by their names
-            into the body of a POST and the query of anything else.
-        read: makes of the JSON of the answer what the operation returns.
+        operation: the operation, whose signature the method has.
+        request: method and path. Arguments named in braces go into the path; all others, by their names, into the body
+            of a POST or the query of any other method.
+        read: converts the JSON of the answer to the return value of the operation.
         is_repeatable: as in `Call`.
     """
     signature = inspect.signature(operation)
@@ -73,7 +73,7 @@ def asked(
 
 
 def _query(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as the interface names them in a query."""
+    """The arguments by their names in a query."""
     query: dict[str, Any] = {}
     for name, value in given.items():
         if isinstance(value, Scope):
@@ -86,23 +86,23 @@ def _query(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _body(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as the interface names them in a body, where no scope is named."""
+    """The arguments by their names in a body, which names no scope."""
     sent = {name: value for name, value in given.items() if name not in _NOT_SENT and not isinstance(value, Scope)}
     return {name: format_duration(value) if isinstance(value, timedelta) else value for name, value in sent.items()}
 
 
 def _conditions(filter: TaskFilter | LetterFilter) -> dict[str, Any]:
-    """What a filter asks for. A condition has the same name in a query, and one that has none there is refused."""
+    """The conditions of a filter. They have the same names in a query; the interface refuses an unknown condition."""
     usual = type(filter)()
     names = [field.name for field in fields(filter)]
     return {name: value for name in names if (value := getattr(filter, name)) != getattr(usual, name)}
 
 
 def page_of(read: Callable[[Any], Entry]) -> Callable[[Any], Page[Entry]]:
-    """Reads a page of what `read` reads one of."""
+    """Make a reader of a page, from the reader of one entry."""
     return lambda answer: Page(tuple(map(read, answer["items"])), answer["next_cursor"])
 
 
 def items_of(read: Callable[[Any], Entry], *, kind: str | None = None) -> Callable[[Any], Sequence[Entry]]:
-    """Reads the entries of a list without pages; only those of a kind, if it is given."""
+    """Make a reader of a list without pages; with `kind`, only entries of this kind are read."""
     return lambda answer: [read(item) for item in answer["items"] if kind in (None, item.get("kind"))]

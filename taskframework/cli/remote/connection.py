@@ -1,4 +1,4 @@
-"""How commands ask an installation at an address: what answers there may be another program."""
+"""The connection of commands to an installation at an address, where another program may answer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from taskframework.errors import ApiError
 
 
 class CommandConnection(ApiConnection):
-    """Asks as the client does. Where the answer is another one than commands read, the error says so."""
+    """Makes calls as the client does. If an answer is not one that commands can read, the error says so."""
 
     async def answered(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
         """As `ApiConnection.answered`.
 
         Raises:
-            ApiError: also if an answer with content is no JSON object.
+            ApiError: also if an answer with content is not a JSON object.
         """
         try:
             status, content = await super().answered(call, within=within)
@@ -29,7 +29,7 @@ class CommandConnection(ApiConnection):
 
 
 class _Told(dict[str, Any]):
-    """An object of an answer, which should have what is asked of it."""
+    """An object of an answer, which should have the fields that a command reads."""
 
     def __init__(self, fields: dict[str, Any], url: str) -> None:
         super().__init__(fields)
@@ -40,7 +40,7 @@ class _Told(dict[str, Any]):
 
 
 def no_answer(url: str, reason: str) -> ApiError:
-    """The error for an answer that no release of the API gives."""
+    """The error for an answer that cannot come from any release of the API."""
     return ApiError(
         f"The answer from {url} is not from a taskframework API: {reason}.",
         hint="Check the address. If it is right, use the `taskframework` command of the release that runs there.",

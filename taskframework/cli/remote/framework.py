@@ -1,4 +1,4 @@
-"""What a command gets in place of a framework with an open store."""
+"""The replacement for a framework with an open store, for commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from taskframework.submission.options import BatchOptions
 
 
 class RemoteServices:
-    """The services that commands use, by the names that they have in `StoreServices`. One more is one more line."""
+    """The services that commands use, by their names in `StoreServices`. A further service is one more line here."""
 
     def __init__(self, api: ApiConnection) -> None:
         self.store = remote.RemoteClock()
@@ -51,19 +51,19 @@ class RemoteServices:
 
 
 class RemoteFramework:
-    """An installation at an address, with what commands use of a `TaskFramework`."""
+    """An installation at an address, with the methods of `TaskFramework` that commands use."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        """Prepare to ask.
+        """Prepare to make calls.
 
         Args:
-            url: of an `api` or `dev`.
-            key: an API key or a token, where callers need one.
+            url: the address of an `api` or `dev`.
+            key: an API key or a token, if callers need one.
 
         Raises:
-            ConfigurationError: if the URL is none.
+            ConfigurationError: if the URL is not the address of an API.
         """
-        #: The defaults: the interface does not tell the settings of its installation.
+        #: The defaults, because the interface does not show the settings of its installation.
         self.settings = Settings()
         address = address_of(url)
         self._wire = AsyncWire(address, None)
@@ -72,7 +72,7 @@ class RemoteFramework:
 
     @asynccontextmanager
     async def store_only(self) -> AsyncIterator[Self]:
-        """Speak to it, and close the connections at the end."""
+        """Use the installation, and close the connections at the end."""
         try:
             yield self
         finally:

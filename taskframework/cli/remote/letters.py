@@ -1,4 +1,4 @@
-"""From what the HTTP interface tells of dead letters, actions on many and the audit to the records that it tells of."""
+"""Converts views of dead letters, actions on many and the audit from the HTTP interface to objects of the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskframework.operations.letter_views import DeadLetter
 
 
 def letter_of(view: View, task: View | None = None) -> DeadLetter:
-    """A dead letter; `task` is all about its task, where that is wanted."""
+    """A dead letter; `task` is the full view of its task, if it is needed."""
     at = time_of(view["at"])
     if view["kind"] == "message":
         body, headers = base64.b64decode(view["body_base64"]), view.get("headers") or {}
@@ -33,7 +33,7 @@ def letter_of(view: View, task: View | None = None) -> DeadLetter:
 
 
 def _with_rest(task: Task, letter: View) -> Task:
-    """A task with what only operators are told."""
+    """Add the fields that only operators see to a task."""
     errors = tuple(read(TaskError, error) for error in letter["errors"] or ())
     gone = letter["discarded"] and read(Discarded, letter["discarded"])
     return task.evolve(errors=errors, error=errors[-1] if errors else task.error, discarded=gone)
@@ -46,7 +46,7 @@ def group_of(view: View) -> LetterGroup:
 
 
 def outcomes_of(answer: View) -> list[LetterOutcome]:
-    """What became of each dead letter."""
+    """The outcome for each dead letter."""
     return [LetterOutcome(each["id"], _refusal(each["error"]), _refusal(each["warning"])) for each in answer["items"]]
 
 
@@ -55,7 +55,7 @@ def _refusal(problem: View | None) -> TaskframeworkError | None:
 
 
 def replay_of(view: View) -> ManyReplay:
-    """An action on many tasks. Who is in hand there, and where it is in its lists, is not told."""
+    """An action on many tasks. The view does not show the ids in hand, nor the position in the lists."""
     own = {
         "where": view["filter"],
         "batch": ("",) * view["in_hand"],
@@ -66,5 +66,5 @@ def replay_of(view: View) -> ManyReplay:
 
 
 def audit_entry_of(view: View) -> AuditEntry:
-    """What an operator did."""
+    """An action of an operator."""
     return read(AuditEntry, view)

@@ -1,7 +1,7 @@
-"""The operations that commands use, each asked of an HTTP interface: the same methods with the same arguments.
+"""The operations that commands use, over an HTTP interface: the same methods with the same arguments.
 
-Whose tasks are meant (`scope`) and who acts (`by`) are what the interface tells by the key, so nothing is sent of them;
-but a list can be that of one owner.
+The interface knows the scope and the actor (`by`) from the key, so they are not sent; but a list can be limited to one
+owner.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ CREATED_NOW = 202
 
 
 def named_user(user_id: str) -> dict[str, str]:
-    """The field of a body that says for whom; who names no user asks for the one that the key is for."""
+    """The field of a body with the owner. Without a named user, the interface takes the user of the key."""
     return {} if user_id == ANONYMOUS else {"user_id": user_id}
 
 
 class RemoteClock:
-    """What commands ask of the store itself."""
+    """The part of the store itself that commands use."""
 
     def now(self) -> datetime:
-        """The time here: how long ago something was is told by it."""
+        """The time of this machine, which is used to print how long ago something was."""
         return datetime.now(UTC)
 
 

@@ -1,7 +1,8 @@
-"""From what the HTTP interface tells of something to the record that it tells of, as far as it tells.
+"""Converts views of the HTTP interface to objects of the model, as far as the views show them.
 
-`read` takes what a view tells by the name of the field; what is here is only what views name or write differently. What
-is not told has its default. So a command prints the same of both, but for what only the store knows: leases, say.
+`read` takes the fields of a view by their names; the functions here handle only fields with another name or form.
+Fields that a view does not show have their defaults. So a command prints the same from both, except for facts that only
+the store knows, such as leases.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _UNTOLD = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(text: str | None) -> datetime | None:
-    """A time as views have it."""
+    """A time in a view."""
     return None if text is None else datetime.fromisoformat(text)
 
 
@@ -52,7 +53,7 @@ def task_of(view: View) -> Task:
     history, parent_id = view.get("history", ()), view["parent_task_id"]
     own = {
         "parameters_hash": "",
-        # Any number that differs after each change will do: `tasks watch` compares it with the one before.
+        # Any number that differs after each change is enough: `tasks watch` compares it with the previous one.
         "revision": (time_of(view["updated_at"]) - _UNTOLD) // _MILLISECOND,
         "attempts": view["attempt"],
         "next_dispatch_at": None,
@@ -78,14 +79,14 @@ def pause_of(view: View) -> Pause:
 
 
 def explanation_of(view: View, task: View) -> Explanation:
-    """Why a task is not running."""
-    cause = Cause(view["code"], view["because"], view["change"], view["details"])  # also one of a newer release
+    """The explanation why a task is not running."""
+    cause = Cause(view["code"], view["because"], view["change"], view["details"])  # even of a newer release
     return Explanation(task_of(task), cause, time_of(view["at"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldOverview(Overview):
-    """The installation at a glance: of its workers only the number is told, and the problems as found there."""
+    """The installation at a glance: the view shows only the number of its workers, and the problems that it found."""
 
     told_workers: int
     told_problems: tuple[Problem, ...]
@@ -134,7 +135,7 @@ def slots_of(view: View) -> SlotsState:
 
 
 def key_of(view: View) -> ApiKey:
-    """What is stored of an API key, without its hash."""
+    """The stored data of an API key, without its hash."""
     return read(ApiKey, {**view, "sha256": ""})
 
 
@@ -144,7 +145,7 @@ def new_key_of(view: View) -> tuple[ApiKey, str]:
 
 
 def seen_schedule_of(view: View) -> SeenSchedule:
-    """A schedule of a list, with what has become of its last run. An API of before tells nothing of that."""
+    """A schedule of a list, with the status of its last run. An older API does not show this status."""
     status = (view["last_run"] or {}).get("status")
     return SeenSchedule(schedule_of(view), None if status is None else TaskStatus(status))
 
@@ -172,12 +173,12 @@ def _stream(view: View, turn: View | None) -> Stream:
 
 
 def stream_result_of(view: View) -> StreamResult:
-    """What became of a position of a stream."""
+    """The result of a position of a stream."""
     return read(StreamResult, view)
 
 
 def batch_result_of(view: View) -> BatchResult:
-    """What became of an item of a batch."""
+    """The result of an item of a batch."""
     return read(BatchResult, view)
 
 
@@ -186,7 +187,7 @@ def batch_of(view: View) -> BatchStatus:
     chunk_size, created_at, not_before = view["chunk_size"], time_of(view["created_at"]), time_of(view["not_before"])
     ended = {name: -(-view[name] // chunk_size) for name in ("succeeded", "failed", "cancelled")}
     counts = None if view["counts"] is None else {TaskStatus(name): n for name, n in view["counts"].items()}
-    # What is about to be replayed is not over, although it is counted as failed.
+    # Tasks that are about to be replayed have not ended, although they are counted as failed.
     is_replayed = counts is not None and Counts.of(counts).done > view["done"]
     planned = -(-view["total"] // chunk_size) if view["is_sealed"] else None
     own = {
@@ -199,7 +200,7 @@ def batch_of(view: View) -> BatchStatus:
         "updated_at": view["finished_at"] or created_at,
     }
     batch = read(Task, {**view, **own})
-    # The record works out the rate by the time that has passed; so it gets the time that gives the rate which was told.
+    # `BatchStatus` computes the rate from the time that has passed, so it gets the time that leads to the view's rate.
     spent = timedelta(seconds=view["done"] / view["rate"]) if view["rate"] else timedelta(0)
     return BatchStatus(batch, max(created_at, not_before) + spent, counts)
 
@@ -233,5 +234,5 @@ def time_of(text: str) -> datetime:
 
 
 def error_of(view: View | None) -> TaskError | None:
-    """Why something failed, with its traceback where that is told."""
+    """The error of a task, with its traceback if the view shows it."""
     return None if view is None else read(TaskError, view)

@@ -1,4 +1,4 @@
-"""Dead letters, actions on many tasks and the audit, asked of an HTTP interface as the other operations are."""
+"""Dead letters, actions on many tasks and the audit, over an HTTP interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from taskframework.operations.replays import Count, ReplayOperations
 from taskframework.submission.service import Submission
 
 _LETTERS = "/admin/dead-letters"
-#: Where an action on many begins.
+#: The path at which each action on many begins.
 _BEGIN = {
     Action.REPLAY: f"{_LETTERS}/replay",
     Action.DISCARD: f"{_LETTERS}/discard",
@@ -35,7 +35,7 @@ _IN_A_HEADER = " !\"'(),-./:;=?@[]_"
 
 
 class RemoteAudit(Remote):
-    """As `AuditLog`. The interface itself notes what is asked of it, so that only the reason goes along."""
+    """As `AuditLog`. The interface itself records each action, so only the reason is sent."""
 
     list_entries = asked(AuditLog.list_entries, "GET /admin/audit", page_of(letters.audit_entry_of))
 
@@ -116,7 +116,7 @@ class RemoteReplays(Remote):
 
 
 class RemoteCarrier:
-    """As `ReplayCarrier`: those that run there carry on, and not the command that looks."""
+    """As `ReplayCarrier`: processes of the installation carry the action on, not the command."""
 
     async def look(self) -> bool:
         return False

@@ -76,7 +76,7 @@ def _abandon_upload(abandon: AbandonUpload) -> Write:
     return Write({"_id": abandon.task_id, **_IS_OPEN, **passed("seal_by")}, [change(cancelled)])
 
 
-#: What belongs to the end that is taken back.
+#: The fields of the end of a batch, which are removed when the batch is reopened.
 _NONE_AFTER_REOPENING = ("finished_at", "purge_at", "cancel", "deadline", "error", "result")
 
 

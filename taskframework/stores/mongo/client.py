@@ -1,4 +1,4 @@
-"""The only file that calls the MongoDB drivers. It connects with either one, and raises the framework's errors."""
+"""The only file that calls the MongoDB drivers. It connects with either driver, and raises the framework's errors."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.faults import AWAY, UNENCODABLE, PartlyRefused, driver_errors, refusal
 
 MongoDriver = Literal["motor", "pymongo"]
-#: The failpoints behind the reply to a write.
+#: The failpoints after the reply to a write.
 Points = Iterable[str]
 
 _SERVER_SELECTION = timedelta(seconds=5)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
-#: The index on `_id`. Updates name it as a hint: else the planner also tries indexes on other fields of the guard.
+#: The index on `_id`. Updates name it as a hint: otherwise the planner also tries indexes on other fields of the guard.
 BY_ID = "_id_"
-#: The name by which the server knows this program. A release whose writes older ones must know of takes the next
-#: number, so that `earlier.py` can count who is connected. Releases without a number kept no records.
+#: The name by which the server knows this program. A release whose writes concern older releases takes the next number,
+#: so that `earlier.py` can count the connections of older releases. Releases without a number kept no records.
 APP_NAME = "taskframework/2"
 TASKS = "tasks"
 _COLLECTIONS = (TASKS, "dead_letters", "records")
 _MAJORITY = {"w": "majority", "j": True}
-#: Reads what a majority had at one moment. With "majority" alone, a document that moves in the index may be read twice.
+#: Reads the state that a majority had at one moment. With "majority" only, a document that moves in the index may be
+#: read twice.
 _SNAPSHOT = ReadConcern("snapshot")
 
 
 class _PlainInteger(TypeDecoder):
-    """Integers of 64 bits come back as `int`, not as the driver's own class."""
+    """Reads integers of 64 bits as `int`, not as the driver's own class."""
 
     bson_type = bson.Int64
 
@@ -55,15 +56,15 @@ class _PlainInteger(TypeDecoder):
         return int(value)
 
 
-#: Times come back without their zone; see `documents.moment`.
+#: Times are read without their zone; see `documents.moment`.
 _CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainInteger()]))
 
 
 def encoded(document: Document, what: str) -> RawBSONDocument:
-    """A document in BSON. Encoding it before it joins a group finds what cannot be stored.
+    """A document in BSON. It is encoded before it joins a group, so that a value that cannot be stored is found early.
 
     Raises:
-        ValueNotStorableError: naming `what`.
+        ValueNotStorableError: names `what`.
     """
     try:
         raw = bson.encode(document)
@@ -78,10 +79,11 @@ class Collection:
     """The calls that the store makes on one collection. They raise only errors of the framework."""
 
     def __init__(self, raw: AsyncCollection[Document], run: Callable[[Document], Awaitable[Document]]) -> None:
-        """Make the calls.
+        """Prepare the calls.
 
         Args:
-            raw: the driver's collection. Motor's has the same calls as PyMongo's, except `aggregate`, but no types.
+            raw: the driver's collection. That of Motor has the same calls as that of PyMongo, except `aggregate`, but
+                no types.
             run: runs a command on this collection's database.
         """
         self._raw = raw
@@ -100,7 +102,7 @@ class Collection:
         fields: Sequence[str] | None = None,
         index: str | None = None,
     ) -> list[Document]:
-        """The matching documents; `limit` 0 means all. Without the name of an index the server chooses."""
+        """The matching documents; `limit` 0 means all. Without the name of an index the server chooses one."""
         with driver_errors():
             order = list(sort.items()) if sort else None
             cursor = self._raw.find(filter, fields, sort=order, limit=limit, hint=index)
@@ -126,17 +128,17 @@ class Collection:
     async def aggregate(
         self, pipeline: Sequence[Document], *, index: str | None = None, at_one_moment: bool = False
     ) -> list[Document]:
-        """The result of a pipeline. `at_one_moment` reads all documents as a majority had them at the same moment."""
+        """The result of a pipeline. `at_one_moment` reads all documents in the state of a majority at one moment."""
         raw = self._raw.with_options(read_concern=_SNAPSHOT) if at_one_moment else self._raw
         options: dict[str, Any] = {} if index is None else {"hint": index}
         with driver_errors():
             cursor: Any = raw.aggregate(list(pipeline), **options)
-            if inspect.iscoroutine(cursor):  # pymongo's; motor gives the cursor itself
+            if inspect.iscoroutine(cursor):  # of pymongo; motor returns the cursor itself
                 cursor = await cursor
             return cast("list[Document]", await cursor.to_list(None))
 
     async def update_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document | None:
-        """The document after the update, or None if none matched."""
+        """The document after the update, or None if no document matched."""
         with driver_errors():
             document = await self._raw.find_one_and_update(
                 filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=BY_ID
@@ -151,10 +153,10 @@ class Collection:
         return cast("Document | None", _with_plain_integers(reply["value"]))
 
     async def upsert_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document:
-        """The document after the update, which makes it if there is none.
+        """The document after the update; the update inserts the document if it does not exist.
 
         Raises:
-            DuplicateDocumentError: if somebody else made it at the same moment; now there is one.
+            DuplicateDocumentError: if another process inserted the document at the same moment; now it exists.
         """
         with driver_errors():
             document = await self._raw.find_one_and_update(
@@ -164,7 +166,7 @@ class Collection:
             return cast("Document", document)
 
     async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
-        """Update all documents that match, of those that the filter names by their ids; how many matched."""
+        """Update all documents that match a filter, which has to name them by ids; return how many matched."""
         with driver_errors():
             result = await self._raw.update_many(filter, list(update), hint=BY_ID)
             await failpoint.replied(points, _broken)
@@ -173,16 +175,16 @@ class Collection:
     async def update_each(
         self, updates: Sequence[tuple[Document, Sequence[Any]]], points: Points
     ) -> dict[int, StoreError]:
-        """Make independent updates at once; the errors of those that the server refused, by position."""
+        """Make independent updates at once; return the errors of the updates that the server refused, by position."""
         operations = [pymongo.UpdateOne(filter, list(update), hint=BY_ID) for filter, update in updates]
         return await _each(lambda: self._raw.bulk_write(operations, ordered=False), points)
 
     async def insert_each(self, documents: Sequence[Any], points: Points) -> dict[int, StoreError]:
-        """Insert independent documents at once; the errors of those that the server refused, by position."""
+        """Insert independent documents at once; return the errors of documents that the server refused, by position."""
         return await _each(lambda: self._raw.insert_many(documents, ordered=False), points)
 
     async def replace_one(self, filter: Document, document: Any, points: Points) -> bool:
-        """Replace the document that matches; whether there was one."""
+        """Replace the document that matches; return whether a document matched."""
         with driver_errors():
             result = await self._raw.replace_one(filter, document, hint=BY_ID)
             await failpoint.replied(points, _broken)
@@ -196,8 +198,8 @@ class Collection:
     async def _write_once(self, command: Document, points: Points) -> Document:
         """Send a write as a plain command.
 
-        The drivers' own methods repeat the write when a connection breaks; this is for callers who repeat it anyway. It
-        saves half a millisecond for a task that comes alone.
+        The drivers' own methods repeat the write if a connection breaks; this method is for callers that repeat it
+        anyway. It saves half a millisecond for a task that is written alone.
         """
         with driver_errors():
             reply = await self._run({**command, "writeConcern": _MAJORITY})
@@ -210,7 +212,7 @@ class Collection:
         return reply
 
     async def delete_these(self, ids: Sequence[str], filter: Document, points: Points = ()) -> int:
-        """Delete the documents of these ids that match; how many those were."""
+        """Delete the documents of these ids that match; return how many were deleted."""
         chosen = {"$and": [{"_id": {"$in": list(ids)}}, filter]}
         with driver_errors():
             result = await self._raw.delete_many(chosen, hint=BY_ID)
@@ -227,7 +229,7 @@ class Collection:
             await self._raw.drop_index(name)
 
     async def drop(self) -> None:
-        """Delete the whole collection, if there is one."""
+        """Delete the whole collection, if it exists."""
         with driver_errors():
             await self._raw.drop()
 
@@ -252,7 +254,7 @@ class Connection:
             return cast("Document", await self._database.command(command, codec_options=_CODEC))
 
     async def hello(self) -> Document:
-        """What the primary says of itself; fails if there is none."""
+        """The primary's description of itself; fails if there is no primary."""
         return await self.command({"hello": 1})
 
     def collection(self, name: str) -> Collection:
@@ -260,7 +262,7 @@ class Connection:
         return Collection(self._database[name], self.command)
 
     async def count_clients(self, app_name: str) -> int:
-        """How many connections to this server have this name, idle ones included."""
+        """How many connections to this server have this name, including idle connections."""
         listed = {"$currentOp": {"allUsers": True, "idleConnections": True}}
         pipeline = [listed, {"$match": {"appName": app_name}}, {"$count": "clients"}]
         with driver_errors():
@@ -273,17 +275,17 @@ class Connection:
 
     @property
     def servers(self) -> str:
-        """Those that the driver knows: at first those of the URL; none if those that answered are in another set."""
+        """The servers that the driver knows: at first those of the URL; empty if they belong to another replica set."""
         known = self._client.topology_description.server_descriptions()
         return ", ".join(host if port is None else f"{host}:{port}" for host, port in known)
 
     @property
     def replica_set(self) -> str | None:
-        """The one that the URL names."""
+        """The replica set that the URL names."""
         return cast("str | None", self._client.options.replica_set_name)
 
     async def hello_of_any_set(self) -> Document:
-        """`hello` of the servers at this address, whatever replica set they belong to."""
+        """`hello` of the servers at this address, in whichever replica set they are."""
         other = self._to_any_set()
         try:
             return await other.hello()
@@ -291,7 +293,7 @@ class Connection:
             await other.close()
 
     async def close(self) -> None:
-        # motor's close is a plain function that blocks while it says good-bye to the server.
+        # motor's close is a plain function that blocks while it tells the server that it disconnects.
         closing = await asyncio.to_thread(self._client.close)
         if closing is not None:
             await closing
@@ -301,7 +303,7 @@ class Connection:
 class TlsFiles:
     """PEM files for TLS; if one of them is given, TLS is used."""
 
-    #: Certificate of the authority that signed the server's; None: one that the system trusts.
+    #: Certificate of the authority that signed the server's certificate; None: an authority that the system trusts.
     ca: Path | None = None
     #: The program's own certificate, with its key.
     certificate: Path | None = None
@@ -329,8 +331,8 @@ def connect(
     """
     make: Any = AsyncIOMotorClient if driver == "motor" else pymongo.AsyncMongoClient
     try:
-        # What is given here overrides the URL, so that no option there weakens the promises. A `wtimeout` has no use:
-        # the drivers drop it for the time limit of the whole operation.
+        # The options here override the URL, so that no option of the URL weakens the promises. A `wtimeout` has no
+        # effect: the drivers drop it for the time limit of the whole operation.
         client = make(
             url,
             appname=APP_NAME,
@@ -346,7 +348,7 @@ def connect(
             **options,
         )
         database = client.get_default_database(codec_options=_CODEC)
-    except (PyMongoError, ValueError, OSError) as error:  # OSError: from the files for TLS
+    except (PyMongoError, ValueError, OSError) as error:  # the files for TLS may raise OSError
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url, or the files for TLS.") from error
     run = partial(database.command, codec_options=_CODEC)
@@ -385,7 +387,7 @@ async def _each(write: Callable[[], Awaitable[Any]], points: Points) -> dict[int
         with driver_errors():
             try:
                 await write()
-            finally:  # also a reply that says what was refused can be lost
+            finally:  # a reply that reports refusals can be lost too
                 await failpoint.replied(points, _broken)
     except PartlyRefused as partly:
         return partly.refused
@@ -393,5 +395,5 @@ async def _each(write: Callable[[], Awaitable[Any]], points: Points) -> dict[int
 
 
 def _broken() -> PyMongoError:
-    """What the drivers raise when the connection breaks before the reply, and again when they write once more."""
+    """The drivers' error if the connection breaks before the reply, and again during their second write."""
     return AutoReconnect("connection closed")

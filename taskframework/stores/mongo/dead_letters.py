@@ -1,4 +1,4 @@
-"""Looking at dead letters in MongoDB: dead tasks by cause, and kept messages one by one."""
+"""Reads of dead letters in MongoDB: dead tasks by cause, and single kept messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OUTLINE = ("reason", "task_type", "at")
 
 
 class DeadLetterCalls(ABC):
-    """What the port says of dead letters beside the lists, for the store that knows the collections."""
+    """The calls of the port for dead letters, without the lists. The store that inherits them has the collections."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Whether a MongoDB deployment can keep the promises, and what `doctor` shows of it."""
+"""Checks whether a MongoDB deployment can keep the framework's promises, and the report of `doctor` on it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from taskframework.stores.mongo.indexes import (
 
 logger = logging.getLogger(__name__)
 
-#: Seconds without an answer after which the log says what is waited for: the error may come ten seconds later.
+#: Seconds without an answer after which the log says that the program waits: the error may come ten seconds later.
 _SILENCE = 2.0
 #: Partial indexes with `$in` came with MongoDB 6.0.
 _OLDEST_WIRE_VERSION = 17
 
 
 async def prepare(connection: Connection) -> None:
-    """Refuse what cannot keep the promises, and create missing indexes.
+    """Refuse a deployment that cannot keep the promises, and create missing indexes.
 
     Raises:
         StoreMisconfiguredError: with the remedy.
@@ -43,10 +43,10 @@ async def prepare(connection: Connection) -> None:
 
 
 async def _fitting(connection: Connection) -> Document:
-    """What the primary says of itself, if this deployment can keep the promises.
+    """The primary's description of itself, if this deployment can keep the promises.
 
-    A driver that was told the name of a replica set forgets servers that are not in it, and then only says that there
-    is no server. So these are asked directly, without a name.
+    A driver that knows the name of the replica set forgets servers that are not in it, and then only says that there is
+    no server. So these servers are asked directly, without a name.
 
     Raises:
         StoreMisconfiguredError: with the remedy.
@@ -98,7 +98,7 @@ def check(hello: Document, wanted: str | None) -> None:
 
 
 async def inspect(connection: Connection, driver: MongoDriver) -> StoreReport:
-    """Look without changing anything; what cannot be asked becomes a problem."""
+    """Look without changing anything; a question without an answer becomes a problem in the report."""
     facts = {"driver": driver_version(driver), "database": connection.name}
     problems: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""Tasks and dead messages as documents; every user's value is read back exactly as it was stored."""
+"""Tasks and dead messages as documents. Every user's value is read back exactly as it was stored."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MESSAGE_FIELDS = tuple(field.name for field in fields(DeadMessage) if field.nam
 
 
 def stored(value: Json) -> Any:
-    """A user's value as it is stored: itself, or as JSON bytes if a name in it means something to MongoDB.
+    """A user's value in its stored form: the value itself, or JSON bytes if a name in it has a meaning in MongoDB.
 
     The driver reads `{"$ref": …, "$id": …}` back as a reference object, a name in BSON cannot contain NUL, and servers
-    and tools disagree about other names with `$`. No JSON value is bytes, so reading is never ambiguous.
+    and tools disagree about other names with `$`. No JSON value is bytes, so a read is never ambiguous.
 
     Raises:
-        ValueNotStorableError: for what is not JSON.
+        ValueNotStorableError: if the value is not JSON.
     """
     try:
         return orjson.dumps(value) if _has_special_name(value) else value
@@ -40,7 +40,7 @@ def stored(value: Json) -> Any:
 
 
 def restored(value: Any) -> Json:
-    """The value that `stored` made this of."""
+    """The value whose stored form this is; the reverse of `stored`."""
     return orjson.loads(value) if isinstance(value, bytes) else value
 
 
@@ -60,15 +60,15 @@ def _is_special(name: object) -> bool:
 
 
 def document_of(task: Task) -> Document:
-    """What the store keeps of a task."""
+    """The document of a task."""
     return USER_VALUES.change(task.to_document(), stored)
 
 
 def task_of(document: Document) -> Task:
-    """The task of a document as the driver read it.
+    """The task of a document that the driver has read.
 
     Raises:
-        TaskUnreadableError: if the document is none this release can read.
+        TaskUnreadableError: if this release cannot read the document.
     """
     try:
         return Task.from_document(USER_VALUES.change(TIMES.change(document, moment), restored))
@@ -77,7 +77,7 @@ def task_of(document: Document) -> Task:
 
 
 def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -> list[Entry]:
-    """Those that this release can read: a document of a newer release must not make a whole list or group fail."""
+    """The entries that this release can read: a document of a newer release must not make a list or group fail."""
     entries = []
     for document in documents:
         try:
@@ -89,15 +89,15 @@ def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -
 
 @lru_cache(maxsize=4096)
 def moment(stored: datetime) -> datetime:
-    """A time of a document, with its zone. The driver reads times without one, which takes it a third less time.
+    """A time of a document, with its zone. The driver reads times without a zone, which takes a third less time.
 
-    Cached, since the documents of one group of writes share the same few times.
+    The result is cached, because the documents of one group of writes share the same few times.
     """
     return stored.replace(tzinfo=UTC)
 
 
 def dead_message_document(message: DeadMessage) -> Document:
-    """What the store keeps of a dead message. Header names are a stranger's, hence JSON."""
+    """The document of a dead message. The headers are JSON, because unknown programs choose their names."""
     document = {name: getattr(message, name) for name in _MESSAGE_FIELDS}
     return {"_id": message.id, "headers": orjson.dumps(message.headers), **document}
 

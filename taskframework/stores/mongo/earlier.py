@@ -1,13 +1,13 @@
-"""Working beside an earlier release: one that keeps idempotency keys unique by an index, and knows no records.
+"""Work beside an earlier release that keeps idempotency keys unique by an index, and does not know records.
 
-Both releases may write to one database for a while, and no key may be accepted twice meanwhile. So
+Both releases may write to one database for a while, and no key may be accepted twice during this time. So
 
-- a task still carries its key, and the index refuses a second task with it, whoever inserts that. Then `others` finds
+- a task still contains its key, and the index refuses a second task with the key from any release. Then `others` finds
   the first task, and the submission lets the key's record name it;
-- once no process of an earlier release can write any more, each stored key gets a record, and the index is dropped;
-- if a process of an earlier release starts later, it makes the index again, and all this begins anew.
+- when no process of an earlier release can write any more, each stored key gets a record, and the index is dropped;
+- if a process of an earlier release starts later, it creates the index again, and these steps begin again.
 
-In a database that no earlier release has used there is no such index. This file can be deleted when no installation
+A database that no earlier release has used does not have this index. This file can be deleted when no installation
 upgrades from such a release any more.
 """
 
@@ -37,13 +37,12 @@ from taskframework.tasks.declared import DECLARATION
 logger = logging.getLogger(__name__)
 
 INDEX = "idempotency"
-#: The name with which earlier releases connect; this one adds a number (`APP_NAME`).
+#: The name with which earlier releases connect; this release adds a number (`APP_NAME`).
 _APP_NAME = "taskframework"
 _DECLARATIONS = "task_types"
 #: Time between two looks.
 _LOOK = timedelta(minutes=1)
-#: Where the server does not say who is connected, an earlier release counts as gone if none of its tasks came for this
-#: long.
+#: If the server does not say who is connected, an earlier release counts as gone if it stored no task for this long.
 _QUIET = timedelta(days=1)
 #: How long after its creation a task may become visible to a look. Less than `GRACE`, within which no key expires.
 _LATE = timedelta(minutes=2)
@@ -55,7 +54,7 @@ _KEYED: Document = {"idempotency_key": {"$type": "string"}}
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Since when no earlier release has inserted a task with a key, and until when that was looked at."""
+    """Since when no earlier release has inserted a task with a key, and up to which time this was checked."""
 
     since: datetime
     looked_until: datetime
@@ -66,7 +65,9 @@ _RECORD = QUIET.id_of("idempotency-index")
 
 
 class EarlierRelease:
-    """Works beside processes of an earlier release, and removes what only they need once they are gone."""
+    """Works beside processes of an earlier release, and removes the index and collection that only they need when they
+    are gone.
+    """
 
     def __init__(self, connection: Connection, records: Records, now: Callable[[], datetime]) -> None:
         """Prepare; `now` is the store's clock."""
@@ -74,13 +75,13 @@ class EarlierRelease:
         self._tasks = connection.tasks
         self._records = records
         self._now = now
-        #: Since when a record, by id and revision, names a task that is not stored: its submission may be under way.
+        #: Since when a record, by id and revision, names a task that is not stored: its submission may still run.
         self._doubts: dict[tuple[str, str | None], datetime] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def others(self, documents: Sequence[Any]) -> dict[int, Document]:
         """The stored tasks with the idempotency keys of these documents, which the index refused; by position."""
-        keys = [(document["user_id"], document["idempotency_key"]) for document in documents]  # some of them twice
+        keys = [(document["user_id"], document["idempotency_key"]) for document in documents]  # may contain duplicates
         pairs = [{"user_id": user, "idempotency_key": key} for user, key in set(keys) if key is not None]
         found = await self._tasks.find({"$or": pairs}) if pairs else []
         by_key = {(task["user_id"], task["idempotency_key"]): task for task in found}
@@ -101,7 +102,7 @@ class EarlierRelease:
             await self.look()
 
     async def look(self) -> None:
-        """Remove what an earlier release needs, if none is there any more."""
+        """Remove the index and collection of an earlier release, if no such process is left."""
         try:
             with time_limit(INDEX_BUILD):
                 await self._copy_declarations()
@@ -117,14 +118,14 @@ class EarlierRelease:
             return
         _, is_in_doubt = await self._record_keys(None)
         if is_in_doubt:
-            return  # a later look decides: by then the submission under way has ended, or its process has
+            return  # a later look decides: by then the running submission, or its process, has ended
         await self._tasks.drop_index(INDEX)
-        await self._record_keys(began - _LATE)  # in case a process came and went meanwhile
+        await self._record_keys(began - _LATE)  # in case a process started and stopped during this time
         await self._connection.collection(_DECLARATIONS).drop()
         logger.info("the index %r of an earlier release is dropped: each idempotency key has a record now", INDEX)
 
     async def _is_quiet(self) -> bool:
-        """Whether no earlier release has inserted a task with a key for a day."""
+        """Return whether no earlier release has inserted a task with a key for a day."""
         now = self._now()
         record = (await self._records.read_records([_RECORD])).get(_RECORD)
         if record is None:
@@ -137,10 +138,10 @@ class EarlierRelease:
         return written is not None and now - since >= _QUIET
 
     async def _record_keys(self, created_since: datetime | None) -> tuple[int, bool]:
-        """Give each key of a stored task a record; with a time, only those of tasks created since then.
+        """Give each key of a stored task a record; with a time, only keys of tasks created since that time.
 
         Returns:
-            How many keys had none, and whether it cannot be told yet which tasks some of them stand for.
+            How many keys had no record, and whether it is still unknown for some keys which tasks they stand for.
         """
         found, is_in_doubt, index, wanted = 0, False, INDEX, _KEYED
         if created_since is not None:
@@ -156,7 +157,7 @@ class EarlierRelease:
         return found, is_in_doubt
 
     async def _correct(self, pairs: Sequence[tuple[Record, Document]]) -> bool:
-        """Let records that name a task which is not stored name the task with the key; whether some are in doubt."""
+        """Let records that name a missing task name the task with the key; return whether some records are in doubt."""
         named = {record.id: IDEMPOTENCY.content(record).task_id for record, _ in pairs}
         others = [(record, task) for record, task in pairs if named[record.id] != task["_id"]]
         if not others:
@@ -176,7 +177,7 @@ class EarlierRelease:
         return len(sure) < len(wrong)
 
     async def _copy_declarations(self) -> None:
-        """Copy what workers of an earlier release declared of their task types, unless there is something newer."""
+        """Copy the declarations of task types by workers of an earlier release, unless a newer declaration exists."""
         found = await self._connection.collection(_DECLARATIONS).find({})
         await self._records.write_records(
             [
@@ -187,9 +188,9 @@ class EarlierRelease:
 
 
 async def connections(connection: Connection) -> int | None:
-    """How many connections of an earlier release there are; None where the server does not say."""
+    """How many connections of an earlier release there are; None if the server does not say this."""
     if (await connection.hello()).get("msg") == "isdbgrid":
-        return None  # a router knows its own clients only
+        return None  # a router knows only its own clients
     try:
         return await connection.count_clients(_APP_NAME)
     except StoreUnavailableError:
@@ -199,7 +200,7 @@ async def connections(connection: Connection) -> int | None:
 
 
 async def state(connection: Connection) -> str | None:
-    """What `doctor` says of the index; nothing where there is none."""
+    """The text of `doctor` about the index; None if the index does not exist."""
     if INDEX not in await connection.tasks.indexes():
         return None
     connected = await connections(connection)

@@ -1,7 +1,7 @@
-"""What pipeline updates are made of: the helpers of `taskframework.model.transitions` as MongoDB expressions.
+"""The parts of pipeline updates: the helpers of `taskframework.model.transitions` as MongoDB expressions.
 
-In a stage, every expression sees the document as it was before that stage. A text that begins with `$` is a field path,
-and an object with a `$` name is an operator; so a value that a user may have written goes through `lit`.
+In a stage, every expression sees the document before this stage. A text that begins with `$` is a field path, and an
+object with a `$` name is an operator; so every value that may come from a user must go through `lit`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskframework.model.transitions import (
 )
 from taskframework.model.values import Json
 
-#: What an aggregation expression may be: a constant, a "$path", an operator object.
+#: An aggregation expression: a constant, a "$path", or an operator object.
 Expression = Any
 #: New values of some fields of the task, by field name.
 Changes = dict[str, Expression]
@@ -32,7 +32,7 @@ LOWER_STATUS: Expression = {"$toLower": "$status"}
 
 
 def is_set(path: str) -> Expression:
-    """Whether a field is there and not null: a task that an earlier release stored lacks the newer fields."""
+    """The expression that says whether a field exists and is not null. Earlier releases lack newer fields."""
     return {"$gt": [path, None]}
 
 
@@ -51,12 +51,12 @@ REOPENED: dict[str, Any] = {
     "subtasks.cancelled": 0,
     "subtasks.report_serial": {"$add": ["$subtasks.report_serial", 1]},
 }
-#: When the sub-tasks of a task that ends or goes on are cancelled: now, if some of them may be alive.
+#: When the sub-tasks of a task that ends or continues are cancelled: now, if some of them may be live.
 LEFT_BEHIND: Expression = {"$cond": [_HAS_OPEN_SUBTASKS, NOW, "$cascade_at"]}
 
 
 def lit(value: Json) -> Expression:
-    """The value itself, whatever it looks like."""
+    """The value itself, also if it looks like a path or an operator."""
     return {"$literal": value}
 
 
@@ -92,14 +92,14 @@ def within(scope: Scope) -> dict[str, Any]:
 
 
 def change(changes: Changes) -> Stage:
-    """A stage that replaces these fields, objects as a whole."""
+    """A stage that replaces these fields; an object is replaced as a whole."""
     return {"$set": {name: _stored(name, value) for name, value in changes.items()}}
 
 
 def _stored(name: str, value: Expression) -> Expression:
     if value is None and name in SHAPE.rare:
         return "$$REMOVE"
-    # `$set` would merge an object into the one that is stored; `$mergeObjects` makes it a value.
+    # `$set` would merge an object into the stored object; `$mergeObjects` makes it a value.
     is_object = isinstance(value, dict) and not any(name.startswith("$") for name in value)
     return {"$mergeObjects": [value]} if is_object else value
 
@@ -163,7 +163,7 @@ def _kept_for(status: Expression) -> Expression:
 
 
 def ended_by_cancel(worker_id: Expression) -> Expression:
-    """`model.transitions.ended_by_cancel`, for the status that the stage before has set."""
+    """`model.transitions.ended_by_cancel`, for the status that the previous stage has set."""
     ended = {**at_rest("$status"), **with_event(LOWER_STATUS, worker_id=worker_id)}
     late = with_error(error_of(deadline_error()))
     return {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
@@ -183,13 +183,13 @@ def claimable_at(status: Expression, due: Expression, dispatch_after: timedelta 
 
 
 def with_error(error: Expression) -> Changes:
-    """`model.transitions.with_error`, for an error of the present attempt, now."""
+    """`model.transitions.with_error`, for an error of the current attempt, now."""
     record = {"$mergeObjects": [error, {"attempt": "$attempts", "at": NOW}]}
     return {"error": record, "errors": {"$slice": [{"$concatArrays": ["$errors", [record]]}, -ERRORS_KEPT]}}
 
 
 def start_by(claimable_from: Expression) -> Expression:
-    """`model.options.start_by`; the field as it is where there is no limit."""
+    """`model.options.start_by`; without a limit the field stays as it is."""
     return {"$cond": [is_set("$start_limit"), plus(claimable_from, "$start_limit.milliseconds"), "$start_by"]}
 
 
@@ -201,5 +201,5 @@ def waits_from(time: Expression) -> Expression:
 
 
 def error_of(error: TaskError) -> Expression:
-    """An error as it is stored."""
+    """An error in its stored form."""
     return lit(plain(error))

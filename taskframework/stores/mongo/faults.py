@@ -1,4 +1,4 @@
-"""From the MongoDB drivers' exceptions to ours, each with the reason in words and what to do about it."""
+"""Turns exceptions of the MongoDB drivers into the framework's errors, with the reason in words and a remedy."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnava
 from taskframework.settings.urls import redacted
 
 _DUPLICATE_KEY = 11_000
-#: Codes of errors after which a write may still have been made: the server is not primary any more, is shutting down,
-#: was interrupted, ran out of time, or had no majority.
+#: Codes of errors after which a write may still have been made: the server is no longer primary, is shutting down, was
+#: interrupted, ran out of time, or had no majority.
 AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
-#: Where the part of a message ends that people need; the drivers append the topology and the whole reply.
+#: The end of the useful part of a message; after it the drivers append the topology and the whole reply.
 _AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
-#: What they say where nobody has answered at all, which names no server; the topology behind it does.
-#: What they say where the replica set names its members otherwise than the address does; they take that for the cause.
+#: The drivers' message if the replica set and the address name the members differently, which they call the cause.
 _NO_MEMBER = re.compile(r"Could not reach any servers in \[(.*?)\]\. Replica set is configured")
 _MEMBER = re.compile(r"\('([^']+)', (\d+)\)")
+#: The drivers' message if no server has answered. It names no server, but the topology after it does.
 _NOBODY_ANSWERED = re.compile(r"No (replica set members|servers) found yet")
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 _NOT_ALLOWED = frozenset({13, 18})
@@ -34,12 +34,12 @@ class DuplicateDocumentError(StoreError):
     """A document with this id or unique key is there already."""
 
 
-class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
+class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
     def __init__(self, refused: dict[int, StoreError]) -> None:
         self.refused = refused
 
 
-#: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
+#: Parts of the message of a failed connection if only one side uses TLS, or the certificate is not trusted; with hints.
 _TLS = {
     "CERTIFICATE_VERIFY_FAILED": "Set store.ca_file to the authority that signed the server's certificate.",
     "SSL handshake failed": "If the server does not use TLS, remove tls=true in store.url, and store.ca_file.",
@@ -50,7 +50,7 @@ _TLS = {
 
 @contextmanager
 def driver_errors() -> Iterator[None]:
-    """Turn what the drivers raise into the framework's errors."""
+    """Turn the drivers' exceptions into the framework's errors."""
     try:
         yield
     except BulkWriteError as error:
@@ -62,7 +62,7 @@ def driver_errors() -> Iterator[None]:
         raise _translated(error) from error
     except AttributeError as error:
         # With a type registry, pymongo 4.20 cannot read a write concern error that has labels. A primary that steps
-        # down sends one; like all of them it does not tell whether the write stays.
+        # down sends such an error. Like every write concern error it does not tell whether the write stays.
         if not isinstance(error.obj, RawBSONDocument):
             raise
         raise StoreUnavailableError("MongoDB: no majority confirmed the write.") from error

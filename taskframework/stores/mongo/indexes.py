@@ -1,10 +1,10 @@
-"""The indexes, as data: made when the store opens, and compared with those that exist.
+"""The indexes, as data: created when the store opens, and compared with the existing indexes.
 
-A changed definition gets a new name, so that an older release beside this one finds its own index.
+A changed definition gets a new name, so that an older release that runs beside this release finds its own index.
 
-An index costs something when its keys change: one that tasks enter, change or leave with each move takes MongoDB about
-20 µs a task, of 290 in all. One that ordinary tasks are never in costs little, but not nothing: MongoDB asks with each
-write whether the document belongs to it. Fifteen of them take a tenth of its time.
+An index costs time when its keys change. An index that tasks enter, change or leave with each move takes MongoDB about
+20 µs of 290 µs for each task. An index that never contains ordinary tasks costs little, but not nothing: MongoDB checks
+with each write whether the document belongs to it. Fifteen such indexes take a tenth of MongoDB's time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document
 
-#: How long `open` may take to build an index on a large collection. With the usual time limit no attempt would succeed.
+#: How long `open` may take to build an index on a large collection. The usual time limit would make every attempt fail.
 INDEX_BUILD = timedelta(hours=1)
 
 SUBTASKS = "subtasks_by_status"
@@ -36,14 +36,14 @@ _OF_STREAMS: Document = {"stream.key": {"$exists": True}}
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index: its keys, and which documents are in it (`only`). No index is unique; only ids are."""
+    """One index: its keys, and which documents it contains (`only`). No index is unique; only ids are."""
 
     name: str
     keys: Mapping[str, int]
     only: Document | None = None
 
     def differences(self, found: Mapping[str, Any]) -> list[str]:
-        """What distinguishes an existing index of this name from this one."""
+        """The differences between an existing index of this name and this definition."""
         wanted = {"key": list(self.keys.items()), "partialFilterExpression": self.only}
         names = ("key", "partialFilterExpression", "unique", "expireAfterSeconds")
         return [
@@ -53,7 +53,7 @@ class Index:
         ]
 
     def definition(self) -> dict[str, Any]:
-        """The index as `Collection.create_indexes` wants it."""
+        """The index in the form that `Collection.create_indexes` takes."""
         partial = {} if self.only is None else {"partialFilterExpression": self.only}
         return {"keys": list(self.keys.items()), "name": self.name, **partial}
 
@@ -63,8 +63,8 @@ def _status(statuses: Iterable[TaskStatus]) -> Document:
 
 
 def _index_of(driver: Driver) -> Index:
-    """The index of a driver. It contains tasks without the time only if every task in these statuses needs it: so that
-    undriven ones are found.
+    """The index of a driver. It contains tasks without the time only if every task in these statuses needs the time, so
+    that undriven tasks are found.
     """
     only = {} if driver.covers_every_status else _status(driver.statuses)
     if not driver.is_always_needed:
@@ -75,7 +75,7 @@ def _index_of(driver: Driver) -> Index:
 TASK_INDEXES = (
     # For each driver an index with only the tasks that it drives.
     *map(_index_of, DRIVERS),
-    # For lists. Those with the status in the key also serve all statuses, as a merge of ten short scans.
+    # For lists. An index with the status in its key also serves lists of all statuses, as a merge of ten short scans.
     Index("list_by_status", {"status": 1, **_NEWEST_FIRST}),
     Index("list_by_owner", {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
     Index("list_by_type", {"task_type": 1, **_NEWEST_FIRST}),
@@ -85,19 +85,20 @@ TASK_INDEXES = (
         {"parent.task_id": 1, "status": 1, "parent.generation": 1, "parent.round": 1, "parent.slot": 1},
         _SUBTASKS,
     ),
-    # Tasks that a limit did not let begin. Entries of an older epoch are passed over by the query.
+    # Tasks that a limit did not let begin. The query ignores entries of an older epoch.
     Index(
         WAITING_FOR_LIMIT,
         {"waits_for_limit.limit": 1, "priority": 1, "not_before": 1},
         {**_status(CLAIMABLE), "waits_for_limit.limit": {"$type": "string"}},
     ),
-    # The tasks of a stream by their positions; those that wait for their turn; and a list of them.
+    # The tasks of a stream by their positions; the tasks that wait for their turn; and a list of a stream's tasks.
     Index(STREAM, _POSITIONS, _OF_STREAMS),
-    # The status is constant here, but with it in the key the next task of each of 100 streams is found in 100 steps.
+    # The status is constant here, but because it is in the key, the next tasks of 100 streams are found in 100 steps.
     Index(TURNS, {"status": 1, **_POSITIONS}, {"status": TaskStatus.BLOCKED.value}),
     Index("list_by_stream", {"stream.key": 1, **_NEWEST_FIRST}, _OF_STREAMS),
     Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
-    # Partial by the time, not by the status: MongoDB 6 merges no scans of some statuses of an index partial by these.
+    # Partial by the time, not by the status: MongoDB 6 does not merge scans of some statuses in an index that is
+    # partial by the status.
     Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),
     # Tasks whose type says how long they stay.
     Index("purge", {"purge_at": 1, "_id": 1}, {"purge_at": {"$type": "date"}}),
@@ -107,7 +108,7 @@ RECORD_INDEXES = (Index("expiring", {"expires_at": 1}, {"expires_at": {"$type": 
 
 
 async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
-    """Where the indexes in the database differ from those defined here, a sentence for each."""
+    """The differences between the indexes in the database and these definitions, one sentence for each index."""
     found = await collection.indexes()
     if not found:  # no collection yet; the first start makes it with all its indexes
         return []
@@ -122,10 +123,10 @@ async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
 
 
 async def ensure(collection: Collection, indexes: Sequence[Index]) -> None:
-    """Create what is missing.
+    """Create the missing indexes.
 
     Raises:
-        StoreMisconfiguredError: if there is an index of the same name with another definition.
+        StoreMisconfiguredError: if an index of the same name has another definition.
     """
     found = await collection.indexes()
     for index in indexes:

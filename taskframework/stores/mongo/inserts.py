@@ -1,4 +1,4 @@
-"""Inserts, alone or many together. For each document the caller learns that it is new, or which one was there."""
+"""Inserts of one or many documents. For each document the caller learns that it is new, or which document existed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskframework.stores.mongo.retrying import patiently
 
 _IN_A_GROUP = 500
 
-#: Finds the documents because of which the server refused others with new ids: by another unique index. By position.
+#: For refused documents with new ids: finds the stored documents with equal keys in another unique index, by position.
 Elsewhere = Callable[[Sequence[Any]], Awaitable[dict[int, Document]]]
 
 
@@ -28,7 +28,7 @@ class Twin:
     """The stored document because of which another one was not inserted."""
 
     document: Document
-    #: Whether an earlier attempt of this insert had no reply, so that it may be our own document.
+    #: Whether an earlier attempt of this insert had no reply, so that the document may come from this insert.
     may_be_ours: bool
 
 
@@ -55,10 +55,10 @@ class Inserter:
         """Prepare without writing.
 
         Args:
-            collection: where they go.
-            point: the failpoint behind the reply.
+            collection: the collection of the documents.
+            point: the failpoint after the reply.
             patience: how long a group is repeated while MongoDB is away.
-            elsewhere: asked when another unique index than that of the ids refused a document.
+            elsewhere: called if another unique index than the index of ids refused a document.
             limits: the time limits of `Grouping`.
         """
         self._collection = collection
@@ -68,12 +68,12 @@ class Inserter:
         self._group = Grouping(self._insert_group, limit=_IN_A_GROUP, **limits)
 
     async def drain(self) -> None:
-        """Wait until everything asked for is written."""
+        """Wait until all requested inserts are written."""
         await self._group.drain()
 
     async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         """Insert independent documents, each with a reply of its own."""
-        if 0 < len(documents) <= _IN_A_GROUP:  # without `gather`, whose asyncio task costs half as much as an insert
+        if 0 < len(documents) <= _IN_A_GROUP:  # not with `gather`: its asyncio task costs half as much as an insert
             return await self._insert_some(documents)
         groups = [documents[at : at + _IN_A_GROUP] for at in range(0, len(documents), _IN_A_GROUP)]
         replies = await asyncio.gather(*map(self._insert_some, groups))
@@ -82,7 +82,7 @@ class Inserter:
     async def _insert_some(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         try:
             if len(documents) == 1:
-                return [await self._group(documents[0])]  # together with those of other callers
+                return [await self._group(documents[0])]  # together with the documents of other callers
             return await self._insert_group(documents)
         except StoreError as error:
             return [error] * len(documents)
@@ -117,7 +117,7 @@ class Inserter:
         return replies
 
     async def _twins(self, documents: Sequence[Any]) -> Sequence[Document]:
-        """For each of these the document because of which it was refused."""
+        """For each of these documents the stored document because of which it was refused."""
         if not documents:
             return []
         found = await self._collection.find({"_id": {"$in": [document["_id"] for document in documents]}}, index=BY_ID)
@@ -155,7 +155,7 @@ def _inserted(task: Task, reply: Reply | StoreError) -> Inserted | Exception:
         return reply
     try:
         there = task_of(reply.document)
-    except TaskUnreadableError as error:  # a newer release wrote its twin; only this caller hears of that
+    except TaskUnreadableError as error:  # a newer release wrote the twin; only this caller gets the error
         return error
-    # Ours has the same time of creation; another process that makes a task with this id does so at another time.
+    # A twin from this insert has the same time of creation. Another process makes a task with this id at another time.
     return Inserted(there, is_new=reply.may_be_ours and there.created_at == task.created_at)

@@ -1,8 +1,8 @@
 """Many requests of one class, each about another task, as one write.
 
-A hundred updates that name one task each cost the server three times as much as one update that names a hundred. In
-that one update, a value that all requests share is a constant. A value that differs is an array, and each document
-takes its own by the place of its id in the array of ids.
+A hundred updates of one task each cost the server three times as much as one update of a hundred tasks. In this one
+update, a value that all requests share is a constant. A value that differs is an array, and each document takes its own
+value by the place of its id in the array of ids.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class _AboutTask(Protocol):
 
 Request = TypeVar("Request")
 
-#: Types whose equal values are also stored alike; floats (0.0 == -0.0) and lists ([True] == [1]) are not.
+#: Types whose equal values are also stored in the same form. This is not so for floats (0.0 == -0.0) and lists
+#: ([True] == [1]).
 _SIMPLE = (str, int, datetime, type(None))
 
 
@@ -34,7 +35,7 @@ class JointRequests(Generic[Request]):
 
         Args:
             requests: at most one for each document.
-            ids: of the documents, in the order of the requests; left out, the `task_id` of each request.
+            ids: the ids of the documents, in the order of the requests; None: the `task_id` of each request.
         """
         self._requests = requests
         ids = [cast(_AboutTask, request).task_id for request in requests] if ids is None else ids

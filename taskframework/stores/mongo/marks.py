@@ -1,4 +1,4 @@
-"""The marks of `taskframework.model.marks` as guarded MongoDB writes, those of sub-tasks excepted (see `waiting`)."""
+"""The marks of `taskframework.model.marks` as guarded MongoDB writes, except the marks of sub-tasks (see `waiting`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:
 
 
 def _still_due(at: Expression) -> Document:
-    """Filter: tasks that are due at this time; all of them where it is null."""
+    """Filter: tasks that are due at this time; all tasks if the time is null."""
     return {"$expr": {"$eq": ["$next_dispatch_at", {"$ifNull": [at, "$next_dispatch_at"]}]}}
 
 

@@ -1,4 +1,4 @@
-"""What the store asks for, as data: filters, and where a page of a list begins."""
+"""The queries of the store, as data: filters, pipelines, and where a page of a list begins."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from taskframework.stores.mongo.joint import both
 
 
 def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]:
-    """How many there are in each status. To count the index keys of each status by itself takes MongoDB half as long as
-    to group by status.
+    """How many tasks are in each status. MongoDB counts the index keys of each status by itself in half the time that a
+    group by status takes.
     """
     each: list[list[Document]] = [
         [{"$match": {**filter, "status": status}}, {"$count": "count"}, {"$set": {"_id": status}}]
@@ -31,12 +31,12 @@ def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]
 
 
 def _together(pipelines: Iterable[list[Document]]) -> list[Document]:
-    """One pipeline that finds what all of these find."""
+    """One pipeline with the results of all these pipelines."""
     first, *others = pipelines
     return [*first, *({"$unionWith": {"coll": TASKS, "pipeline": other}} for other in others)]
 
 
-#: Completed tasks are the most by far; their number is what is left of the whole collection.
+#: Most tasks by far are completed; their number is the size of the collection without all others.
 COUNT_UNCOMPLETED: Sequence[Document] = _counted({}, set(TaskStatus) - {TaskStatus.COMPLETED})
 _ANY_STATUS = in_status(*TaskStatus)
 
@@ -46,7 +46,7 @@ def one(task_id: str, scope: Scope) -> Document:
 
 
 def asked_to_stop(fences: Sequence[Fence]) -> Document:
-    """Those of these tasks that run and have a cancel request; who holds their leases is compared afterwards."""
+    """The tasks of these fences that run and have a cancel request; the caller then compares the leases."""
     return {
         "_id": {"$in": [fence.task_id for fence in fences]},
         "cancel": {"$ne": None},
@@ -54,7 +54,7 @@ def asked_to_stop(fences: Sequence[Fence]) -> Document:
     }
 
 
-#: The fields of a `DueTask`, besides the time of the driver.
+#: The fields of a `DueTask`, except the time of the driver.
 DUE_FIELDS = (
     "task_type",
     "priority",
@@ -73,7 +73,7 @@ def due(driver: Driver, grace: timedelta) -> Document:
 
 
 def upcoming(driver: Driver) -> Document:
-    """Tasks whose time of this driver is to come."""
+    """Tasks whose time of this driver is still to come."""
     ahead = {driver.field: {"$type": "date"}, "$expr": {"$gt": [f"${driver.field}", NOW]}}
     return both(driven(driver), ahead, _not_held_back(driver))
 
@@ -86,7 +86,7 @@ def put_off(task_type: str, since: datetime, until: datetime) -> Document:
 
 
 def driven(driver: Driver) -> Document:
-    """Tasks in which the time of this driver counts, if they have one."""
+    """Tasks in which the time of this driver counts, if they have such a time."""
     status = {} if driver.covers_every_status else {"status": in_status(*driver.statuses)}
     return {**status, driver.unless: None} if driver.unless else status
 
@@ -100,14 +100,14 @@ def these(task_ids: Sequence[str]) -> Document:
 
 
 def running_of(task_type: str, lane: Priority) -> Document:
-    """Running tasks of one queue, that is of a type and lane; an unknown priority counts as normal."""
+    """Running tasks of one queue, which means of a type and lane; an unknown priority counts as normal."""
     others = [other.value for other in LANES if other is not Priority.NORMAL]
     priority = {"$nin": others} if lane is Priority.NORMAL else lane.value
     return {"status": TaskStatus.RUNNING, "task_type": task_type, "priority": priority}
 
 
 def waiting_for(limit: str, lane: Priority) -> Document:
-    """Tasks of a lane that wait for a limit in their present epoch: `model.limits.waiting_limit`."""
+    """Tasks of a lane that wait for a limit in their current epoch: `model.limits.waiting_limit`."""
     return {
         "status": in_status(*CLAIMABLE),
         "waits_for_limit.limit": {"$type": "string", "$eq": limit},
@@ -126,32 +126,32 @@ def subtasks_of(round: RoundOfSubtasks) -> Document:
 
 
 def listed_subtasks(round: RoundOfSubtasks, after_slot: int, statuses: Collection[TaskStatus] | None) -> Document:
-    """Those behind a slot. Statuses are always named: only then the index gives them in slot order."""
+    """The sub-tasks after a slot. Statuses are always named, because only then the index gives the slot order."""
     wanted = _ANY_STATUS if statuses is None else in_status(*statuses)
     return {**subtasks_of(round), "status": wanted, "parent.slot": {"$gt": after_slot}}
 
 
 def counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
-    """How many there are in each status."""
+    """How many sub-tasks of a round are in each status."""
     return _counted(subtasks_of(round), TaskStatus)
 
 
-#: Up to this many sub-tasks it is quicker to group them by status; beyond that, to count each status by itself.
+#: Up to this many sub-tasks it is quicker to group them by status; with more, to count each status by itself.
 FEW = 1_000
 
 
 def few_counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
-    """The same for the first `FEW` of them, for half the server's time."""
+    """The same for the first `FEW` sub-tasks, in half of the server's time."""
     return [{"$match": subtasks_of(round)}, {"$limit": FEW}, {"$group": {"_id": "$status", "count": {"$sum": 1}}}]
 
 
 def in_stream(stream: StreamKey, after_position: int = -1) -> Document:
-    """The tasks of a stream behind a position."""
+    """The tasks of a stream after a position."""
     return {"user_id": stream.user_id, "stream.key": stream.key, "stream.position": {"$gt": after_position}}
 
 
 def blocked(stream: StreamKey) -> Document:
-    """Those that wait for their turn."""
+    """The tasks of a stream that wait for their turn."""
     return {"user_id": stream.user_id, "stream.key": stream.key, "status": TaskStatus.BLOCKED}
 
 
@@ -161,8 +161,8 @@ BY_POSITION = {"stream.position": 1}
 def next_blocked(streams: Iterable[StreamKey]) -> list[Document]:
     """The BLOCKED task at the lowest position of each stream.
 
-    Sorted like the index and grouped by one field, all streams of a user are one scan, which jumps from the first task
-    of one key to the first task of the next. A search for each key costs ten times as much.
+    Because it is sorted like the index and grouped by one field, it reads all streams of a user in one scan, which
+    jumps from the first task of one key to the first task of the next. A search for each key costs ten times as much.
     """
     keys: dict[str, list[str]] = {}
     for stream in streams:
@@ -184,7 +184,7 @@ def next_blocked(streams: Iterable[StreamKey]) -> list[Document]:
 
 
 def undriven() -> Document:
-    """Tasks that lack a driver they need: `model.drivers.missing_drivers`."""
+    """Tasks that lack a driver that they need: `model.drivers.missing_drivers`."""
     return {"$or": [_lacking(driver) for driver in DRIVERS if driver.needed_in]}
 
 
@@ -224,12 +224,12 @@ def _created(wanted: TaskFilter) -> Document:
 
 
 def of_errors(wanted: TaskFilter) -> Document:
-    """The conditions that no index helps with, and those on the end of a task."""
+    """The conditions without an index, and the conditions on the end of a task."""
     filter: Document = {"discarded": None} if wanted.dead else {}
     if wanted.is_sought:
         filter["$expr"] = is_found(wanted)
     if wanted.dead and (ended := _ends(wanted)):
-        filter["$and"] = [{"finished_at": ended}]  # beside the place in the list
+        filter["$and"] = [{"finished_at": ended}]  # in addition to the place in the list
     return filter
 
 
@@ -265,7 +265,7 @@ def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
 
 
 def is_found(wanted: TaskFilter) -> Expression:
-    """Whether a task meets all conditions that no index helps with."""
+    """The expression that says whether a task meets all conditions without an index."""
     equal = {
         "$correlation_id": wanted.correlation_id,
         "$idempotency_key": wanted.idempotency_key,
@@ -276,7 +276,7 @@ def is_found(wanted: TaskFilter) -> Expression:
         place = {"$indexOfBytes": [{"$toLower": "$error.message"}, {"$toLower": lit(wanted.error)}]}
         conditions.append({"$gte": [place, 0]})
     if not wanted.dead and (ended := _ends(wanted)):
-        # Expressions order a missing time, which is null, before every other.
+        # Expressions order a missing time, which is null, before every other time.
         conditions.append({"$ne": ["$finished_at", None]})
         conditions += [{than: ["$finished_at", time]} for than, time in ended.items()]
     return {"$and": conditions}
@@ -293,7 +293,7 @@ def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Doc
     statuses = sorted(TaskStatus) if wanted.status is None else [wanted.status]
     if cursor is None:
         return {**those, "status": in_status(*statuses)}
-    # One branch for each status and part: so the server merges scans that begin at the place, and sorts nothing.
+    # One branch for each status and part, so that the server merges scans that begin at the place, and sorts nothing.
     place = SlotCursor.decode(cursor)
     before: list[Document] = [
         {
@@ -308,7 +308,7 @@ def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Doc
 
 
 def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
-    """The index that has a list in its order; None where the server has to choose the index to read through."""
+    """The index that has the list in its order; None if the server has to choose an index and read through it."""
     if wanted.dead:
         return "ended"
     if wanted.batches:
@@ -344,7 +344,7 @@ def after(cursor: str | None, field: str) -> Document:
 
 
 def cursor_behind(document: Document, wanted: TaskFilter) -> str:
-    """The cursor of a list behind this task."""
+    """The cursor of a list after this task."""
     if wanted.is_by_plan:
         parent = document["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
@@ -352,5 +352,5 @@ def cursor_behind(document: Document, wanted: TaskFilter) -> str:
 
 
 def cursor_by_time(document: Document, field: str) -> str:
-    """The cursor behind this entry, in a list ordered by a time."""
+    """The cursor after this entry, in a list that is ordered by a time."""
     return Cursor(moment(document[field]), document["_id"]).encode()

@@ -1,6 +1,6 @@
 """The guarded writes of records as pipeline updates; to be read next to their rules in `taskframework.model`.
 
-The same update makes a record that does not exist yet: then its fields are missing, which counts as null.
+The same update also inserts a record that does not exist yet: its fields are then missing, which counts as null.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskframework.model.streams import STREAMS, TAKEN_KEPT, PassTurn, Stream, T
 from taskframework.stores.mongo.expressions import NOW, Changes, Expression, lit, milliseconds, plus
 from taskframework.stores.mongo.joint import JointRequests
 
-#: The server's time in seconds, as `seconds_of` has it.
+#: The server's time in seconds since 1970, like `seconds_of`.
 _NOW: Expression = {"$divide": [{"$toLong": NOW}, 1000.0]}
 
 
@@ -112,7 +112,7 @@ _COUNTS: Expression = {"$gt": ["$$it.until", "$$now"]}
 
 
 def _slots(changed: Expression) -> Changes:
-    """The record of the slots with changed fields. Their expressions see `now`, and `holders` and `line` as before."""
+    """The record of the slots with changed fields. Their expressions see `now`, and `holders` and `line` before it."""
     before = {
         "number": _field("number", 0),
         "holders": "$$holders",
@@ -150,7 +150,7 @@ def _take_positions(take: TakePositions) -> Changes:
 
 
 def taken_positions(takes: JointRequests[TakePositions]) -> Changes:
-    """The fields after positions were taken, in each stream by its own request; only valid where `may_take`."""
+    """The fields after each stream's request has taken its positions; valid only where `may_take` holds."""
     taken = {"by": takes.each(lambda take: take.by), "first": "$data.next_position"}
     data = {
         "next_position": {"$add": ["$data.next_position", takes.each(lambda take: take.count)]},
@@ -164,7 +164,7 @@ def taken_positions(takes: JointRequests[TakePositions]) -> Changes:
 
 
 def may_take(takes: JointRequests[TakePositions]) -> Expression:
-    """Whether the stream has the mode of the request, and the request has taken nothing yet."""
+    """The expression that says whether the stream has the mode of the request, which has taken no positions yet."""
     is_mode = {"$eq": ["$data.mode", takes.each(lambda take: take.mode)]}
     has_taken = {"$in": [takes.each(lambda take: take.by), _field("taken.by", [])]}
     return {"$and": [is_mode, {"$not": has_taken}]}
@@ -180,7 +180,7 @@ def _pass_turn(pass_: PassTurn) -> Changes:
 
 
 def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
-    """The fields after turns were passed on, in each stream by its own request; only valid where `has_turns`."""
+    """The fields after each stream's request has passed the turn on; valid only where `has_turns` holds."""
     passed = {
         "next_position": {"$max": ["$data.next_position", "$$asked.behind"]},
         "turn": "$$asked.after",
@@ -195,7 +195,7 @@ def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
 
 
 def has_turns(passes: JointRequests[PassTurn]) -> Expression:
-    """Whether each turn is still the one that was read."""
+    """The expression that says whether the turn is still the turn that was read."""
     before = passes.each(lambda pass_: None if pass_.before is None else asdict(pass_.before))
     names = [field.name for field in fields(Turn)]
     same = [{"$eq": [_or_null(f"$data.turn.{it}"), _or_null(f"$$before.{it}")]} for it in names]
@@ -220,7 +220,7 @@ def _or_null(path: str) -> Expression:
 
 
 def _bucket(bucket: Expression) -> Changes:
-    """The record of a bucket. Its content is merged into the stored one, so that fields of a newer release stay."""
+    """The record of a bucket. Its content is merged into the stored content, so that fields of a newer release stay."""
     over_at = {"$max": ["$$bucket.full_at", "$$bucket.line_at", "$$bucket.late_at"]}
     expires_at = _moment(over_at, milliseconds(KEPT))
     data = {"$mergeObjects": ["$data", "$$bucket"]}

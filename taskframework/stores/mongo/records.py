@@ -1,4 +1,4 @@
-"""Records in MongoDB: their data as fields, so that guarded writes can compute with them."""
+"""Records in MongoDB: their data are stored as fields, so that guarded writes can compute with them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POINT = "record.reply"
 
 
 class RecordCalls(ABC):
-    """`Records`, for the store that knows the collection."""
+    """The calls of `Records`. The store that inherits them has the collection."""
 
     @property
     @abstractmethod
@@ -53,14 +53,14 @@ class RecordCalls(ABC):
         return {document["_id"]: _record_of(document) for document in found}
 
     async def write_records(self, records: Sequence[Record]) -> Sequence[Record | None]:
-        # New ones by one insert for all; changed ones each by itself, since each needs a reply of its own.
+        # One insert writes all new records; each changed record is written by itself, because it needs its own reply.
         written = [replace(record, revision=new_revision()) for record in records]
         documents = [_document_of(record) for record in written]
         new = [at for at, record in enumerate(records) if record.revision is None]
         others = [at for at, record in enumerate(records) if record.revision is not None]
         replaced = await asyncio.gather(
             *(self._records.replace_one(_same(records[at]), documents[at], (POINT,)) for at in others),
-            return_exceptions=True,  # so that no write is still under way when the caller hears of an error
+            return_exceptions=True,  # so that no write is still running when the caller gets an error
         )
         inserted = await self._record_inserter.insert([documents[at] for at in new])
         won = {at for at, reply in zip(new, inserted, strict=True) if _is_ours(reply, written[at])}
@@ -72,7 +72,7 @@ class RecordCalls(ABC):
         while True:
             try:
                 document = await self._records.upsert_one({"_id": change.record_id}, [{"$set": new}], (POINT,))
-            except DuplicateDocumentError:  # somebody else made it at this moment
+            except DuplicateDocumentError:  # another process inserted the record at this moment
                 continue
             return _record_of(document)
 
@@ -94,12 +94,12 @@ class RecordCalls(ABC):
             if await self._change_jointly(passes, has_turns, passed_turns) == len(passes):
                 return [True] * len(passes)
             found = await self.read_records([pass_.record_id for pass_ in passes])
-        # A record that was not found has to be made; and a single change needs one call only.
+        # A record that was not found has to be created; and a single change needs one call only.
         records = [found.get(pass_.record_id) or await self.change_record(pass_) for pass_ in passes]
         return [pass_.is_made(record) for pass_, record in zip(passes, records, strict=True)]
 
     async def _taken(self, take: TakePositions, record: Record | None) -> Record:
-        """This record, if it shows what was taken; else the reply to a write for this request alone, which shows it."""
+        """This record, if it shows the positions taken; otherwise the reply to a write for this request alone."""
         if record is None or take.first_in(STREAMS.content(record)) is None:
             return await self.change_record(take)
         return record
@@ -110,7 +110,7 @@ class RecordCalls(ABC):
         guard: Callable[[JointRequests[Change]], Expression],
         changes: Callable[[JointRequests[Change]], Changes],
     ) -> int:
-        """Change all of these records that exist and whose guard holds, by one write; how many those were."""
+        """Change all of these records that exist and whose guard holds, by one write; return how many were changed."""
         ids = [request.record_id for request in requests]
         joint = JointRequests(requests, ids)
         new = {"revision": joint.each(lambda _: new_revision()), **changes(joint)}
@@ -120,7 +120,7 @@ class RecordCalls(ABC):
     async def delete_records(self, records: Sequence[Record]) -> int:
         if not records:
             return 0
-        # A revision belongs to one record, so no record can match by the revision of another one.
+        # A revision belongs to one record, so no record can match by the revision of another record.
         revisions = {"revision": {"$in": [record.revision for record in records]}}
         return await self._records.delete_these([record.id for record in records], revisions, (POINT,))
 
@@ -135,7 +135,7 @@ class RecordCalls(ABC):
 
 def ids_of(kind: str, after: str = "") -> Document:
     """The ids of the records of a kind, as a condition."""
-    return {"$gt": max(after, f"{kind}/"), "$lt": f"{kind}0"}  # 0 is the character behind the slash
+    return {"$gt": max(after, f"{kind}/"), "$lt": f"{kind}0"}  # 0 is the character that follows the slash
 
 
 async def forget_keys(records: Collection, tasks: Sequence[Document]) -> None:
@@ -166,7 +166,7 @@ def _document_of(record: Record) -> Any:
     fields = {"_id": record.id, "kind": record.kind, "revision": record.revision, "expires_at": record.expires_at}
     try:
         return encoded({**fields, "data": stored(record.data)}, "the record")
-    except ValueNotStorableError:  # perhaps because of a number of more than 64 bits, which BSON does not have
+    except ValueNotStorableError:  # perhaps a number has more than 64 bits, which BSON does not support
         return encoded({**fields, "data": record.data_as_json()}, "the record")
 
 

@@ -1,9 +1,9 @@
-"""The tasks that this process runs, as it read them last, so that a group of their ends need not be read back.
+"""The tasks that this process runs, as it last read them, so that a group of their ends need not be read back.
 
-The end of an attempt depends on nothing that can change without a new `revision` of the task, except the published
-mark. So when an end is guarded by both, the task after it is what the pure rule makes of the remembered task. Tasks
-with sub-tasks are not remembered: marks, which raise no revision, change their plan and their cascade.
-Measured in docs/decisions/0013: without this a task costs 333 µs instead of 292.
+The end of an attempt depends only on fields that cannot change without a new `revision` of the task, and on the
+published sequence. So if the guard of the end contains both, the pure rule gives the task after the end from the
+remembered task. Tasks with sub-tasks are not remembered: marks, which raise no revision, change their plan and their
+cascade. Measured in docs/decisions/0013: without this a task costs 333 µs instead of 292.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from taskframework.stores.mongo.joint import JointRequests
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnds:
-    """Ends of attempts, and the tasks as they are remembered."""
+    """Ends of attempts, and the remembered tasks before these ends."""
 
     ends: Sequence[Transition]
     before: dict[str, Task]
 
     def guard(self) -> Document:
-        """Filter: the tasks are as they are remembered."""
+        """Filter: the tasks have not changed since they were remembered."""
         return JointRequests(self.ends).where(
             revision=lambda end: self.before[end.task_id].revision,
             published_sequence=lambda end: self.before[end.task_id].published_sequence,
         )
 
     def first_one_ended(self) -> Document:
-        """Filter: the first of the tasks, unless something has happened to it since its end."""
+        """Filter: the first of the tasks, if it has not changed since its end."""
         first = self.before[self.ends[0].task_id]
         return {"_id": first.task_id, "revision": first.revision + 1}
 
     def tasks(self, now: datetime) -> dict[str, Task]:
-        """The tasks after their ends, given the time at which these were written."""
+        """The tasks after their ends; `now` is the time at which the ends were written."""
         ended = [end.apply(self.before[end.task_id], now) for end in self.ends]
         return {task.task_id: task for task in ended if task is not None}
 
 
 class RememberedAttempts:
-    """Running tasks under claims of this process, as a reply or a read told of them last."""
+    """Running tasks under claims of this process, as the last reply or read gave them."""
 
     def __init__(self, most: int) -> None:
-        """Start with none; remember `most` at most. With 0 every group is read back."""
+        """Start without tasks; remember at most `most`. With 0 every group is read back."""
         self._most = most
         self._tasks: dict[str, Task] = {}
 
@@ -69,8 +69,8 @@ class RememberedAttempts:
                 self._tasks[mark.task_id] = mark.apply(task, task.updated_at) or task
 
     def expect(self, ends: Sequence[Transition]) -> ExpectedEnds | None:
-        """What these transitions, all of one class, will find; None if they end no attempts, or if one of the tasks is
-        not remembered.
+        """The tasks that these transitions, all of one class, will find; None if they do not end attempts, or if one of
+        the tasks is not remembered.
         """
         if type(ends[0]) not in (Complete, Fail, Wait) or not all(end.task_id in self._tasks for end in ends):
             return None

@@ -1,7 +1,7 @@
-"""Deleting what is over.
+"""Deletion of ended tasks after their time.
 
-A sub-task stays while its parent does, the parent while it has sub-tasks, and a task of a stream while an earlier one
-is live: no reader of the results can have come as far.
+A sub-task stays while its parent stays, a parent while it has sub-tasks, and a task of a stream while an earlier task
+is live, because no reader of the results can have read it yet.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from taskframework.stores.retention import Piece, Place, Walk
 
 _FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round", "stream")
 _COMPLETED = FINAL - DEAD
-#: Ended tasks whose own `purge_at` has passed; they have one if their type says how long they stay.
+#: Ended tasks whose own `purge_at` has passed; they have this time if their type says how long they stay.
 _OVER: Document = {"status": in_status(*FINAL), **passed("purge_at")}
-#: The index to read by, for each field whose time decides.
+#: The index for each field whose time decides.
 _INDEX = {"finished_at": "ended", "purge_at": "purge"}
 
 
@@ -38,7 +38,7 @@ class Purge:
         self._walks = {statuses: Walk[str]() for statuses in (FINAL, _COMPLETED, DEAD)}
 
     async def __call__(self, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
-        """Delete at most `limit` tasks that ended longer ago than they are kept; None keeps for ever."""
+        """Delete at most `limit` tasks that ended longer ago than they are kept; None keeps tasks forever."""
         kept = {statuses: time for statuses, time in ((_COMPLETED, finished), (DEAD, dead_letters)) if time is not None}
         due = {"$or": [_OVER, *({**_ended(statuses, time), "purge_at": None} for statuses, time in kept.items())]}
         removed = await self._walks[FINAL].go_on(partial(self._look, _OVER, "purge_at", due), limit)
@@ -63,7 +63,7 @@ class Purge:
         return Piece(removed, end)
 
     async def _kept_by_family(self, tasks: Sequence[Document], due: Document) -> set[str]:
-        """Which of these have a parent that stays, or sub-tasks."""
+        """The ids of the tasks that have sub-tasks, or a parent that stays."""
         parent_of = {task["_id"]: task["parent"]["task_id"] for task in tasks if task.get("parent")}
         staying: set[str] = set()
         if parent_of:
@@ -72,7 +72,7 @@ class Purge:
         return {task_id for task_id, parent in parent_of.items() if parent in staying} | await self._parents(tasks)
 
     async def _kept_by_stream(self, tasks: Iterable[Document]) -> set[str]:
-        """Which of these have a live task before them in their stream."""
+        """The ids of the tasks that have a live task before them in their stream."""
         streams: dict[StreamKey, dict[int, str]] = {}
         for task in tasks:
             if place := task.get("stream"):
@@ -88,7 +88,7 @@ class Purge:
         return kept
 
     async def _parents(self, tasks: Iterable[Document]) -> set[str]:
-        """Which of these still have sub-tasks."""
+        """The ids of the tasks that still have sub-tasks."""
         ids = [task["_id"] for task in tasks if task.get("subtasks")]
         if not ids:
             return set()
@@ -103,7 +103,7 @@ def _ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
 
 
 def _behind(place: Place[str] | None, order: str) -> Mapping[str, object]:
-    """Filter: tasks behind a place."""
+    """Filter: tasks after a place."""
     if place is None:
         return {}
     later = [{order: {"$gt": place.at}}, {"_id": {"$gt": place.tie}}]

@@ -1,4 +1,4 @@
-"""Repeating a write while MongoDB is away: a restart or a step-down takes seconds."""
+"""Repeats of a write while MongoDB is away: a restart or a step-down of the primary takes seconds."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _PAUSE = wait_random_exponential(multiplier=0.05, max=1)
 async def patiently(
     write: Callable[[], Awaitable[Value]], patience: timedelta, *, first: Callable[[], Awaitable[Value]] | None = None
 ) -> Value:
-    """Make a write, if need be several times, within `patience` in all.
+    """Make a write, several times if necessary, within `patience` in total.
 
-    One attempt gets half of that time, so that time is left to find out whether a write without a reply was made.
+    One attempt gets half of this time, so that time is left to find out whether a write without a reply was made.
 
     Args:
-        write: makes one attempt; an earlier one may have been made although its reply was lost.
+        write: makes one attempt. An earlier attempt may have been applied although its reply was lost.
         patience: the time for all attempts.
         first: makes the first attempt instead of `write`.
 
     Raises:
-        StoreUnavailableError: the last attempt's.
+        StoreUnavailableError: the error of the last attempt.
     """
 
     async def attempt(write: Callable[[], Awaitable[Value]]) -> Value:

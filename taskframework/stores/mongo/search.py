@@ -1,4 +1,4 @@
-"""Searching a part of a list for what no index helps with."""
+"""Searches through a part of a list, for conditions without an index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskframework.stores.mongo.documents import Document, readable, task_of
 async def search_tasks(
     tasks: Collection, scope: Scope, filter: TaskFilter, limit: int, cursor: str | None
 ) -> Page[Task]:
-    """`TaskReads.search_tasks`: a pipeline finds their places in the list, and then a read gets the whole tasks."""
+    """`TaskReads.search_tasks`: a pipeline finds the tasks' places in the list, then a read gets the whole tasks."""
     pipeline = _pipeline(scope, filter, limit, cursor)
     looked_through = await tasks.aggregate(pipeline, index=queries.list_index(scope, filter))
     if not looked_through:

@@ -1,4 +1,4 @@
-"""The server's clock as this process sees it."""
+"""The server's clock, as this process estimates it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from taskframework.background import end
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import StoreError
 
-#: Seconds between two refreshes, and questions of each; the one with the quickest answer counts.
+#: Seconds between two refreshes, and how many questions each asks; the question with the quickest answer counts.
 _REFRESH_SECONDS, _SAMPLES = 60.0, 3
 
 
 class ServerClock:
-    """An estimate of the server's time, wrong by half a round trip at most.
+    """An estimate of the server's time, wrong by at most half a round trip.
 
-    It runs on this machine's monotonic clock, so that setting the local time moves nothing.
+    It runs on this machine's monotonic clock, so a change of the local time has no effect.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[datetime]]) -> None:
-        """Start from the local time; `ask` gives the server's."""
+        """Start from the local time; `ask` gives the server's time."""
         self._ask = ask
         self._base = datetime.now(UTC)
         self._at = time.monotonic()
@@ -44,7 +44,7 @@ class ServerClock:
     async def _keep_refreshing(self) -> None:
         while True:
             await asyncio.sleep(_REFRESH_SECONDS)
-            with suppress(StoreError):  # the estimate of a minute ago will do
+            with suppress(StoreError):  # the estimate of a minute ago is still good enough
                 await self._refresh()
 
     async def _refresh(self) -> None:
@@ -52,7 +52,7 @@ class ServerClock:
         _, self._base, self._at = min(samples, key=lambda sample: sample[0])
 
     async def _sample(self) -> tuple[float, datetime, float]:
-        """How long the question took, the answer, and the moment it was true."""
+        """How long the question took, the answer, and the moment at which the answer was true."""
         asked = time.monotonic()
         answer = await self._ask()
         took = time.monotonic() - asked

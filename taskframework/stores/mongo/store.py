@@ -58,18 +58,18 @@ from taskframework.stores.mongo.writer import TaskWriter
 Entry = TypeVar("Entry", Task, DeadMessage)
 
 _PING = timedelta(seconds=2)
-#: Heartbeats have connections of their own, so that no slow list and no flood of writes delays them. They always use
-#: pymongo: all calls over motor share a few threads, whichever client they belong to.
+#: Heartbeats have connections of their own, so that a slow list or a flood of writes does not delay them. They always
+#: use pymongo: the calls of all motor clients share a few threads.
 _HEARTBEAT_CONNECTIONS = 4
-#: Running attempts that are remembered: more than a process usually runs at once, including some whose lease it lost.
-#: The ends of others are read back.
+#: How many running attempts are remembered: more than a process usually runs at once, including some whose lease it
+#: lost. The ends of further attempts are read back.
 _REMEMBERED = 1_000
 _DISPATCH_FIELDS = (*queries.DUE_FIELDS, DISPATCH.field)
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What an open store works with."""
+    """The parts of an open store."""
 
     connection: Connection
     heartbeats: Connection
@@ -78,7 +78,7 @@ class _Opened:
     records: Inserter
     writer: TaskWriter
     purge: Purge
-    #: Writes messages, as documents, to the dead ones.
+    #: Writes messages, as documents, to the collection of dead messages.
     keep: Grouping[Any, None]
 
 
@@ -177,7 +177,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         if not fences:
             return {}
-        # If two fences are of one task, only the later claim can still be held.
+        # If two fences belong to one task, only the newer claim can still be valid.
         newest = {fence.task_id: fence for fence in sorted(fences, key=lambda fence: fence.fencing_token)}
         renewal = write_of([RenewLease(fence, lease) for fence in newest.values()])
         tasks = self._heartbeats.tasks
@@ -314,7 +314,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
 
     @property
     def _patience(self) -> timedelta:
-        return self._timeout * 0.9  # ends before the callers' own time limit, so that they hear the reason
+        return self._timeout * 0.9  # ends before the callers' own time limit, so that callers get the reason
 
     def _connect(self, pool_size: int) -> Connection:
         return connect(self._url, self._driver, self._timeout, pool_size, self._tls)
@@ -361,7 +361,7 @@ async def _keep_all(messages: Collection, documents: Sequence[Any]) -> Sequence[
 def _page(
     found: Sequence[Document], limit: int, read: Callable[[Document], Entry], cursor: Callable[[Document], str]
 ) -> Page[Entry]:
-    """A page out of one entry more than its limit, which tells whether another page follows."""
+    """A page of a list. `found` has one entry more than the limit if another page follows."""
     end = cursor(found[limit - 1]) if len(found) > limit else None
     return Page(tuple(readable(found[:limit], read)), end)
 
@@ -388,7 +388,7 @@ def _due_of(driver: Driver, document: Document) -> DueTask:
 
 
 def _fence_of(document: Document) -> Fence:
-    """The fence that a running task's document is under now."""
+    """The fence under which a task runs now, from its document."""
     return Fence(document["_id"], document["fencing_token"], document["lease"]["claim_id"])
 
 

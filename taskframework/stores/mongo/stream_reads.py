@@ -1,4 +1,4 @@
-"""Looking at the tasks of ordered streams in MongoDB."""
+"""Reads of the tasks of ordered streams in MongoDB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskframework.stores.mongo.records import ids_of
 
 
 class StreamCalls(ABC):
-    """`StreamReads`, for the store that knows the collection."""
+    """The calls of `StreamReads`. The store that inherits them has the collections."""
 
     @property
     @abstractmethod

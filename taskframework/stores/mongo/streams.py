@@ -59,7 +59,7 @@ def without_its_stream() -> Stage:
 
 
 def blocked_again() -> Stage:
-    """`model.stream_moves.blocked_again`, for a task that the stage before has made claimable now."""
+    """`model.stream_moves.blocked_again`, for a task that the previous stage has made claimable now."""
     waits: Document = {
         "stream": {"$mergeObjects": ["$stream", {"is_skipped": False}]},
         "status": {"$cond": [_IS_SERIAL, TaskStatus.BLOCKED, "$status"]},

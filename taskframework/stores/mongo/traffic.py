@@ -1,4 +1,4 @@
-"""Counting tasks by type and lane, up to a bound."""
+"""Counts of tasks by type and lane, up to a bound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _pipeline(crowd: Crowd, most: int, due_before: datetime, since: datetime | N
     direction = -1 if crowd.is_newest_first else 1
     return [
         {"$match": {"status": in_status(*crowd.statuses)} | ({crowd.time: times} if times else {})},
-        # The server merges what each status has in this order, and reads no more than the bound.
+        # The server merges the tasks of each status in this order, and reads no more tasks than the bound.
         {"$sort": {crowd.time: direction, "_id": direction}},
         {"$limit": most},
         {

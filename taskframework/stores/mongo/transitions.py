@@ -1,8 +1,8 @@
 """The transitions and marks of the model as guarded MongoDB writes, one function for each class.
 
-To be read next to `taskframework.model`: the guard is what the pure rule `apply` checks, the stages are what it
-changes. The conformance suite holds both to the same documents. Marks and those of waiting, batches and streams are in
-files of those names.
+To be read next to `taskframework.model`: the guard is the check of the pure rule `apply`, and the stages are its
+changes. The conformance suite checks that both give the same documents. The writes of marks, waiting, batches and
+streams are in files of these names.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ from taskframework.stores.mongo.writes import Write, claimable, under_claim, wri
 
 
 def write_of(requests: Sequence[Any]) -> Write:
-    """The write for one request, a transition or mark, or for several of one class in `JOINT`, each about another task.
+    """The write for one transition or mark, or for several of one class in `JOINT`, each about another task.
 
     Raises:
         TypeError: for a class that has no rule here.
@@ -180,7 +180,7 @@ def _failures(failures: JointRequests[Fail]) -> Write:
 
 
 def _after_failure(due: Expression, event: Changes) -> Document:
-    """A task whose attempt failed: tried again at `due` if the status that it has now says so, else at rest."""
+    """A task whose attempt failed: RETRYING at `due` if the previous stage has set this status, otherwise at rest."""
     is_retried = {"$eq": ["$status", TaskStatus.RETRYING]}
     return choose(is_retried, {**claimable_at("$status", due), **event}, {**at_rest("$status"), **event})
 
@@ -334,5 +334,5 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     Wait: waiting.waits,
     WaitAnew: marks.waits_anew,
 }
-#: The classes of which many requests can be one write: those that are made often.
+#: The classes of which many requests can be one write: these requests are frequent.
 JOINT = frozenset(_JOINT)

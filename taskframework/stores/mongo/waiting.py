@@ -51,7 +51,7 @@ _IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
 #: Whether the task waits for its newest round of sub-tasks.
 _IS_AWAITED: Expression = {"$and": [_IS_WAITING, {"$eq": ["$subtasks.is_awaited", True]}]}
 _SIGNALS: Expression = {"$ifNull": ["$signals", []]}
-#: The field `batch` of a task of which a sub-task has succeeded; null if it is no batch.
+#: The field `batch` of a task after one of its sub-tasks has succeeded; unchanged if the task is not a batch.
 _WITH_FIRST_RESULT: Expression = {
     "$cond": [
         is_set("$batch"),
@@ -66,7 +66,7 @@ def waits(waits: JointRequests[Wait]) -> Write:
     settled = {"status": status, "last_claim_id": "$lease.claim_id"}
     worker_id = waits.each(lambda wait: wait.worker_id)
     signal = waits.each(lambda wait: wait.signal)
-    until = {"$add": [NOW, waits.each(_timeout_of)]}  # null of null
+    until = {"$add": [NOW, waits.each(_timeout_of)]}  # null if the timeout is null
     plans = waits.each(lambda wait: wait.subtasks is not None)
     waiting = {
         "schema_version": FAMILY_VERSION,
@@ -87,7 +87,7 @@ def _round_after(waits: JointRequests[Wait]) -> Expression:
     begun = {"$mergeObjects": ["$$given", {"round": number}]}
     left = {"$cond": [is_set("$subtasks"), {"$mergeObjects": ["$subtasks", {"is_awaited": False}]}, None]}
     chosen = {"$cond": [{"$eq": ["$$given", None]}, left, begun]}
-    # By a variable, so that the command contains a large plan only once.
+    # With a variable, so that the command contains a large plan only once.
     return {"$let": {"vars": {"given": waits.each(lambda wait: _document_of(wait.subtasks))}, "in": chosen}}
 
 
@@ -122,7 +122,7 @@ def _count_subtasks(count: CountSubtasks) -> Write:
 
 
 def _after(count: CountSubtasks) -> Changes:
-    """The changes of the parent that follow from the counts, which the stage before has set."""
+    """The changes of the parent that follow from the counts, which the previous stage has set."""
     if count.verdict is None:
         return {
             "check_at": _next_look("$waits_for.name", "$waits_for.until"),
@@ -221,7 +221,7 @@ def _count_again(mark: CountAgain) -> Write:
 def _signal(
     key: Expression, name: Expression, *, payload: Expression = None, timed_out: bool = False
 ) -> dict[str, Expression]:
-    """A signal of this moment, as it is stored."""
+    """A signal of this moment, in its stored form."""
     return {"key": key, "name": name, "at": NOW, "payload": payload, "is_heard": False, "timed_out": timed_out}
 
 
@@ -235,7 +235,7 @@ def _with_room() -> Expression:
 
 
 def _kept(name: Expression) -> Expression:
-    """The signals of this name that the task has and has not heard."""
+    """The signals of this name that the task has and has not used."""
     is_kept = {"$and": [{"$eq": ["$$signal.name", name]}, {"$eq": ["$$signal.is_heard", False]}]}
     return {"$filter": {"input": _SIGNALS, "as": "signal", "cond": is_kept}}
 
@@ -245,7 +245,7 @@ def _first_kept(name: Expression) -> Expression:
 
 
 def _with_kept_signal() -> Changes:
-    """`model.waiting.with_kept_signal`; the stage before has put the signal into `woken_by`."""
+    """`model.waiting.with_kept_signal`; the previous stage has put the signal into `woken_by`."""
     heard = {"$mergeObjects": ["$$signal", {"payload": None, "is_heard": True}]}
     is_it = {"$eq": ["$$signal.key", "$woken_by.key"]}
     signals = {"$map": {"input": _SIGNALS, "as": "signal", "in": {"$cond": [is_it, heard, "$$signal"]}}}

@@ -1,4 +1,4 @@
-"""Transitions and marks in MongoDB: one by one when idle, in groups under load, sure even when a reply was lost."""
+"""Transitions and marks in MongoDB: one by one when idle, in groups under load, and safe even if a reply is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from taskframework.stores.mongo.writes import Write
 from taskframework.stores.replies import reply_point
 
 Request = TypeVar("Request", bound=Transition | Mark)
-#: For each transition the task after it, None if its guard refused, or why it could not be written.
+#: For each transition the task after it, None if its guard refused, or the error why it could not be written.
 Replies = Sequence[Task | Exception | None]
 #: The replies that are known so far, by task id.
 Known = dict[str, Task | TaskframeworkError]
@@ -57,7 +57,7 @@ class TaskWriter:
         }
 
     async def drain(self) -> None:
-        """Wait until everything asked for is written."""
+        """Wait until all requested writes are made."""
         for grouping in self._groupings.values():
             await grouping.drain()
 
@@ -71,7 +71,7 @@ class TaskWriter:
     async def mark(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
             _check_id(mark)
-        # Two marks on one task go into two writes, in their order: one write would make the first of them only.
+        # Two marks on one task go into two writes, in their order: one write would make only the first of them.
         for group in _each_task_once(marks):
             with time_limit(self._patience):
                 refused = await self._write(group)
@@ -81,7 +81,7 @@ class TaskWriter:
                     raise error
 
     async def _move(self, transitions: Sequence[Transition]) -> Replies:
-        """Make the transitions of a group; repeats the write within the patience while MongoDB is away."""
+        """Make the transitions of a group; repeat the write within the patience while MongoDB is away."""
 
         async def alone() -> Replies:
             return [await self._move_alone(transitions[0], self._tasks.update_once)]
@@ -101,20 +101,20 @@ class TaskWriter:
     async def _move_together(self, transitions: Sequence[Transition]) -> Replies:
         """Write, read, answer.
 
-        The reply to a write for many tasks does not say which guards held, so the tasks are read: the claim ids in them
-        say it. If a transition that was made is repeated, its guard refuses it, and the task read shows it as won.
+        The reply to a write for many tasks does not say which guards held. So the tasks are read, and the claim ids in
+        them show it. If a transition is repeated after it was made, its guard refuses it, and the task shows it as won.
         """
         known = await self._write(transitions)
         known |= await self._read([asked for asked in transitions if asked.task_id not in known])
         return [known.get(asked.task_id) for asked in transitions]
 
     async def _write(self, group: Sequence[Transition | Mark]) -> Known:
-        """Make the writes of a group; those of one class in one command where that is possible.
+        """Make the writes of a group; writes of one class in one command where possible.
 
         Returns:
             The replies that are known without reading: errors, and the tasks of remembered attempts that ended.
         """
-        # Writes of one class whose reply is lost do not keep the others from being made.
+        # If the reply to the writes of one class is lost, the writes of other classes are still made.
         replies = await asyncio.gather(*map(self._write_kind, _by_kind(group)), return_exceptions=True)
         known: Known = {}
         for reply in replies:
@@ -135,21 +135,21 @@ class TaskWriter:
         """End attempts whose tasks are remembered; only the time of the write has to be read.
 
         Returns:
-            The tasks after their ends. Nothing if one was not as it is remembered: the reply does not say which.
+            The tasks after their ends. Empty if one of them differed from its memory: the reply does not say which.
         """
         expected = self._attempts.expect(ends)
         if expected is None or await self._write_jointly(ends, expected.guard()) != len(ends):
             return {}
         for written in await self._tasks.find(expected.first_one_ended(), fields=("updated_at",)):
-            # One document tells it for all: the server's clock stands still within a command.
+            # One document shows the time for all, because the server's clock stands still within a command.
             return dict(expected.tasks(moment(written["updated_at"])))
         return {}
 
     async def _write_jointly(self, group: Sequence[Transition | Mark], and_if: Document | None = None) -> int | None:
-        """Make all of them in one command, each only where `and_if` matches too.
+        """Make all requests in one command, each only if `and_if` matches too.
 
-        A value that cannot be stored prevents the command, and a document that the server refuses ends it half-way. The
-        caller then makes each write by itself; those that were made already are refused by their guards.
+        A value that cannot be stored prevents the command, and a document that the server refuses ends it before all
+        writes are made. The caller then makes each write by itself; guards refuse the writes that were made already.
 
         Returns:
             How many guards held; None if the command was not made, or not to its end.
@@ -181,7 +181,7 @@ class TaskWriter:
         return refused
 
     async def _read(self, transitions: Sequence[Transition]) -> Known:
-        """The tasks of these transitions, where they show that the transition was made."""
+        """The tasks of these transitions that show that their transition was made."""
         if not transitions:
             return {}
         found = await self._tasks.find({"_id": {"$in": [asked.task_id for asked in transitions]}})
@@ -193,7 +193,7 @@ class TaskWriter:
         }
 
     async def _reserve(self, transitions: Sequence[Transition]) -> Replies:
-        """Make reservations in few round trips, however many: a repair may reserve hundreds of tasks at once."""
+        """Make any number of reservations in few round trips: a repair may reserve hundreds of tasks at once."""
         if len(transitions) == 1:
             return [await self._move_alone(transitions[0], self._tasks.update_one)]
         known: Known = {}
@@ -203,7 +203,7 @@ class TaskWriter:
         return [known.get(asked.task_id) for asked in transitions]
 
     async def _reserve_kind(self, transitions: Sequence[Transition]) -> Known:
-        """Read whose guards hold, write those, read the tasks.
+        """Read which guards hold, write these tasks, and read them.
 
         Neither the reply to the write nor a claim id says which guards held. If another process reserves some of the
         same tasks between the first read and the write, both send a message, and the second one is dropped.
@@ -215,7 +215,7 @@ class TaskWriter:
             return {}
         write = write_of(transitions)
         if not await self._tasks.update_these(write.guard, write.stages, map(reply_point, transitions)):
-            return {}  # another process has reserved them all
+            return {}  # another process has reserved all of them
         return await self._read(transitions)
 
 

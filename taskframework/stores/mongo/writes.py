@@ -1,4 +1,4 @@
-"""What a transition or mark is for MongoDB: an update of one task, guarded by a filter; and who makes which."""
+"""Transitions and marks as MongoDB writes: an update of one task with a filter as guard; and the registry of rules."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def write_alone(request: object) -> Write:
 def under_claim(requests: JointRequests[Any]) -> Document:
     """Filter: each of these tasks runs under the claim of its request."""
     guard = requests.where(fencing_token=lambda request: request.fence.fencing_token)
-    # A claim id belongs to one claim of one task, so no task can match by the claim of another one.
+    # A claim id belongs to one claim of one task, so no task can match by the claim of another task.
     claims = [request.fence.claim_id for request in requests]
     return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}
 
 
 def claimable(requests: JointRequests[Any]) -> Document:
-    """Filter: these tasks, as long as they can be claimed in the epoch that each request names."""
+    """Filter: these tasks, if they can be claimed in the epoch that each request names."""
     guard = requests.where(dispatch_epoch=lambda request: request.dispatch_epoch)
     return {**guard, "status": in_status(*CLAIMABLE)}

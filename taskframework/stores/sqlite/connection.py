@@ -1,4 +1,4 @@
-"""The file behind the store: one connection that writes, one that reads, and sqlite3's errors as ours."""
+"""The file of the store: one connection that writes, one that reads, and sqlite3's errors as the framework's errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One connection, and the thread that works on it. A piece of work, however long, is one call into the thread."""
+    """One connection, and the thread that works on it. Each piece of work is one call into the thread."""
 
     def __init__(self, thread: ThreadPoolExecutor, raw: sqlite3.Connection) -> None:
         self._thread = thread
@@ -41,13 +41,13 @@ class Connection:
 
     @classmethod
     async def open(cls, database: str, *, uri: bool = False) -> Connection:
-        """Open without implicit transactions; a statement waits `BUSY_TIMEOUT` at most for other writers."""
+        """Open without implicit transactions; a statement waits at most `BUSY_TIMEOUT` for other writers."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         connect = partial(sqlite3.connect, database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT)
         return cls(thread, await asyncio.get_running_loop().run_in_executor(thread, connect))
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do a piece of work after all earlier ones. Once begun it goes on to its end, even if nobody waits."""
+        """Do a piece of work after all earlier pieces. Work that has begun runs to its end, even if nobody waits."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._raw)
 
     async def fetch(self, sql: str, parameters: Parameters = ()) -> list[Row]:
@@ -55,7 +55,7 @@ class Connection:
         return await self.run(lambda raw: raw.execute(sql, parameters).fetchall())
 
     async def close(self) -> None:
-        """Close after the work under way."""
+        """Close after the current work."""
         try:
             await self.run(sqlite3.Connection.close)
         finally:
@@ -75,7 +75,7 @@ class Database:
         """Open the file, create or upgrade its schema.
 
         Raises:
-            StoreMisconfiguredError: if it is not ours, of a newer release, or cannot be used as it is.
+            StoreMisconfiguredError: if it belongs to another program or a newer release, or cannot be used.
         """
         with translated(self.path):
             try:
@@ -89,7 +89,7 @@ class Database:
                 raise
 
     async def close(self) -> None:
-        """Close the file after the transaction under way; what was committed stays."""
+        """Close the file after the current transaction; committed transactions stay."""
         connections, self._reader, self._writer = (self._reader, self._writer), None, None
         for connection in connections:
             if connection is not None:
@@ -100,7 +100,7 @@ class Database:
 
         Args:
             work: called in the thread of the connection, while the write lock of the file is held.
-            points: the failpoints behind the commit.
+            points: the failpoints after the commit.
         """
         connection = self._open(self._writer)
         with translated(self.path):
@@ -124,8 +124,8 @@ class Database:
 
 
 def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connection) -> T:
-    # The lock is taken at once: a transaction that read first and wrote later would fail whenever another process had
-    # written in between.
+    # The lock is taken at once: a transaction that reads first and writes later would fail if another process writes in
+    # between.
     raw.execute("BEGIN IMMEDIATE")
     try:
         done = work(raw)
@@ -137,16 +137,16 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connec
 
 
 def _prepare(path: Path, scripts: Sequence[str], syncs: bool, raw: sqlite3.Connection) -> None:
-    check(raw, path, newest=len(scripts))  # first, so that a file of another program stays untouched
+    check(raw, path, newest=len(scripts))  # first, so that a file of another program is not changed
     [(mode,)] = _when_not_busy(lambda: raw.execute("PRAGMA journal_mode = WAL").fetchall())
     if mode != "wal":
         raise StoreMisconfiguredError(
             f"SQLite cannot keep a write-ahead log for {path} (journal mode {mode}).",
             hint="Put the file on a local disk; network and shared file systems do not work.",
         )
-    # FULL syncs the log with each commit, so that what was accepted survives a power cut; NORMAL survives only kill -9.
-    # It costs 0.5 ms a commit on an SSD: one and a half times as much as the rest of a group of 100, and less than
-    # grouping saves.
+    # FULL syncs the log with each commit, so that accepted tasks survive a power cut; with NORMAL they survive kill -9
+    # only. FULL costs 0.5 ms a commit on an SSD: one and a half times as much as the rest of a group of 100, and less
+    # than grouping saves.
     raw.execute(f"PRAGMA synchronous = {'FULL' if syncs else 'OFF'}")
     migrate(raw, path, scripts)
 
@@ -155,21 +155,21 @@ def _is_busy(error: BaseException) -> bool:
     return getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
-#: Calls again as long as other processes change the journal mode of the same file. Each of them holds a lock that the
-#: others need, so SQLite refuses at once, without its own wait for writers.
+#: Repeats a call as long as other processes change the journal mode of the same file. Each of them holds a lock that
+#: the others need, so SQLite refuses at once, without its own wait for writers.
 _when_not_busy = Retrying(
     retry=retry_if_exception(_is_busy), stop=stop_after_delay(BUSY_TIMEOUT), wait=wait_random(0.001, 0.02), reraise=True
 )
 
 
 def _disk_error() -> sqlite3.Error:
-    """What a commit raises if the log was written, but the disk failed to confirm it."""
+    """The error of a commit if the log was written, but the disk failed to confirm it."""
     return sqlite3.OperationalError("disk I/O error")
 
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise sqlite3's errors as ours."""
+    """Raise sqlite3's errors as the framework's errors."""
     try:
         yield
     except sqlite3.Error as error:

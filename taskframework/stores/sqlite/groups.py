@@ -1,7 +1,8 @@
 """Group commit: the writes of concurrent callers as one transaction of a few statements.
 
-A group reads all its tasks, runs the rules of the model in the order of the calls, each on what the one before it left,
-and writes all tasks. It holds the write lock of the file meanwhile, so the outcome is that of single writes.
+A group reads all its tasks, runs the rules of the model in the order of the calls, each on the result of the rule
+before, and writes all tasks. It holds the write lock of the file during this time, so the result is the same as that of
+single writes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from taskframework.stores.sqlite.rows import Stored, TaskRow, Value, new_row, re
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Store a task, or find the one with its id."""
+    """Store a task, or find the stored task with its id."""
 
     row: Stored
     columns: tuple[Value, ...]
@@ -39,7 +40,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Inserts:
-    """Store tasks; the reply has an entry for each. They are encoded beforehand, so that none can fail a group."""
+    """Store tasks; the reply has an entry for each. They are encoded before, so that no task can make a group fail."""
 
     inserts: Sequence[Insert | Exception]
 
@@ -50,20 +51,20 @@ class Inserts:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Run a rule on a task; the reply is the task after it, or None where the rule refused."""
+    """Run a rule on a task; the reply is the task after the rule, or None if the rule refused."""
 
     rule: Mark
     wants_reply: bool = True
 
     @classmethod
     def of(cls, rule: Mark) -> Change:
-        to_json(rule.task_id)  # an id that cannot be encoded would fail the read of the whole group
+        to_json(rule.task_id)  # an id that cannot be encoded would make the read of the whole group fail
         return cls(rule)
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Run many rules of which nobody reads the outcome."""
+    """Run many rules whose results nobody reads."""
 
     changes: tuple[Change, ...]
 
@@ -84,7 +85,7 @@ class GroupWriter:
     """Writes one group of requests and answers each of them."""
 
     def __init__(self, database: Database, clock: Clock, remembered: int) -> None:
-        """Write nothing yet; `remembered` says how many tasks are remembered as they were last written."""
+        """Prepare without writing; `remembered` says how many tasks are remembered as they were last written."""
         self._database = database
         self._clock = clock
         self._known = KnownTasks(remembered)
@@ -156,20 +157,20 @@ class _Group:
 
     def __init__(self, now: datetime) -> None:
         self.by_id: dict[str, Found] = {}
-        #: The revisions that the records of the group have in the file after their write, won or lost.
+        #: The revisions that the records of the group have in the file after their writes, applied or not.
         self.revisions: set[str] = set()
         self.inserted: list[Insert] = []
         self.updated: dict[str, tuple[Stored, tuple[Value, ...]]] = {}
-        #: Which of the updated tasks have another status, or another time of their end, than in the file.
+        #: The updated tasks whose status or time of the end differs from the file.
         self.moved: set[str] = set()
-        #: Which of them have a value in one of the columns `UNUSUAL_MOVING`, now or in the file.
+        #: The updated tasks that have a value in one of the columns `UNUSUAL_MOVING`, now or in the file.
         self.unusual: set[str] = set()
         #: Changed parameters, by task id.
         self.replaced: dict[str, str] = {}
         self._now = now
 
     def answer(self, request: Request) -> Reply | Exception:
-        """Answer one request; an error is the answer to this caller only."""
+        """Answer one request; an error is the answer to its caller only."""
         try:
             if isinstance(request, Inserts):
                 return [self._insert(insert) for insert in request.inserts]
@@ -182,12 +183,12 @@ class _Group:
             return error
 
     def _mark(self, request: Marks) -> Exception | None:
-        """Make all marks; the last error, if one cannot be made."""
+        """Make all marks; return the last error, or None if all marks were made."""
         errors = [error for change in request.changes if isinstance(error := self.answer(change), Exception)]
         return errors[-1] if errors else None
 
     def remember(self, known: KnownTasks) -> None:
-        """Remember the tasks as the file has them after the commit."""
+        """Remember the tasks in the state that the file has after the commit."""
         for request in self.inserted:
             if request.row.task.task_id not in self.updated:
                 known.keep(request.row, len(str(request.columns[-1])))
@@ -195,7 +196,7 @@ class _Group:
             known.keep(row, len(str(columns[-1])))
 
     def kind_of_update(self, task_id: str) -> tuple[bool, bool]:
-        """Whether the task keeps its status, and whether its unusual columns are written too."""
+        """Return whether the task keeps its status, and whether its unusual columns are written too."""
         return task_id not in self.moved, task_id in self.unusual
 
     def _insert(self, request: Insert | Exception) -> Inserted | Exception:
@@ -242,7 +243,7 @@ def _save(connection: sqlite3.Connection, group: _Group) -> None:
 
 
 def _parts(rows: Iterable[T], kind: Callable[[T], K]) -> Iterator[tuple[K, Sequence[T]]]:
-    """The rows by kind, no more at a time than a statement takes."""
+    """The rows by kind, in parts that fit into one statement."""
     alike: defaultdict[K, list[T]] = defaultdict(list)
     for row in rows:
         alike[kind(row)].append(row)

@@ -1,4 +1,4 @@
-"""What `doctor` says about a SQLite file."""
+"""The report of `doctor` on a SQLite file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskframework.stores.sqlite.migrate import check, migrations
 
 
 async def inspect(path: Path) -> StoreReport:
-    """Look at a file without changing it: a missing one stays missing."""
+    """Look at a file without changing it; a missing file is not created."""
     facts = {"sqlite": sqlite3.sqlite_version, "file": str(path)}
     problems = await asyncio.to_thread(_look_at_folder, path, facts)
     if "size" in facts:

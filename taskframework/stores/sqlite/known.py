@@ -1,8 +1,8 @@
-"""Tasks as they were last written, so that they need not be read again while nobody else writes to the file.
+"""Tasks as they were last written, so that they need not be read again while no other connection writes to the file.
 
-Under the write lock SQLite tells whether another connection has committed anything, and how many rows this connection
-has changed. If both are as they were after the last commit of a group, the file holds exactly what is remembered. If
-not (another process wrote, a purge, a commit with unknown outcome), all of it is forgotten.
+Under the write lock SQLite tells whether another connection has committed a change, and how many rows this connection
+has changed. If both are as they were after the last commit of a group, the file contains exactly the remembered tasks.
+If not (another process wrote, a purge, a commit with unknown outcome), all remembered tasks are forgotten.
 Measured in docs/decisions/0012: without this a task costs a fifth to a quarter more of the process's time.
 """
 
@@ -15,67 +15,67 @@ from typing import NamedTuple
 from taskframework.model.status import CLAIMABLE
 from taskframework.stores.sqlite.rows import Stored
 
-#: Most characters of a task that is remembered; longer ones are rare, and a single result may have a megabyte.
+#: Most characters of a task that is remembered; longer tasks are rare, and a single result may have a megabyte.
 _LONGEST = 10_000
 
 
 class FileState(NamedTuple):
-    """What is different after anybody has written to the file."""
+    """The numbers that change after any write to the file."""
 
     connection: sqlite3.Connection
-    #: A number that changes with each commit of another connection, in this process or another one.
+    #: A number that changes with each commit of another connection, in this process or in another process.
     data_version: int
     #: How many rows this connection has changed, also in transactions that were rolled back.
     changes: int
 
     @classmethod
     def now(cls, connection: sqlite3.Connection) -> FileState:
-        """The present state; called while the write lock is held."""
+        """The current state; called while the write lock is held."""
         [(version,)] = connection.execute("PRAGMA data_version")
         return cls(connection, version, connection.total_changes)
 
     def after(self, connection: sqlite3.Connection) -> FileState:
-        """The state after the commit of the present transaction, which began in this state."""
+        """The state after the commit of the current transaction, which began in this state."""
         return self._replace(changes=connection.total_changes)
 
 
 class KnownTasks:
-    """The tasks that were written last, without users' values, which somebody might change in place."""
+    """The tasks that were written last, without users' values, which other code might change in place."""
 
     def __init__(self, most: int) -> None:
-        """Start with none; remember `most` at most. With 0 every task is read from the file."""
+        """Start without tasks; remember at most `most`. With 0 every task is read from the file."""
         self._most = most
         self._tasks: OrderedDict[str, Stored] = OrderedDict()
-        #: The state after the last commit that surely was made.
+        #: The state after the last commit that was certainly made.
         self._as_of: FileState | None = None
 
     def check(self, connection: sqlite3.Connection) -> FileState:
-        """Forget everything if anybody has written to the file since; called while the write lock is held."""
+        """Forget all tasks if the file was written since the last commit; called while the write lock is held."""
         state = FileState.now(connection)
         if state != self._as_of:
             self._tasks.clear()
         return state
 
     def committed(self, state: FileState) -> None:
-        """The transaction that kept tasks here was committed, and left the file like this."""
+        """Note that the transaction that kept tasks here was committed, and left the file in this state."""
         self._as_of = state
 
     def read(self, task_id: str, *, whole: bool) -> Stored | None:
-        """A task, `whole` with users' values or else without; None if it has to be read from the file."""
+        """A task, with users' values if `whole`, otherwise without; None if it has to be read from the file."""
         known = self._tasks.get(task_id)
         return known.whole() if known is not None and whole else known
 
     def keep(self, row: Stored, length: int) -> None:
-        """Remember what a transaction wrote: `length` characters of document."""
+        """Remember a task that a transaction wrote; its document has `length` characters."""
         task = row.task
         is_new = self._tasks.pop(task.task_id, None) is None
         is_over = task.status.is_final and task.publish_at is None
-        # These contain users' values too, one level deeper.
+        # These fields contain users' values too, one level deeper.
         holds_more = task.steps or task.subtasks or task.signals or task.woken_by
         if is_over or holds_more or length + len(row.parameters) > _LONGEST:
             return
         if is_new and task.status in CLAIMABLE and len(self._tasks) >= self._most:
-            return  # of a backlog the oldest tasks are needed first, so newer ones do not displace them
+            return  # of a backlog the oldest tasks are needed first, so newer tasks do not displace them
         self._tasks[task.task_id] = row.bare()
         if len(self._tasks) > self._most:
             self._tasks.popitem(last=False)

@@ -1,7 +1,7 @@
-"""The one executing process of a SQLite file.
+"""The lock that allows one executing process for a SQLite file.
 
-Many processes may submit to a file, but the embedded broker lives in one of them: a second one would execute tasks
-that the first one's broker knows nothing of.
+Many processes may submit to a file, but the embedded broker lives in one process: a second process would execute tasks
+that the broker of the first process does not know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from taskframework.errors import ConfigurationError
 
 
 class ExecutionLock:
-    """A lock on `<file>.lock` that ends with the process, however it ends."""
+    """A lock on `<file>.lock`. It ends with the process, even if the process is killed."""
 
     def __init__(self, path: Path) -> None:
         self._database = path
@@ -29,7 +29,7 @@ class ExecutionLock:
         """Become the executing process of the file.
 
         Raises:
-            ConfigurationError: if another process is, or if the lock file cannot be written.
+            ConfigurationError: if another process holds the lock, or if the lock file cannot be written.
         """
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -51,7 +51,7 @@ class ExecutionLock:
         _held.add(descriptor)
 
     def release(self) -> None:
-        """Let another process execute. The file stays: to delete it would let two processes lock two files."""
+        """Let another process execute. The file is not deleted, because then two processes could lock two files."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             _held.discard(self._descriptor)
@@ -85,26 +85,26 @@ class ExecutionLock:
 
 
 def lock_file(path: Path) -> Path:
-    """Where the lock of a SQLite file is."""
+    """The path of the lock file of a SQLite file."""
     return path.with_name(path.name + ".lock")
 
 
 def executing_process(path: Path) -> str | None:
-    """Which process executes the tasks of a file, in words; None if there is none.
+    """The process that executes the tasks of a file, in words; None if there is none.
 
-    Does not try the lock, since that would make a process fail that starts at the same moment.
+    It does not try the lock, because then a process that starts at the same moment would fail.
     """
     try:
         pid, _, command = lock_file(path).read_text(errors="replace").strip().partition(" ")
         return f"process {pid} ({command})" if _is_alive(int(pid)) else None
-    except (OSError, ValueError):  # never locked, or let go
+    except (OSError, ValueError):  # never locked, or released
         return None
 
 
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except PermissionError:  # another user's
+    except PermissionError:  # a process of another user
         return True
     except ProcessLookupError:
         return False

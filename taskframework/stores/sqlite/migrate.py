@@ -1,4 +1,4 @@
-"""Brings a file to the schema of this release, step by step, each step whole or not at all."""
+"""Brings a file to the schema of this release, in numbered steps within one transaction."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from taskframework.errors import StoreMisconfiguredError
 
-#: Marks a file as ours ("task" in ASCII), so that another program's database is never touched.
+#: Marks a file as one of this framework ("task" in ASCII), so that another program's database is never changed.
 APPLICATION_ID = 0x7461736B
 
 
 def migrate(connection: sqlite3.Connection, path: Path, scripts: Sequence[str]) -> None:
-    """Apply the migrations a file does not have yet.
+    """Apply the migrations that a file does not have yet.
 
     Raises:
         StoreMisconfiguredError: if the file belongs to another program or a newer release.
@@ -43,7 +43,7 @@ def check(connection: sqlite3.Connection, path: Path, *, newest: int) -> int:
         StoreMisconfiguredError: if it may not.
     """
     [(version,)] = connection.execute("PRAGMA user_version")
-    # Read before the id: while another process is making the file, there might else be tables without an id.
+    # Read before the id: otherwise, while another process creates the file, there might be tables without an id.
     [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
     [(application,)] = connection.execute("PRAGMA application_id")
     if tables and application != APPLICATION_ID:
@@ -59,14 +59,14 @@ def check(connection: sqlite3.Connection, path: Path, *, newest: int) -> int:
 
 
 def migrations() -> list[str]:
-    """The scripts, the first one leading to version 1."""
+    """The scripts in their order; the first script leads to version 1."""
     folder = resources.files("taskframework.stores.sqlite.migrations")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return [file.read_text(encoding="utf-8") for file in files]
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script. `executescript` would commit what is open, and the step would not be atomic."""
+    """The statements of a script. `executescript` would commit the transaction, and the step would not be atomic."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

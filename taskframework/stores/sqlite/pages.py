@@ -1,4 +1,4 @@
-"""Rows of a query as pages of tasks and of kept messages."""
+"""Pages of tasks and of kept messages, made from the rows of a query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def tasks_of(rows: Sequence[Row]) -> list[Task]:
-    """The tasks that this release can read: a document of a newer one must not make a whole list or repair fail."""
+    """The tasks that this release can read: a document of a newer release must not make a whole list or repair fail."""
     tasks = []
     for row in map(TaskRow._make, rows):
         try:
@@ -28,7 +28,7 @@ def tasks_of(rows: Sequence[Row]) -> list[Task]:
 
 
 def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:
-    """A page, given one row more than its limit if there are so many."""
+    """A page of tasks. `rows` has one row more than the limit if another page follows."""
     cursor = _cursor_behind(TaskRow._make(rows[limit - 1]), filter) if len(rows) > limit else None
     return Page(tuple(tasks_of(rows[:limit])), cursor)
 
@@ -46,7 +46,7 @@ def _cursor_at(place: Row, filter: TaskFilter) -> str:
 
 
 def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
-    """The cursor behind a task, even one that this release cannot read."""
+    """The cursor after a task, also for a task that this release cannot read."""
     if filter.is_by_plan:
         parent = orjson.loads(row.document)["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
@@ -54,7 +54,7 @@ def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
 
 
 def message_page(rows: Sequence[Row], limit: int) -> Page[DeadMessage]:
-    """A page, given one row more than its limit if there are so many."""
+    """A page of messages. `rows` has one row more than the limit if another page follows."""
     messages = tuple(message_of(row) for row in rows[:limit])
     more = len(rows) > limit
     return Page(messages, Cursor(messages[-1].at, messages[-1].id).encode() if more else None)
@@ -64,7 +64,7 @@ def message_row(message: DeadMessage) -> tuple[Value | bytes, ...]:
     """The columns of `queries.KEEP_MESSAGE`.
 
     Raises:
-        ValueNotStorableError: if a header is no valid text.
+        ValueNotStorableError: if a header is not valid text.
     """
     return (
         message.id,

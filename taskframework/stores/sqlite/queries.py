@@ -1,4 +1,4 @@
-"""Every query of the store. Each one is answered by an index of the schema; a test looks at the plans."""
+"""Every query of the store. An index of the schema answers each query; a test checks the query plans."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
 
 
 def _indexed(index: str) -> str:
-    """Whole tasks by this index. It is named wherever SQLite has a choice, so that statistics never change the plan."""
+    """Whole tasks by this index. It is named if SQLite has a choice, so that statistics never change the plan."""
     return f"{_WHOLE_TASK} tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
 
 
-#: Ids are passed as one JSON array: so the text of the statement is always the same, and their number is not limited.
+#: Ids are passed as one JSON array, so that the text of the statement is always the same and their number has no limit.
 TASKS_BY_ID = f"{_TASKS} WHERE t.task_id IN (SELECT value FROM json_each(?))"
 _IN_SCOPE = "AND t.user_id = coalesce(?, t.user_id)"
 TASKS_IN_SCOPE = f"{TASKS_BY_ID} {_IN_SCOPE}"
@@ -42,13 +42,14 @@ CANCEL_REQUESTS = (
     "FROM tasks WHERE task_id IN (SELECT value FROM json_each(?)) AND json_extract(document, '$.cancel') IS NOT NULL"
 )
 
-#: Most rows of one statement: before SQLite 3.32 it may have only 999 values.
+#: Most rows of one statement: before SQLite 3.32 a statement may have only 999 values.
 MOST_ROWS = 48
-#: There are statements for these numbers of rows; the next larger one is filled up with nulls. So there are few texts.
+#: The numbers of rows for which statements exist. Other numbers use the next larger statement, filled up with nulls. So
+#: there are few different texts.
 _SIZES = (1, 4, 16, MOST_ROWS)
 
 # Many rows go into one statement: after each statement the thread has to get Python's lock again, and may wait 5 ms for
-# it while the event loop is busy. The `WHERE` leaves out the rows that only fill up.
+# it while the event loop is busy. The `WHERE` excludes the rows that only fill up.
 _ROWS = "(VALUES {rows}) v"
 INSERT_PARAMETERS = (
     f"INSERT INTO task_parameters SELECT t.number, v.column2 FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1"
@@ -64,7 +65,7 @@ def _insert(columns: Sequence[str]) -> str:
 
 
 def _update(columns: Sequence[str], *, in_status: bool) -> str:
-    # An insert that always conflicts, since `UPDATE ... FROM` needs SQLite 3.33, which older systems do not have.
+    # An insert that always conflicts, because `UPDATE ... FROM` needs SQLite 3.33, which older systems do not have.
     there = ", ".join(f"t.{name}" for name in FIXED)
     new = ", ".join(f"v.column{number}" for number in range(2, len(columns) + 2))
     changed = [name for name in columns if not in_status or name not in ("status", "finished_at")]
@@ -75,7 +76,8 @@ def _update(columns: Sequence[str], *, in_status: bool) -> str:
     )
 
 
-# A column that is not named costs its indexes no write. The second statement of a pair names the unusual columns too.
+# A column that a statement does not name causes no write to its indexes. The second statement of each pair also names
+# the unusual columns.
 _INSERTS = (_insert((*FIXED, *MOVING)), _insert((*FIXED, *UNUSUAL_FIXED, *UNUSUAL_MOVING, *MOVING)))
 _UPDATES, _UPDATES_IN_STATUS = (
     (_update(MOVING, in_status=in_status), _update((*UNUSUAL_MOVING, *MOVING), in_status=in_status))
@@ -118,14 +120,14 @@ PUT_OFF = (
     f"ORDER BY {_DISPATCH_AT} LIMIT :limit"
 )
 
-#: The index has each lane by itself, in this order.
+#: In the index each lane has its own part, in this order.
 WAITING_FOR = (
     f"{_DUE_TASKS.format(time=_DISPATCH_AT)} INDEXED BY tasks_waiting_for "
     "WHERE waits_for = :limit AND lane = :lane ORDER BY not_before LIMIT :most"
 )
 
 _THIS_ROUND = "parent_task_id = :parent AND parent_generation = :generation AND parent_round = :round"
-#: Each status by itself, which takes half as long as grouping by status.
+#: Each status is counted by itself, which takes half as long as a group by status.
 COUNT_SUBTASKS = " UNION ALL ".join(
     f"SELECT '{status}', count(*) FROM tasks INDEXED BY tasks_planned_in_status "
     f"WHERE {_THIS_ROUND} AND status = '{status}'"
@@ -170,7 +172,8 @@ RECORDS_BY_ID = f"{_RECORDS} WHERE id IN (SELECT value FROM json_each(?))"
 LIST_RECORDS = f"{_RECORDS} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
 HALTED_STREAMS = "SELECT id FROM records WHERE id > ? AND id < ? AND json_extract(data, '$.is_halted') LIMIT ?"
 EXPIRED_RECORDS = f"{_RECORDS} INDEXED BY records_expiring WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
-#: Each row ends with the revision that was read: null for a new record, which the join gives as well if there is none.
+#: Each row ends with the revision that was read. For a new record it is null; the join also gives null if no record
+#: exists.
 WRITE_RECORDS = (
     "INSERT INTO records (id, kind, data, revision, expires_at) "
     "SELECT v.column1, v.column2, v.column3, v.column4, v.column5 "
@@ -189,8 +192,8 @@ def insert_tasks(rows: Sequence[Sequence[Value]], *, whole: bool) -> Query:
     """Store new tasks.
 
     Args:
-        rows: what `Stored.inserted` gives for each task.
-        whole: whether the rows have every column; else only those that a usual task needs.
+        rows: the result of `Stored.inserted` for each task.
+        whole: whether the rows have every column; if not, they have only the columns that a usual task needs.
     """
     return _of_rows(_INSERTS[whole], rows)
 
@@ -201,18 +204,18 @@ def insert_parameters(rows: Sequence[Sequence[Value]]) -> Query:
 
 
 def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool, whole: bool) -> Query:
-    """Change tasks that are stored; others are passed over.
+    """Change stored tasks; ids without a stored task are ignored.
 
     Args:
         rows: the id of each task, then its columns `MOVING`.
         in_status: whether all of them keep their status.
-        whole: whether the columns `UNUSUAL_MOVING` stand in between.
+        whole: whether the columns `UNUSUAL_MOVING` come between the id and these columns.
     """
     return _of_rows((_UPDATES_IN_STATUS if in_status else _UPDATES)[whole], rows)
 
 
 def write_records(rows: Sequence[Sequence[Value]]) -> Query:
-    """Write records, each with its columns and then the revision it must have in the file."""
+    """Write records. Each row has the columns of a record, and then the revision that it must have in the file."""
     return _of_rows(WRITE_RECORDS, rows)
 
 
@@ -233,7 +236,7 @@ def _text(text: str, size: int, width: int) -> str:
 @cache
 def list_subtasks(statuses: int) -> str:
     """Sub-tasks in a number of statuses, in slot order. Each status is read by itself and only up to the limit, so that
-    few have to be sorted.
+    few rows have to be sorted.
     """
     one = "SELECT number, parent_slot FROM tasks INDEXED BY tasks_planned_in_status "
     first = [
@@ -249,12 +252,12 @@ def list_subtasks(statuses: int) -> str:
 
 
 def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
-    """A page of tasks, and one more, which tells that another page follows."""
+    """A page of tasks, and one more row, which shows that another page follows."""
     return _list(_indexed, scope, filter, limit, cursor)
 
 
 def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None) -> Query:
-    """For the next `most` tasks of a list: whether each is sought, its id, and the values by which they are ordered."""
+    """For the next `most` tasks of a list: whether each meets all conditions, its id, and the values of its order."""
     order, sought = ", ".join(_order(filter)), _sought(filter)
     is_found = " AND ".join(clause for clause, _ in sought)
 
@@ -266,7 +269,7 @@ def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None
 
 
 def _sought(filter: TaskFilter) -> list[tuple[str, Value]]:
-    """The conditions that no index helps with, each with its value."""
+    """The conditions without an index, each with its value."""
     clauses = {
         "json_extract(t.document, '$.correlation_id') = ?": filter.correlation_id,
         "t.idempotency_key = ?": filter.idempotency_key,
@@ -284,7 +287,7 @@ def _ends(filter: TaskFilter) -> list[tuple[str, Value]]:
 
 
 def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
-    """A page of a list; `head` makes the beginning of the query, given the index."""
+    """A page of a list; `head` gives the beginning of the query for an index."""
     wanted: dict[str, Value] = {
         "t.parent_task_id": filter.parent_task_id,
         "t.stream_key": filter.stream,
@@ -296,7 +299,7 @@ def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: i
     index = "tasks_batches" if filter.batches else _index_for(given.keys())
     given |= _created(filter)
     select = f"{head('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else head(index)
-    # The same text, letter for letter, as in the partial index of the batches.
+    # Exactly the same text as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
     given |= dict(_error_clauses(filter))
     if filter.is_by_plan:
@@ -306,7 +309,7 @@ def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: i
 
 
 def _order(filter: TaskFilter) -> tuple[str, ...]:
-    """What a list is ordered by."""
+    """The columns by which a list is ordered."""
     if filter.is_by_plan:
         return "t.parent_generation", "t.parent_round", "t.parent_slot"
     return f"t.{filter.order}", "t.task_id"
@@ -319,7 +322,7 @@ def _created(filter: TaskFilter) -> dict[str, Value]:
 
 
 def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
-    """The conditions that no index helps with, and those on the end of a task, each with its value."""
+    """The conditions without an index, and the conditions on the end of a task, each with its value."""
     clauses = _sought(filter)
     if filter.dead:
         clauses += [("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"), *_ends(filter)]
@@ -327,7 +330,7 @@ def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
 
 
 def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:
-    """Dead tasks by cause, type and hour. The index finds the newest, and only these are read."""
+    """Dead tasks counted by cause, type and hour. The index finds the newest `most`, and only these are read."""
     newest = f"SELECT number FROM tasks INDEXED BY tasks_dead WHERE {_DEAD} ORDER BY finished_at DESC, task_id DESC"
     clauses: list[tuple[str, Value]] = [("t.is_batch = ?", 0), *_error_clauses(filter)]
     clauses += [("t.user_id = ?", scope.owner)] if scope.owner is not None else []

@@ -1,4 +1,4 @@
-"""Records in SQLite: a row each, with the data as JSON."""
+"""Records in SQLite: one row for each record, with the data as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskframework.stores.sqlite.rows import Value, milliseconds, moment, to_jso
 
 @dataclass(frozen=True, slots=True)
 class WriteRecords:
-    """Write records, each only if its stored revision is still the one that was read."""
+    """Write records, each only if its stored revision is still the revision that was read."""
 
     written: tuple[Record, ...]
     rows: tuple[tuple[Value, ...], ...]
@@ -35,7 +35,7 @@ class WriteRecords:
 
 
 def write(connection: sqlite3.Connection, requests: Sequence[WriteRecords]) -> set[str]:
-    """Write the records of all these requests; returns the revisions that they have in the file then."""
+    """Write the records of all these requests; return the revisions that the records then have in the file."""
     rows = [row for request in requests for row in request.rows]
     for at in range(0, len(rows), queries.MOST_ROWS):
         connection.execute(*queries.write_records(rows[at : at + queries.MOST_ROWS]))
@@ -44,7 +44,7 @@ def write(connection: sqlite3.Connection, requests: Sequence[WriteRecords]) -> s
 
 
 def changed(connection: sqlite3.Connection, change: RecordChange, now: datetime) -> Record:
-    """Run the rule on the record as it is in the file, and write what it makes of it."""
+    """Run the rule on the record in the file, and write the result."""
     found = [record_of(row) for row in connection.execute(queries.RECORDS_BY_ID, [to_json([change.record_id])])]
     request = WriteRecords.of([change.change(found[0] if found else None, now)])
     connection.execute(*queries.write_records(request.rows))

@@ -1,4 +1,4 @@
-"""Deleting what is over, and what of it has to stay all the same."""
+"""Deletion of ended tasks and kept messages after their time, and the rules for ended tasks that have to stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARENT_STAYS = (
     f"ELSE p.finished_at <= CASE WHEN p.{_DEAD} THEN :dead ELSE :done END END, 0))"
 )
 _HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_id)"
-# A task of a stream stays while an earlier one is live: no reader of the results can have come as far.
+# A task of a stream stays while an earlier task is live, because no reader of the results can have read it yet.
 _IS_BEHIND_LIVE = (
     "(t.stream_key IS NOT NULL AND EXISTS (SELECT 1 FROM tasks e INDEXED BY tasks_in_stream "
     "WHERE e.user_id = t.user_id AND e.stream_key = t.stream_key AND e.stream_position < t.stream_position "
@@ -30,7 +30,7 @@ _IS_BEHIND_LIVE = (
 
 
 def _over(time: str, tie: str, index: str, *, only: str, stays: str) -> str:
-    """Ended tasks by a time, from a place on, if all their events are published; and whether each has to stay."""
+    """Ended tasks with published events only, in the order of a time, after a place; and whether each must stay."""
     return (
         f"SELECT number, task_id, user_id, idempotency_key, {time}, {tie}, "
         f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} OR {_IS_BEHIND_LIVE} "
@@ -49,7 +49,7 @@ PURGE_MESSAGES = (
     "(SELECT id FROM dead_messages INDEXED BY dead_messages_newest WHERE at <= ? LIMIT ?)"
 )
 
-#: A place before every task: none has ended before 1970.
+#: A place before every task, because no task has ended before 1970.
 _BEFORE_ALL = {"at": -1, "tie": 0}
 
 
@@ -66,7 +66,7 @@ class Purge:
     async def __call__(
         self, now: datetime, finished: timedelta | None, dead_letters: timedelta | None, limit: int
     ) -> int:
-        """Delete at most `limit` of what is over for longer than it is kept; None keeps for ever."""
+        """Delete at most `limit` tasks and messages that are over for longer than they are kept; None keeps forever."""
         done, dead = (None if kept is None else milliseconds(now - kept) for kept in (finished, dead_letters))
         values = {"done": done, "dead": dead, "now": milliseconds(now)}
         removed = await self._own.go_on(partial(self._look, OVER_BEFORE, {**values, "until": values["now"]}), limit)

@@ -1,4 +1,4 @@
-"""A task as a row: the document as JSON, and the columns that repeat what queries need of it."""
+"""A task as a row: the document as JSON, and the columns that repeat the fields that queries need."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def _column(driver: Driver) -> str:
     return driver.field.replace(".", "_").removesuffix("_at") + "_at"
 
 
-#: The column of each driver, by its name: when it is due for the task, and null if it does not drive the task. So a
-#: partial index on the column holds only the tasks that the driver drives.
+#: The column of each driver, by the driver's name. It holds the time when the driver is due for the task, or null if it
+#: does not drive the task. So a partial index on the column contains only the tasks that the driver drives.
 DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 _USUAL_DRIVERS = tuple(driver for driver in DRIVERS if driver.is_usual)
 _UNUSUAL_DRIVERS = tuple(driver for driver in DRIVERS if not driver.is_usual)
-#: The fields that the columns of `UNUSUAL_MOVING` are made of; for a field inside a record, the record.
+#: The fields from which the columns of `UNUSUAL_MOVING` are made; for a field inside a record, the record.
 _unusual_fields = attrgetter(
     "purge_at", "waits_for_limit", "stream", *(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS)
 )
 
-# A column that a statement does not name costs its indexes no write. So columns that never change are written by the
-# insert only, and columns that are null for most tasks are named only where they have, or had, a value.
+# A column that a statement does not name causes no write to its indexes. So only the insert writes columns that never
+# change, and columns that are null for most tasks are named only where they have, or had, a value.
 FIXED = ("task_id", "task_type", "user_id", "lane", "created_at")
 UNUSUAL_FIXED = (
     "idempotency_key",
@@ -61,7 +61,7 @@ UNUSUAL_MOVING = (
     *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS),
 )
 
-# The same text, letter for letter, as in the partial indexes: SQLite uses such an index only for the same text.
+# Exactly the same text as in the partial indexes: SQLite uses such an index only for the same text.
 DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
 DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
@@ -83,7 +83,7 @@ Value = str | int | None
 
 
 class TaskRow(NamedTuple):
-    """What every query for tasks selects."""
+    """The columns that every query for tasks selects."""
 
     task_id: str
     created_at: int
@@ -93,11 +93,11 @@ class TaskRow(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A task as it is in the file: the record, the JSON of some fields (`forms`), and the JSON of the parameters.
+    """A task as it is in the file: the task, the JSON of some fields (`forms`), and the JSON of the parameters.
 
-    `forms` has the fields that this release does not know, and those with records or users' values in them, of which it
-    may not know everything. A transition replaces the form of a field only if it changes the field. Forms share nothing
-    with the record that could be changed in place.
+    `forms` has the fields that this release does not know, and the fields that contain records or users' values, which
+    this release may know only in part. A transition replaces the form of a field only if it changes the field. Forms
+    share with the task no object that could be changed in place.
     """
 
     task: Task
@@ -119,7 +119,7 @@ class Stored(NamedTuple):
         return Stored(task, forms, parameters)
 
     def bare(self) -> Stored:
-        """The same without users' values: whoever was given the task could change them in place."""
+        """The same without users' values, because a caller that gets the task could change them in place."""
         if _user_values(self.task) == tuple(_NO_VALUES.values()):
             return self
         return Stored(self.task.evolve(**_NO_VALUES), self.forms, self.parameters)
@@ -131,13 +131,14 @@ class Stored(NamedTuple):
         return Stored(task, self.forms, self.parameters)
 
     def document(self) -> dict[str, Any]:
-        """The document as the file has it: all but the parameters."""
+        """The document in the form of the file: all fields except the parameters."""
         document = {"_id": self.task.task_id, **self.task.__dict__, **self.forms}
         del document["task_id"], document["parameters"]
         return document
 
     def inserted(self) -> tuple[Value, ...]:
-        """What an insert writes: `FIXED` and `MOVING`; between them the unusual columns, if the task has one of these.
+        """The columns of an insert: `FIXED` and `MOVING`; between them the unusual columns, if the task has a value for
+        one of these.
 
         Raises:
             ValueNotStorableError: as `moving`.
@@ -203,21 +204,21 @@ def new_row(task: Task) -> Stored:
 
 
 def value_of(form: Any) -> Json:
-    """A fresh copy of a user's value from its form, since whoever gets it may change it in place."""
+    """A new copy of a user's value from its form, because the code that gets the value may change it in place."""
     return None if form is None else orjson.loads(orjson.dumps(form))
 
 
 def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
-    """The task of a row; without parameters, which may be large, they are None.
+    """The task of a row. Without parameters, which may be large, its parameters are None.
 
     Raises:
-        TaskUnreadableError: if the document is none this release can read.
+        TaskUnreadableError: if this release cannot read the document.
     """
     try:
         values = TIMES.change(orjson.loads(row.document), datetime.fromisoformat)
         if with_parameters:
             values["parameters"] = orjson.loads(row.parameters)
-        # Parsed a second time rather than copied: the forms must share nothing with the task.
+        # Parsed a second time, and not copied: the forms must share no object with the task.
         forms = {name: form for name, form in orjson.loads(row.document).items() if name not in _PLAIN}
         return Stored(Task.from_document(values), forms, row.parameters)
     except UNREADABLE as error:
@@ -260,19 +261,19 @@ def _merged(name: str, before: Stored, value: Any) -> Any:
 
 
 def _form(name: str, value: Any) -> Any:
-    """The form of a field. It becomes JSON at once, since a user's value in it could be changed in place later."""
+    """The form of a field. It becomes JSON at once, because a user's value in it could be changed in place later."""
     if name in SHAPE.lists:
         return tuple([_fragment(entry) for entry in value])
     return None if value is None else _fragment(value)
 
 
 def _fragment(value: Any) -> orjson.Fragment:
-    return orjson.Fragment(to_json(value))  # text, since the bytes that orjson returns occupy at least 4 KB
+    return orjson.Fragment(to_json(value))  # a text, because the bytes that orjson returns occupy at least 4 KB
 
 
 def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of these fields that need rounding, rounded: stored times are UTC in whole milliseconds, and times that are
-    computed with a delay may be finer.
+    """The times in these fields that need rounding, rounded: stored times are UTC in whole milliseconds, and times that
+    are computed with a delay may be finer.
     """
     changes: dict[str, Any] = {}
     for name in _TIMES & values.keys():

@@ -31,14 +31,14 @@ from taskframework.stores.sqlite.records import WriteRecords, changed, record_of
 from taskframework.stores.sqlite.retention import Purge
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
 
-#: How many tasks are remembered as they were last written, of some five kilobytes each: those that are being worked on
-#: are written again within moments.
+#: How many tasks are remembered as they were last written, of some five kilobytes each: tasks that workers run now are
+#: written again within moments.
 _REMEMBERED = 10_000
 #: A time in milliseconds that is later than all others.
 _ANY_TIME = 2**62
-#: Most requests of a group. So many take about ten milliseconds, which is how long the next group waits.
+#: Most requests of a group. This many take about ten milliseconds, and the next group waits for this time.
 _GROUP = 200
-#: Most marks and tasks of one request, so that no caller makes a group much longer than that.
+#: Most marks and tasks of one request, so that no caller makes a group much slower.
 _MARKS_IN_A_REQUEST, _INSERTS_IN_A_REQUEST = 200, 100
 
 
@@ -51,10 +51,10 @@ class SqliteStore:
         """Prepare a store; nothing is opened yet.
 
         Args:
-            path: the file; it is created when it is not there.
+            path: the file; it is created if it does not exist.
             clock: decides every lease and due time. Tests pass one; all processes of a file must have the same clock.
             remembered: how many tasks are remembered as they were last written, so that they are not read; 0 for none.
-            syncs: whether what was written survives a power cut, too. A file that a test throws away need not.
+            syncs: whether writes also survive a power cut. Tests with a temporary file do not need this.
         """
         self._path = Path(path)
         self._clock = clock or SystemClock()
@@ -258,7 +258,7 @@ class SqliteStore:
         )
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
-        place = (max(after, f"{kind}/"), f"{kind}0", limit)  # 0 is the character behind the slash
+        place = (max(after, f"{kind}/"), f"{kind}0", limit)  # 0 is the character that follows the slash
         return [record_of(row) for row in await self._database.fetch(queries.LIST_RECORDS, place)]
 
     async def expired_records(self, limit: int) -> Sequence[Record]:

@@ -1,4 +1,4 @@
-"""Counting tasks by type and lane, up to a bound."""
+"""Counts of tasks by type and lane, up to a bound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def values_of(most: int, due_before: datetime, since: datetime | None) -> dict[s
 
 @cache
 def query(crowd: Crowd) -> str:
-    """Count a crowd."""
+    """The query that counts a crowd."""
     return (
         "SELECT task_type, lane, count(*), total(not_before < :due_before), min(time), min(not_before) "
         f"FROM ({_members(crowd)} LIMIT :most) GROUP BY task_type, lane"
@@ -33,7 +33,7 @@ def query(crowd: Crowd) -> str:
 
 
 def tally_of(rows: Sequence[Sequence[Any]], most: int) -> Tally:
-    """What the query found."""
+    """The tally from the rows of the query."""
     counted = tuple(
         Counted(task_type, Priority(lane), count, int(due), moment(first), moment(claimable))
         for task_type, lane, count, due, first, claimable in rows
@@ -42,7 +42,7 @@ def tally_of(rows: Sequence[Sequence[Any]], most: int) -> Tally:
 
 
 def _members(crowd: Crowd) -> str:
-    """The tasks of a crowd in their order, each by the index that has this order."""
+    """The query for the tasks of a crowd in their order, by the index that has this order."""
     order = f"ORDER BY time{' DESC' if crowd.is_newest_first else ''}"
     if crowd in (Crowd.DONE, Crowd.DEAD):
         index, only = ("tasks_done", DONE) if crowd is Crowd.DONE else ("tasks_dead", DEAD)
@@ -55,7 +55,7 @@ def _members(crowd: Crowd) -> str:
             f"SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_newest "
             f"WHERE created_at >= :since {order}"
         )
-    # Each status by itself and only up to the bound, so that few have to be sorted.
+    # Each status is read by itself and only up to the bound, so that few tasks have to be sorted.
     each = [
         f"SELECT * FROM (SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_of_status "
         f"WHERE status = '{status}' AND created_at >= :since {order} LIMIT :most)"

@@ -1,8 +1,8 @@
-"""What every adapter must do, as test suites: subclass one, say how to make the adapter, and pytest runs it."""
+"""Test suites for every adapter: subclass a suite, say how to make the adapter, and pytest runs the cases."""
 
 import pkgutil
 
 import pytest
 
-# Before any of them is imported, so that a failing assertion shows its values.
+# Before any module is imported, so that a failing assertion shows its values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))

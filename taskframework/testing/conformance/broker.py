@@ -1,4 +1,4 @@
-"""What every broker must do.
+"""The test suite for every broker.
 
 Subclass `BrokerConformance` in a test module and say how to make a broker and how a foreign program publishes to it:
 
@@ -6,8 +6,8 @@ Subclass `BrokerConformance` in a test module and say how to make a broker and h
         async def make_broker(self) -> Broker: ...
         async def publish_raw(self, broker: Broker, routing_key: str, body: bytes) -> None: ...
 
-The cases wait for what must happen and never for what must not: that something stays away shows in the depth of a
-queue, or in what comes after it. They need pytest-asyncio in its `auto` mode.
+The cases wait only for things that must happen. That a message does not come shows in the depth of a queue, or in the
+message that comes next. The cases need pytest-asyncio in its `auto` mode.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class ConsumingCases(BrokerSuite):
         deliveries = await inbox.first(4)
         await deliveries[1].ack()
         await broker.close()
-        await deliveries[2].ack()  # too late, and no error
+        await deliveries[2].ack()  # too late, but no error
         await deliveries[3].reject()
         again, later = await self.opened(), Inbox()
         self.consume(again, later)
@@ -113,7 +113,7 @@ class ConsumingCases(BrokerSuite):
 
 
 class DeadLetterCases(BrokerSuite):
-    """What is rejected is kept for whoever looks after dead letters."""
+    """A rejected delivery is kept for the consumer of dead letters."""
 
     async def test_what_is_rejected_goes_to_the_dead_letters_whole(self, broker: Broker) -> None:
         inbox, dead = Inbox(), Inbox()

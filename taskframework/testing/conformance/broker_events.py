@@ -14,7 +14,7 @@ from taskframework.testing.eventually import eventually
 
 
 class EventCases(BrokerSuite):
-    """Every subscriber hears every event, in order, until it handled it."""
+    """Every subscriber hears every event, in order, until it has handled the event."""
 
     async def test_every_subscriber_hears_every_event_in_order(self, broker: Broker) -> None:
         one, other = Listener(), Listener()
@@ -52,7 +52,7 @@ class EventCases(BrokerSuite):
         subscription = broker.subscribe(before)
         await is_live(subscription)
         await subscription.stop()
-        with contextlib.suppress(PublishRefusedError):  # by RabbitMQ 4.3, while it deletes the queue
+        with contextlib.suppress(PublishRefusedError):  # RabbitMQ 4.3 refuses while it deletes the queue
             await broker.publish_event(event("missed"))
         await is_live(broker.subscribe(after))
         await broker.publish_event(event("heard"))

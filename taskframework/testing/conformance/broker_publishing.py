@@ -1,4 +1,4 @@
-"""Broker suite: publications, delays, and how deep a queue is."""
+"""Broker suite: publications, delays, and the depth of queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskframework.testing.eventually import eventually
 
 
 class PublishingCases(BrokerSuite):
-    """What is published arrives, is refused, or the broker is unavailable."""
+    """A publication arrives or is refused, or the broker is unavailable."""
 
     async def test_what_is_published_arrives_whole(self, broker: Broker) -> None:
         inbox = Inbox()
@@ -110,7 +110,7 @@ class PublishingCases(BrokerSuite):
 
 
 class DelayCases(BrokerSuite):
-    """Delayed messages, where the broker holds them."""
+    """Delayed messages, if the broker holds them."""
 
     async def test_a_delayed_message_comes_when_it_is_due(self, broker: Broker) -> None:
         self.needs_delays(broker)

@@ -1,4 +1,4 @@
-"""Broker suite: what an adapter provides, and what all cases share."""
+"""Broker suite: the methods that an adapter provides, and the helpers of all cases."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Inbox:
         self.deliveries.append(delivery)
 
     async def first(self, count: int) -> list[Delivery]:
-        """Wait for so many."""
+        """Wait for so many deliveries."""
         await eventually(lambda: len(self.deliveries) >= count, what=f"{count} deliveries arrive")
         return self.deliveries[:count]
 
     async def only(self, count: int) -> list[Delivery]:
-        """Wait for so many, which must be all there are."""
+        """Wait for so many deliveries; there must be no more."""
         found = await self.first(count)
         assert len(self.deliveries) == count
         return found
@@ -85,7 +85,7 @@ class BrokerSuite:
     """A subclass provides `make_broker` and `publish_raw`; everything else is the suite."""
 
     async def make_broker(self) -> Broker:
-        """A broker, not open yet. All that one test makes share their queues; no other test knows these."""
+        """Make a broker that is not open yet. The brokers of one test share their queues; no other test knows these."""
         raise NotImplementedError
 
     async def publish_raw(self, broker: Broker, routing_key: str, body: bytes) -> None:
@@ -94,7 +94,7 @@ class BrokerSuite:
 
     @pytest.fixture
     async def broker(self) -> AsyncIterator[Broker]:
-        """Open, connected, and with the queues of `TYPE`."""
+        """An open, connected broker with the queues of `TYPE`."""
         broker = await self.opened()
         await broker.declare([TYPE])
         yield broker

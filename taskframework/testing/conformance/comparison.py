@@ -1,4 +1,4 @@
-"""Comparing task records: every field exactly and with its type, times within a tolerance."""
+"""Compares task records: every field exactly and with its type, times within a tolerance."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from taskframework.model.task import Task
 
-#: How far a store's clock, as far as a test knows it, may be from the time a write really happened.
+#: How far a store's time of a write, as far as a test knows that clock, may be from the real time of the write.
 TOLERANCE = timedelta(seconds=20)
 
-#: Where two values differ, and both of them.
+#: The path where two values differ, and both values.
 _Unequal = tuple[tuple[object, ...], Any, Any]
 
 
 def differences(actual: Task, expected: Task, tolerance: timedelta = TOLERANCE) -> list[str]:
-    """What differs between two records, one line each; empty if nothing does.
+    """The differences of two records, one line each; empty if there are none.
 
     `1`, `1.0` and `True` are three different values, as they are in JSON.
     """
@@ -26,7 +26,7 @@ def differences(actual: Task, expected: Task, tolerance: timedelta = TOLERANCE) 
 
 
 def same_json(actual: Any, expected: Any) -> bool:
-    """Whether two JSON values are the same, types included."""
+    """Return whether two JSON values are the same, types included."""
     return not any(_unequal(actual, expected, timedelta(0)))
 
 
@@ -39,7 +39,7 @@ _MISSING = _Missing()
 
 
 def _unequal(left: Any, right: Any, tolerance: timedelta, path: tuple[object, ...] = ()) -> Iterator[_Unequal]:
-    """The places where two JSON values differ, and what each of them has there."""
+    """The paths where two JSON values differ, with the value of each at this path."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in left.keys() | right.keys():
             item, other = left.get(key, _MISSING), right.get(key, _MISSING)

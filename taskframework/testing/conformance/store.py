@@ -1,4 +1,4 @@
-"""What every store must do.
+"""The test suite for every store.
 
 Subclass `StoreConformance` in a test module and say how to make a store and how to let its time pass:
 
@@ -6,8 +6,8 @@ Subclass `StoreConformance` in a test module and say how to make a store and how
         async def make_store(self) -> TaskStore: ...
         async def pass_time(self, seconds: float) -> None: ...
 
-Above all the suite is differential: after each move the stored document must be what the pure rule of the model makes
-of the one before it.
+Its main check is differential: after each move the stored document must be what the pure rule of the model makes of the
+document before the move.
 """
 
 from __future__ import annotations

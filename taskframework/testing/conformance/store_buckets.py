@@ -1,4 +1,4 @@
-"""Store suite: guarded writes on records, shown with the buckets of rate limits. Each is what its pure rule makes."""
+"""Store suite: guarded writes on records, shown with buckets of rate limits. Each write does what its rule does."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import StoreSuite, reply_lost
 
 OPENAI = RATE.id_of("openai")
-#: One that gets nothing while a test runs, and one that does.
+#: A limit that gives no new permits while a test runs, and a limit that does.
 SLOW, FAST = BucketLimit(0.001, 5), BucketLimit(20, 3)
-#: The last digits of a time, in seconds, may be rounded otherwise by another server.
+#: The last digits of a time, in seconds, may be rounded differently by another server.
 _DIGITS = 1e-5
 
 
@@ -26,7 +26,7 @@ def take(limit: BucketLimit = SLOW, most: int = 1, **options: Any) -> TakePermit
 
 
 async def changed(store: TaskStore, change: TakePermits | HoldBucket) -> Bucket:
-    """The bucket after a change, which is what the rule says."""
+    """Make a change, check it against the rule, and return the bucket after it."""
     before = (await store.read_records([change.record_id])).get(change.record_id)
     asked_after = seconds_of(store.now()) - 0.05
     after = await store.change_record(change)
@@ -47,7 +47,7 @@ def _times(bucket: Bucket) -> tuple[float, ...]:
 
 
 class BucketCases(StoreSuite):
-    """What `change_record` promises."""
+    """The promises of `change_record`."""
 
     async def test_a_full_bucket_gives_what_it_holds_and_then_nothing(self, store: TaskStore) -> None:
         assert (await changed(store, take(most=3))).granted == 3

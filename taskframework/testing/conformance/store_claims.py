@@ -31,7 +31,7 @@ from taskframework.testing.conformance.store_suite import (
 
 
 class ClaimCases(StoreSuite):
-    """What `Claim` promises beyond its rule: one winner, by the clock of the store."""
+    """The promises of `Claim` beyond its rule: one winner, by the clock of the store."""
 
     async def test_of_many_claims_one_wins(self, store: TaskStore) -> None:
         task = await put(store)
@@ -52,7 +52,7 @@ class ClaimCases(StoreSuite):
 
 
 class RenewalCases(StoreSuite):
-    """What a heartbeat learns."""
+    """The replies to a heartbeat."""
 
     async def test_a_held_lease_goes_on_and_nothing_else_changes(self, store: TaskStore) -> None:
         before, fence = await put_running(store, lease=SECOND)

@@ -1,4 +1,4 @@
-"""Store suite: what the repairs find, what the metrics count, what retention removes."""
+"""Store suite: the tasks that repairs find, metrics count and retention removes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from taskframework.testing.conformance.store_suite import (
 )
 
 NO_TIME = timedelta(0)
-#: Of a task with one event: nobody has to hear of it any more.
+#: Fields of a task with one event, which is published.
 PUBLISHED: dict[str, Any] = {"publish_at": None, "published_sequence": 1}
 
 
@@ -54,7 +54,7 @@ def _reservation(task: Task | DueTask) -> ReserveDispatch:
 
 
 class SweepCases(StoreSuite):
-    """What the sweeper and the reaper find."""
+    """The tasks that the sweeper and the reaper find."""
 
     async def test_the_longest_due_is_dispatched_first(self, store: TaskStore) -> None:
         now = store.now()
@@ -108,7 +108,7 @@ class SweepCases(StoreSuite):
         assert await asyncio.gather(*(store.apply(_reservation(task)) for task in due)) == [None] * 3
 
     async def test_reservations_of_one_moment_are_one_write(self, store: TaskStore) -> None:
-        """A look of the sweeper takes hundreds of tasks; each by itself would be as many round trips."""
+        """A look of the sweeper takes hundreds of tasks; with one write for each there would be as many round trips."""
         due = [await put(store, next_dispatch_at=store.now() - SECOND) for _ in range(40)]
         writes: list[str] = []
 
@@ -175,7 +175,7 @@ class SweepCases(StoreSuite):
 
 
 class CountCases(StoreSuite):
-    """What the metrics count."""
+    """The counts of the metrics."""
 
     async def test_tasks_are_counted_by_status(self, store: TaskStore) -> None:
         assert await store.count_by_status() == dict.fromkeys(TaskStatus, 0)
@@ -208,7 +208,7 @@ class CountCases(StoreSuite):
 
 
 class PurgeCases(StoreSuite):
-    """What retention removes."""
+    """The tasks that retention removes."""
 
     async def test_each_kind_is_removed_after_its_time(self, store: TaskStore) -> None:
         kept = await self._tasks_of_every_status(store, age=SECOND)

@@ -1,4 +1,4 @@
-"""Store suite: many callers at once."""
+"""Store suite: many callers at the same time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from taskframework.testing.factories import new_task
 
 Happening = Callable[[TaskStore, Fence], Awaitable[object]]
 
-#: What may happen to a running task between its claim and its end.
+#: Things that may happen to a running task between its claim and its end.
 MEANWHILE: dict[str, Happening] = {
     "nothing": lambda store, fence: asyncio.sleep(0),
     "cancel": lambda store, fence: store.apply(Cancel(fence.task_id, EVERYONE, "alice", None)),
@@ -43,7 +43,7 @@ MEANWHILE: dict[str, Happening] = {
 
 
 class GroupCases(StoreSuite):
-    """Calls that are written together mean what they mean alone."""
+    """Calls that are written together have the same effects as calls alone."""
 
     async def test_two_hundred_lives_at_once(self, store: TaskStore) -> None:
         async def life(n: int) -> str:

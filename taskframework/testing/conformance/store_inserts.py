@@ -16,7 +16,7 @@ from taskframework.testing.factories import new_task
 
 
 class InsertCases(StoreSuite):
-    """What `insert` and `get` promise."""
+    """The promises of `insert` and `get`."""
 
     async def test_a_task_is_read_back_as_it_was_inserted(self, store: TaskStore) -> None:
         now = store.now()

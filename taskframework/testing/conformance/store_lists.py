@@ -42,7 +42,7 @@ from taskframework.testing.conformance.store_suite import (
 
 
 async def all_pages(store: TaskStore, filter: TaskFilter, limit: int, scope: Scope = EVERYONE) -> list[Task]:
-    """A whole list, whose pages are all full but the last."""
+    """Return a whole list; all its pages except the last one are full."""
     tasks: list[Task] = []
     cursor = None
     while True:
@@ -58,7 +58,7 @@ def _ids(page: Page[Task]) -> list[str]:
 
 
 async def _found(store: TaskStore, *statuses: TaskStatus) -> list[int]:
-    """How many tasks are counted in each status, and listed as well."""
+    """Check that as many tasks are listed in each status as are counted, and return the numbers."""
     counts = await store.count_by_status()
     listed = [len((await store.list_tasks(EVERYONE, TaskFilter(status=status), limit=50)).items) for status in statuses]
     assert listed == [counts[status] for status in statuses]
@@ -66,7 +66,7 @@ async def _found(store: TaskStore, *statuses: TaskStatus) -> list[int]:
 
 
 class ListCases(StoreSuite):
-    """What `list_tasks` promises."""
+    """The promises of `list_tasks`."""
 
     async def test_the_newest_task_comes_first(self, store: TaskStore) -> None:
         now = store.now()
@@ -173,7 +173,7 @@ class ListCases(StoreSuite):
 
 
 class DeadLetterCases(StoreSuite):
-    """What the dead-letter lists promise."""
+    """The promises of the dead-letter lists."""
 
     async def test_dead_tasks_are_listed_by_their_end(self, store: TaskStore) -> None:
         now = store.now()

@@ -1,4 +1,4 @@
-"""Store suite: marks that come late, together or at once, and what the relay finds."""
+"""Store suite: marks that come late, together or at once, and the tasks that the relay finds."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _dispatched(task: Task) -> MarkDispatched:
 
 
 class DispatchMarkCases(StoreSuite):
-    """What becomes of the marks of dispatched messages."""
+    """The effects of the marks of dispatched messages."""
 
     async def test_a_mark_that_comes_after_a_hand_over_moves_nothing(self, store: TaskStore) -> None:
-        """The mark of a confirmed message waits for a moment; in it a worker may have left the task to the sweeper."""
+        """The mark of a confirmed message waits for a moment. Meanwhile a worker may leave the task to the sweeper."""
         sent, untouched = await put(store), await put(store)
         late = [
             MarkDispatched(task.task_id, 1, FIRST, LONGEST, due=task.next_dispatch_at) for task in (sent, untouched)
@@ -117,7 +117,7 @@ class DispatchMarkCases(StoreSuite):
 
 
 class HistoryCases(StoreSuite):
-    """What the outbox makes of several marks."""
+    """The effects of several marks on the outbox."""
 
     async def test_concurrent_marks_leave_the_highest(self, store: TaskStore) -> None:
         history = tuple(HistoryEntry(n, "released", store.now(), 1, "worker-1", None) for n in range(1, 31))
@@ -141,7 +141,7 @@ class HistoryCases(StoreSuite):
 
 
 class RelayCases(StoreSuite):
-    """What the relay finds."""
+    """The tasks that the relay finds."""
 
     async def test_the_longest_due_is_relayed_first(self, store: TaskStore) -> None:
         due = [await put(store, publish_at=store.now() - n * SECOND) for n in (1, 3, 2)]

@@ -1,6 +1,6 @@
-"""Store suite: every move and mark, in every situation that its rule tells apart, is what the rule makes of it.
+"""Store suite: every move and mark does what its rule does, in every situation that the rule distinguishes.
 
-What the rules themselves promise is tested where they are, without a store.
+The promises of the rules themselves are tested next to the rules, without a store.
 """
 
 from __future__ import annotations
@@ -203,14 +203,14 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
 }
 each_request = pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
 
-#: In these everything is tried that a rule looks at.
+#: In tasks of these statuses every field that a rule looks at is tried.
 _TRIED_IN = (TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
 _STREAMS_TRIED_IN = (TaskStatus.BLOCKED, TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
 _PARENTS_TRIED_IN = (TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.CANCELLED)
 
 
 def _situations(now: datetime) -> Iterator[tuple[Fence, dict[str, Any]]]:
-    """Fields of tasks, and the claim they may be under. No time is near: a slow machine must not come to one."""
+    """Fields of tasks, and the claim they may be under. All times are far away, so that no slow machine reaches one."""
     wishes = [{"cancel": CancelRequest(by, now, "why")} for by in ("alice", BY_DEADLINE)]
     deadlines = [{"deadline": now - MINUTE}, {"deadline": now + HOUR}]
     for status in TaskStatus:
@@ -281,7 +281,7 @@ def _changes(now: datetime) -> Iterator[dict[str, Any]]:
 
 
 def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
-    """What a parent, a sub-task, and a task that waits for a signal have."""
+    """Fields of a parent, of a sub-task, and of a task that waits for a signal."""
     counted = replace(A_ROUND, done=2, succeeded=1, failed=1, report_serial=4)
     whole = replace(counted, plan=None, done=3, cancelled=1)
     for subtasks in (A_ROUND, counted, whole, replace(counted, round=2), replace(counted, planned=None, resumes=True)):
@@ -327,7 +327,7 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
 
 
 def _of_batches(now: datetime) -> Iterator[dict[str, Any]]:
-    """What a batch has that is open, complete, or retried."""
+    """Fields of a batch that is open, complete, or retried."""
     batch = Batch(items=5)
     is_open = {"subtasks": Subtasks(None, None, done=1, succeeded=1, report_serial=4), "check_at": now + HOUR}
     sealed = {**is_open, "subtasks": replace(A_ROUND, done=3, succeeded=1, failed=1, cancelled=1, report_serial=4)}
@@ -342,7 +342,7 @@ def _of_batches(now: datetime) -> Iterator[dict[str, Any]]:
 
 
 def _of_streams(now: datetime) -> Iterator[dict[str, Any]]:
-    """What a task has that belongs to an ordered stream."""
+    """Fields of a task that belongs to an ordered stream."""
     serial, ordered = StreamPlace("$a.b", "serial", 7, halts=True), StreamPlace("a", "ordered_results", 8)
     for place in (serial, ordered, replace(serial, is_skipped=True), replace(ordered, is_skipped=True, position=7)):
         yield {"stream": place, "unblock_at": now - MINUTE, "deadline": now - MINUTE}
@@ -355,7 +355,7 @@ def _of_streams(now: datetime) -> Iterator[dict[str, Any]]:
 
 
 class MoveCases(StoreSuite):
-    """What `apply` and `mark` promise: the rule of the model, whatever the task is like."""
+    """The promise of `apply` and `mark`: they do what the rule of the model does, whatever the task is like."""
 
     @each_request
     async def test_a_request_does_what_its_rule_says(self, store: TaskStore, make: Callable[[Fence], Request]) -> None:

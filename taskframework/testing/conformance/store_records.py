@@ -18,7 +18,7 @@ from taskframework.testing.conformance.store_values import HOSTILE
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The content of a kind that only this suite has."""
+    """The content of a record kind that only this suite has."""
 
     text: str = ""
     at: datetime | None = None
@@ -27,7 +27,7 @@ class Note:
 
 
 NOTES = RecordKind("note", Note)
-#: What users' values may not have, or what means something in a record alone.
+#: Values that users' values may not have, and values that have a meaning only in a record.
 HOSTILE_DATA: dict[str, Any] = {
     **HOSTILE,
     "nul in a key": {"a\0b": "c\0d"},
@@ -40,7 +40,7 @@ HOSTILE_PARTS = ["$where", "a.b", "a/b", "a%2Fb", "a\0b", "\ud800", "", " ", "x"
 
 
 async def written(store: TaskStore, *records: Record) -> list[Record]:
-    """Write records that nobody else writes."""
+    """Write records that nobody else writes at the same time."""
     replies = await store.write_records(records)
     assert None not in replies
     return [reply for reply in replies if reply is not None]
@@ -51,7 +51,7 @@ async def there(store: TaskStore, record_id: str) -> Record | None:
 
 
 class RecordCases(StoreSuite):
-    """What `Records` promises."""
+    """The promises of `Records`."""
 
     async def test_a_record_is_read_back_as_it_was_written(self, store: TaskStore) -> None:
         note = Note("text", store.now(), {"n": 1}, ("a", "b"))
@@ -190,7 +190,7 @@ class RecordCases(StoreSuite):
         with reply_lost("record.reply"):
             try:
                 replies = await store.write_records(wanted)
-            except StoreUnavailableError:  # it may have been applied, and here it was
+            except StoreUnavailableError:  # the write may have been applied, and here it was
                 replies = await store.write_records(wanted)
                 assert replies == [None] * together
             else:

@@ -1,4 +1,4 @@
-"""Store suite: what is outside a scope is not there, whichever way somebody asks for it."""
+"""Store suite: tasks outside a scope do not exist for the caller, in whatever way the caller asks for them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, moved, put, put_final, refused
 
 ALICE = Scope.of("alice")
-#: Also the names that a careless filter takes for "anybody", or for a part of a name.
+#: They include names that a careless filter takes for "anybody", or for a part of a name.
 STRANGERS = [Scope.of(name) for name in ("bob", "", "ALICE", "alice ", "ali", "$ne", "%", "None")]
 
 
 class ScopeCases(StoreSuite):
-    """What every read and operation makes of its scope."""
+    """The effect of the scope on every read and operation."""
 
     async def test_a_task_is_read_by_its_owner_and_by_who_may_see_everyones(self, store: TaskStore) -> None:
         task = await put(store, user_id="alice")

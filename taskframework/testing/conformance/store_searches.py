@@ -1,4 +1,4 @@
-"""Store suite: lists by time, and looking through lists for what no index has."""
+"""Store suite: lists by time, and searches by fields without an index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskframework.testing.conformance.store_suite import HOUR, SECOND, StoreSui
 
 
 class SearchCases(StoreSuite):
-    """What `list_tasks` promises of times, and `search_tasks` of the rest."""
+    """The promises of `list_tasks` about times, and of `search_tasks` about the other conditions."""
 
     async def test_tasks_are_listed_by_the_time_of_their_submission(self, store: TaskStore) -> None:
         now = store.now()

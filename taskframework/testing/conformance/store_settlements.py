@@ -1,4 +1,4 @@
-"""Store suite: what an attempt writes at once, and which of its ends counts."""
+"""Store suite: concurrent writes of one attempt, and which of its ends counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskframework.testing.conformance.store_suite import (
     stored,
 )
 
-#: Every end of an attempt that a worker tells of.
+#: Every end of an attempt that a worker reports.
 OUTCOMES: dict[str, Callable[[Fence], Transition]] = {
     "complete": lambda fence: Complete(fence, "worker-1", {"words": 3}),
     "fail": lambda fence: Fail(fence, "worker-1", an_error(), True, timedelta(0)),
@@ -33,7 +33,7 @@ OUTCOMES: dict[str, Callable[[Fence], Transition]] = {
 
 
 class SettlementCases(StoreSuite):
-    """What the writes of one attempt make of each other."""
+    """How the writes of one attempt affect each other."""
 
     async def test_steps_at_once_are_all_recorded(self, store: TaskStore) -> None:
         task, fence = await put_running(store)

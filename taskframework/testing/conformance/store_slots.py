@@ -1,4 +1,4 @@
-"""Store suite: the slots of concurrency limits, the claims that need one, and who waits for one."""
+"""Store suite: the slots of concurrency limits, the claims that need a slot, and the tasks that wait for one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from taskframework.testing.conformance.store_suite import (
 )
 
 RESIZE = SLOTS.id_of("resize")
-#: The last digits of a time, in seconds, may be rounded otherwise by another server.
+#: The last digits of a time, in seconds, may be rounded differently by another server.
 _DIGITS = 1e-5
 Change = TakeSlot | GiveSlotBack | KeepPlace
 
@@ -52,7 +52,7 @@ def keep(task: str, rank: int = 1, since: float = 100.0, by: str = "w", seconds:
 
 
 async def changed(store: TaskStore, change: Change) -> Slots:
-    """The slots after a change, which are what the rule says."""
+    """Make a change, check it against the rule, and return the slots after it."""
     before = (await store.read_records([change.record_id])).get(change.record_id)
     after = await store.change_record(change)
     assert await store.read_records([change.record_id]) == {change.record_id: after}
@@ -82,7 +82,7 @@ def _times(slots: Slots) -> list[float]:
 
 
 class SlotCases(StoreSuite):
-    """What `change_record` makes of slots."""
+    """The effects of `change_record` on slots."""
 
     async def test_no_more_claims_hold_a_slot_than_there_are(self, store: TaskStore) -> None:
         assert len((await changed(store, take("a"))).holders) == 1
@@ -108,7 +108,7 @@ class SlotCases(StoreSuite):
         assert holder.until == pytest.approx(again.asked_at + 9, abs=_DIGITS)
 
     async def test_a_slot_is_given_back_by_its_claim_alone(self, store: TaskStore) -> None:
-        """Not by its task, which may hold another one by now, and not if it was taken anew meanwhile."""
+        """Its task cannot give it back, because it may hold another slot by now. A slot that was taken again stays."""
         [first] = (await changed(store, take("a"))).holders
         await self.pass_time(0.05)
         again = (await changed(store, take("a"))).held_by("a")

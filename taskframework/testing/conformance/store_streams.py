@@ -35,7 +35,7 @@ async def _put_at(store: TaskStore, position: int, status: TaskStatus, stream: S
 
 
 async def _changed(store: TaskStore, change: TakePositions | PassTurn) -> Stream:
-    """The stream after a change, which is what the rule says."""
+    """Make a change, check it against the rule, and return the stream after it."""
     before = (await store.read_records([change.record_id])).get(change.record_id)
     asked_at = store.now()
     after = await store.change_record(change)
@@ -57,7 +57,7 @@ def _pass(before: Turn | None, after: Turn | None, *, is_halted: bool = False) -
 
 
 class StreamCases(StoreSuite):
-    """What `StreamReads` and the record of a stream promise."""
+    """The promises of `StreamReads` and of the record of a stream."""
 
     async def test_the_tasks_of_a_stream_are_read_by_position(self, store: TaskStore) -> None:
         tasks = [await _put_at(store, at, status) for at, status in zip((4, 0, 2, 7), TaskStatus, strict=False)]

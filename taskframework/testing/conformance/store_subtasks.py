@@ -1,4 +1,4 @@
-"""Store suite: counting and listing the sub-tasks of a task, and how long they stay."""
+"""Store suite: the counts and lists of the sub-tasks of a task, and how long sub-tasks stay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def _put_subtask(
 
 
 class SubtaskCases(StoreSuite):
-    """What `count_subtasks` and `list_subtasks` promise."""
+    """The promises of `count_subtasks` and `list_subtasks`."""
 
     async def test_the_subtasks_of_one_round_are_counted_by_status(self, store: TaskStore) -> None:
         statuses = [status for n, status in enumerate(TaskStatus) for _ in range(n % 3)]
@@ -68,7 +68,7 @@ class SubtaskCases(StoreSuite):
 
 
 class FamilyPurgeCases(StoreSuite):
-    """A sub-task stays until its parent is over and due as well; the parent goes after it."""
+    """A sub-task stays until its parent has ended and is due for removal, too; the parent is removed after it."""
 
     @pytest.mark.parametrize("status", sorted(TaskStatus))
     async def test_a_subtask_of_a_parent_that_is_there_and_live_stays(
@@ -170,11 +170,11 @@ async def _put_old(store: TaskStore, parent_id: str, slot: int, status: TaskStat
 
 
 def _ended(store: TaskStore, ago: timedelta | None) -> dict[str, Any]:
-    """Fields of a task that ended so long ago, of which everybody was told; None: it did not end."""
+    """Fields of a task that ended so long ago and whose events are all published; None: it has not ended."""
     published = {"publish_at": None, "published_sequence": 1}
     return {**published, "finished_at": None if ago is None else store.now() - ago}
 
 
 async def _purged(store: TaskStore, *, finished: timedelta | None, dead_letters: timedelta | None) -> int:
-    """How many go in the end."""
+    """Purge three times, and return how many tasks were removed altogether."""
     return sum([await store.purge(finished=finished, dead_letters=dead_letters, limit=100) for _ in range(3)])

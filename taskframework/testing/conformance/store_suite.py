@@ -1,4 +1,4 @@
-"""What the cases of the store suite stand on: how to get a store, how to let time pass, and the differential check."""
+"""The base of all cases of the store suite: how to get a store, how to let time pass, and the differential check."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ HOUR = timedelta(hours=1)
 NO_TOLERANCE = timedelta(0)
 #: A lease that ended before it began: such a task can be reaped at once.
 EXPIRED = -MINUTE
-#: How late a test may know a server's clock. What a write has just made due must be due for the test, too.
+#: How late a test's view of a server's clock may be. A task that a write made due must be due for the test, too.
 SKEW = timedelta(milliseconds=50)
 
-#: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
+#: Marks whose outcome nobody waits for, so that `mark` makes them; `apply` makes the others.
 MARKS = (
     CascadeAgain,
     CountAgain,
@@ -58,14 +58,14 @@ Request = Transition | Mark
 
 
 class StoreSuite:
-    """Subclass `StoreConformance`, not this."""
+    """The base of the cases. An adapter's tests subclass `StoreConformance` instead."""
 
     async def make_store(self) -> TaskStore:
-        """An open store with nothing in it. The suite closes it."""
+        """Make an open, empty store. The suite closes it."""
         raise NotImplementedError
 
     async def pass_time(self, seconds: float) -> None:
-        """Let the store's clock move on; never more than 0.3 seconds, since on a server that time is waited for."""
+        """Let the store's clock move on; never more than 2.1 seconds, because with a server a test waits for them."""
         raise NotImplementedError
 
     @pytest_asyncio.fixture
@@ -77,7 +77,7 @@ class StoreSuite:
 
 @contextmanager
 def reply_lost(point: str) -> Iterator[None]:
-    """The next reply behind this failpoint is lost."""
+    """Lose the next reply at this failpoint."""
     failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": f"{point}@1=drop"})
     try:
         yield
@@ -86,13 +86,13 @@ def reply_lost(point: str) -> Iterator[None]:
 
 
 class Inserts(Protocol):
-    """A store, or what stands before one."""
+    """A store, or an object that inserts through one."""
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]: ...
 
 
 async def insert_one(inserts: Inserts, task: Task) -> Inserted:
-    """Insert a task, and raise what went wrong with it."""
+    """Insert a task, and raise the error if it fails."""
     [reply] = await inserts.insert([task])
     if isinstance(reply, Exception):
         raise reply
@@ -100,9 +100,9 @@ async def insert_one(inserts: Inserts, task: Task) -> Inserted:
 
 
 async def put(store: TaskStore, **overrides: Any) -> Task:
-    """Insert a task; unless told otherwise, one that can be claimed now whatever the clocks say.
+    """Insert a task. Without overrides it can be claimed now, whatever the clocks say.
 
-    It was changed last so long ago that a move that does not note its time is found out.
+    Its last change is so long ago that a test notices a move which does not note its time.
     """
     now = store.now()
     task = new_task(**({"now": now, "not_before": now - SECOND, "updated_at": now - HOUR} | overrides))
@@ -112,7 +112,7 @@ async def put(store: TaskStore, **overrides: Any) -> Task:
 
 
 async def put_running(store: TaskStore, *, lease: timedelta = HOUR, **overrides: Any) -> tuple[Task, Fence]:
-    """Insert a task that a worker runs, and the proof of its claim."""
+    """Insert a task that a worker runs, and return it with the fence of its claim."""
     claim_id = new_claim_id()
     held = Lease("worker-1", claim_id, store.now() + lease)
     running = {"status": TaskStatus.RUNNING, "fencing_token": 1, "attempts": 1, "next_dispatch_at": None}
@@ -127,7 +127,7 @@ async def put_final(store: TaskStore, status: TaskStatus, **overrides: Any) -> T
 
 
 async def stored(store: TaskStore, task_id: str) -> Task:
-    """The task as the store has it."""
+    """Return the task as the store has it."""
     task = await store.get(task_id, EVERYONE)
     assert task is not None
     return task
@@ -135,21 +135,21 @@ async def stored(store: TaskStore, task_id: str) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a store answered to a request, beside what the pure rule says to it."""
+    """The answer of a store to a request, and the answer of the pure rule."""
 
     request: Request
     before: Task
-    #: None: the rule refuses.
+    #: None if the rule refuses.
     expected: Task | None
-    #: None to a mark: nobody waits for its outcome.
+    #: None for a mark, because nobody waits for its outcome.
     reply: Task | None
 
     def check(self, after: Task) -> None:
-        """Hold the store to the rule: the document after a move must be what the rule makes of the one before it.
+        """Check the store against the rule: the document after a move must be what the rule makes of the one before it.
 
-        Times within a tolerance; the reply to a move must be that document. Where the rule refuses, so must the store,
-        and the document must not change; only the end of an attempt that is over by its claim may be answered with the
-        document.
+        Times may differ by a tolerance; the reply to a move must be that document. If the rule refuses, the store must
+        refuse and leave the document unchanged. Only if the attempt's own claim has ended it already, the store may
+        reply with the document.
         """
         assert differences(after, self.before if self.expected is None else self.expected, self._tolerance) == []
         if isinstance(self.request, MARKS):
@@ -168,7 +168,7 @@ class Answered:
 
 
 async def ask(store: TaskStore, request: Request, before: Task) -> Answered:
-    """Make a request of the store and of the pure rule; `before` is the task as the store has it."""
+    """Make a request to the store and to the pure rule; `before` is the task as the store has it."""
     if isinstance(request, MARKS):
         expected = request.apply(before, store.now())
         await store.mark(request)
@@ -176,20 +176,20 @@ async def ask(store: TaskStore, request: Request, before: Task) -> Answered:
     transition = cast(Transition, request)
     expected = transition.apply(before, store.now() + SKEW)
     reply = await store.apply(transition)
-    if expected is None and reply is not None:  # its time may have come in between
+    if expected is None and reply is not None:  # its time may have come between the two
         expected = transition.apply(before, store.now() + SKEW)
     return Answered(transition, before, expected, reply)
 
 
 async def everything(store: TaskStore) -> dict[str, Task]:
-    """All tasks as the store has them, by id: much quicker than one by one."""
+    """All tasks as the store has them, by id; much quicker than one by one."""
     pages = [await store.list_tasks(EVERYONE, TaskFilter(batches=batches), limit=1_000) for batches in (False, True)]
     assert all(page.next_cursor is None for page in pages)
     return {task.task_id: task for page in pages for task in page.items}
 
 
 async def move(store: TaskStore, transition: Transition) -> Task | None:
-    """Make a move, and hold the store to the pure rule."""
+    """Make a move, and check the store against the pure rule."""
     answered = await ask(store, transition, await stored(store, transition.task_id))
     answered.check(await stored(store, transition.task_id))
     return answered.reply
@@ -209,7 +209,7 @@ async def refused(store: TaskStore, transition: Transition) -> None:
 
 
 async def marked(store: TaskStore, mark: Mark) -> Task:
-    """Make a mark, hold the store to the pure rule, and return the task after it."""
+    """Make a mark, check the store against the pure rule, and return the task after it."""
     answered = await ask(store, mark, await stored(store, mark.task_id))
     after = await stored(store, mark.task_id)
     answered.check(after)
@@ -217,27 +217,27 @@ async def marked(store: TaskStore, mark: Mark) -> Task:
 
 
 async def asked(store: TaskStore, request: Request) -> Task | None:
-    """`move` or `marked`, whichever it is."""
+    """Call `move` or `marked`, depending on the request."""
     if isinstance(request, MARKS):
         return await marked(store, request)
     return await move(store, cast(Transition, request))
 
 
 def claim_of(task: Task, *, lease: timedelta = HOUR, worker_id: str = "worker-1", **overrides: Any) -> Claim:
-    """A claim for the task's present dispatch epoch."""
+    """Make a claim for the task's present dispatch epoch."""
     values: dict[str, Any] = {"dispatch_epoch": task.dispatch_epoch, "claim_id": new_claim_id()} | overrides
     return Claim(task_id=task.task_id, worker_id=worker_id, lease=lease, **values)
 
 
 async def claimed(store: TaskStore, task: Task, *, lease: timedelta = HOUR, **overrides: Any) -> tuple[Task, Fence]:
-    """The task after a claim, and the proof of it."""
+    """Claim a task, and return it with the fence of the claim."""
     claim = claim_of(task, lease=lease, **overrides)
     running = await moved(store, claim)
     return running, Fence(running.task_id, running.fencing_token, claim.claim_id)
 
 
 def an_error(message: str = "it broke") -> TaskError:
-    """An error as the executor would report it."""
+    """Make an error as the executor would report it."""
     return describe(ValueError(message), retryable=True)
 
 

@@ -21,7 +21,7 @@ def _counts(tally: Tally) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 class TallyCases(StoreSuite):
-    """What `tally` promises."""
+    """The promises of `tally`."""
 
     async def test_each_crowd_is_counted_by_type_and_lane(self, store: TaskStore) -> None:
         now = store.now()

@@ -1,4 +1,4 @@
-"""Store suite: whatever a user may store comes back as it was."""
+"""Store suite: every value that a user may store comes back unchanged."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ each_bad_value = pytest.mark.parametrize("value", NOT_STORABLE.values(), ids=NOT
 
 
 class ValueCases(StoreSuite):
-    """User values never act as anything but values."""
+    """Users' values never have a meaning for the store."""
 
     async def test_parameters(self, store: TaskStore) -> None:
         for name, value in HOSTILE.items():
@@ -96,7 +96,7 @@ class ValueCases(StoreSuite):
         assert len((await stored(store, fence.task_id)).steps) == len(HOSTILE) + 8 - 1, "one of them was there"
 
     async def test_texts(self, store: TaskStore) -> None:
-        """The texts a user may bring into reasons, errors and names."""
+        """Texts that a user may give as reasons, errors and names."""
         for text in (value if isinstance(value, str) else repr(value) for value in HOSTILE.values()):
             task, fence = await put_running(store)
             asked = await moved(store, Cancel(task.task_id, EVERYONE, text, text))
@@ -138,7 +138,7 @@ class ValueCases(StoreSuite):
 
     @each_bad_value
     async def test_a_bad_value_fails_alone(self, store: TaskStore, value: Any) -> None:
-        """Of calls that are written together, one that cannot be stored fails its own caller only."""
+        """If several calls are written together and one cannot be stored, only its own caller gets an error."""
         running = [await put_running(store) for _ in range(10)]
         bad_task, bad_fence = await put_running(store)
         inserts = [new_task(now=store.now()) for _ in range(10)]

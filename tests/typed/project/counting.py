@@ -82,5 +82,20 @@ async def count_columns(parameters: str, pool: Pool = resource(Pool)) -> int:
     return pool.size()
 
 
+@task("count-nothing")
+async def count_nothing(*, pool: Pool = resource(Pool)) -> int:
+    return pool.size()
+
+
+@task("count-pools")
+def count_pools(pool: Pool = resource(Pool)) -> int:
+    return pool.size()
+
+
+@task("count-attempts")
+async def count_attempts(context: TaskContext[str]) -> int:
+    return context.attempt
+
+
 async def texts() -> AsyncIterator[CountWordsParameters]:
     yield CountWordsParameters(text="one two")

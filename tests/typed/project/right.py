@@ -25,8 +25,11 @@ from tests.typed.project.counting import (
     CountWordsParameters,
     CountWordsResult,
     Pool,
+    count_attempts,
     count_columns,
     count_lines,
+    count_nothing,
+    count_pools,
     count_tables,
     double,
     texts,
@@ -45,6 +48,9 @@ async def from_a_program(framework: TaskFramework) -> None:
     assert_type(await framework.submit(Approved), TaskHandle[bool])
     assert_type(await framework.submit(double, 4), TaskHandle[int])
     assert_type(await framework.submit(count_lines, WORDS), TaskHandle[CountWordsResult])
+    assert_type(await framework.submit(count_nothing), TaskHandle[int])
+    assert_type(await framework.submit(count_pools), TaskHandle[int])
+    assert_type(await framework.submit(count_attempts, "any"), TaskHandle[int])
     assert_type(await framework.submit("count-words", {"text": "by its name"}), TaskHandle[Any])
     assert_type(framework.handle(handle.task_id, CountWords), TaskHandle[CountWordsResult])
     assert_type(framework.handle(handle.task_id), TaskHandle[Any])

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from taskframework import RegistrationError, TaskContext, TaskOptions, task
 from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing import run
 
 
 class Text(BaseModel):
@@ -40,9 +41,25 @@ def test_it_is_registered_with_what_the_function_says() -> None:
     assert inspect.getdoc(count_words) == "Count them."
 
 
+@task("clean-up")
+async def clean_up() -> str:
+    return "clean"
+
+
+@task("triple")
+def triple(context: TaskContext[int]) -> int:
+    return context.parameters * 3
+
+
+async def test_it_may_do_without_parameters_and_without_the_context() -> None:
+    assert (await run(clean_up)).result == "clean"
+    assert (await run(triple, 2)).result == 6
+    assert TaskRegistry().register(clean_up).validate_parameters(None) is None
+
+
 def test_a_module_registers_its_functions() -> None:
     registered = TaskRegistry().register_module(sys.modules[__name__])
-    assert [each.task_type for each in registered] == ["count-words", "double"]
+    assert [each.task_type for each in registered] == ["count-words", "double", "clean-up", "triple"]
 
 
 def test_one_that_runs_in_a_process_gets_there() -> None:
@@ -74,10 +91,6 @@ def no_parameters(parameters, context: TaskContext[int]) -> int:  # type: ignore
     return 1
 
 
-def nothing() -> int:
-    return 1
-
-
 def too_many(parameters: int, context: TaskContext[int], more: int) -> int:
     return more
 
@@ -86,8 +99,8 @@ def context_first(context: TaskContext[int], parameters: int) -> int:
     return parameters
 
 
-def context_alone(context: TaskContext[int]) -> int:
-    return context.parameters
+def context_of_anything(context: TaskContext) -> int:  # type: ignore[type-arg]
+    return context.attempt
 
 
 def unknown(parameters: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
@@ -103,10 +116,9 @@ async def yields(parameters: int) -> Any:
     [
         (no_result, "does not say the type of its result"),
         (no_parameters, "does not say the type of parameters"),
-        (nothing, "takes 0 arguments"),
         (too_many, "takes 3 arguments"),
         (context_first, "has the context in the wrong place"),
-        (context_alone, "has the context in the wrong place"),
+        (context_of_anything, "does not say the type of its parameters"),
         (unknown, "uses an unknown type: name 'Nowhere' is not defined"),
         (yields, "is a generator"),
     ],
