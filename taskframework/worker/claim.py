@@ -20,6 +20,7 @@ from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
 from taskframework.model.transitions import Claim, Fence
 from taskframework.moves import NotMade, TaskMoves
 from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import JointReads
 from taskframework.worker.admission import PutOff
 from taskframework.worker.attempt import RunningAttempt
 
@@ -61,6 +62,7 @@ class ClaimStation:
     ) -> None:
         """Prepare to claim; `knows` tells whether this worker runs a task type."""
         self._store = store
+        self._tasks = JointReads(store)
         self._moves = moves
         self._clock = clock
         self._worker_id = worker_id
@@ -122,7 +124,7 @@ class ClaimStation:
     async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
         """Leave a task that is not claimed here to the sweeper, which sends another message when the task is due."""
         with contextlib.suppress(TaskUnreadableError):
-            if await self._store.get(message.task_id, EVERYONE) is None:
+            if await self._tasks.get(message.task_id) is None:
                 return Refusal.NO_DOCUMENT
         delay = put_off.delay(self._store.now())
         await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay, put_off.limit))

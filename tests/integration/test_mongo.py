@@ -22,7 +22,7 @@ from taskframework.errors import (
     TaskUnreadableError,
 )
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import MarkPublished
+from taskframework.model.marks import MakeDue, MarkPublished
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -197,6 +197,21 @@ async def test_a_lone_insert_without_a_reply_is_new(
             assert (await insert_one(store, task)).is_new
         again = await insert_one(store, task)
         assert (again.is_new, again.task.task_id) == (False, task.task_id)
+
+
+@both_drivers
+async def test_single_marks_that_come_together_share_writes(driver: MongoDriver, mongo_url: str) -> None:
+    async with opened(mongo_url, driver) as store:
+        tasks = [new_task(now=store.now() - MINUTE) for _ in range(300)]
+        await store.insert(tasks)
+        with MongoClient[dict[str, Any]](mongo_url) as client:
+            before = client.admin.command("serverStatus")["metrics"]["commands"]["update"]["total"]
+            await asyncio.gather(*(store.mark(MakeDue(task.task_id, task.dispatch_epoch, MINUTE)) for task in tasks))
+            writes = client.admin.command("serverStatus")["metrics"]["commands"]["update"]["total"] - before
+        found = await store.get_many([task.task_id for task in tasks], EVERYONE)
+        assert all(task.next_dispatch_at > store.now() for task in found.values() if task.next_dispatch_at)
+        assert len(found) == 300
+        assert writes < 30, "others may write to this server at the same time, but nobody 300 times"
 
 
 @both_drivers

@@ -55,11 +55,14 @@ class TaskWriter:
             "settle": Grouping(self._move, key=_task_id, **limits),
             "reserve": Grouping(self._reserve, key=_task_id, limit=_RESERVATIONS_IN_A_GROUP, **limits),
         }
+        #: For marks that come alone; those that come together are written together anyway.
+        self._marking: Grouping[Mark, None] = Grouping(self._mark_group, key=_task_id, **limits)
 
     async def drain(self) -> None:
         """Wait until all requested writes are made."""
         for grouping in self._groupings.values():
             await grouping.drain()
+        await self._marking.drain()
 
     async def apply(self, transition: Transition) -> Task | None:
         _check_id(transition)
@@ -71,14 +74,21 @@ class TaskWriter:
     async def mark(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
             _check_id(mark)
+        if len(marks) == 1:
+            await self._marking(marks[0])
+            return
         # Two marks on one task go into two writes, in their order: one write would make only the first of them.
         for group in _each_task_once(marks):
-            with time_limit(self._patience):
-                refused = await self._write(group)
-            self._attempts.see_marks(group)
-            for error in refused.values():
-                if isinstance(error, Exception):
-                    raise error
+            for refusal in await self._mark_group(group):
+                if refusal is not None:
+                    raise refusal
+
+    async def _mark_group(self, marks: Sequence[Mark]) -> Sequence[Exception | None]:
+        with time_limit(self._patience):
+            replies = await self._write(marks)
+        self._attempts.see_marks(marks)
+        refusals = [replies.get(mark.task_id) for mark in marks]
+        return [refusal if isinstance(refusal, Exception) else None for refusal in refusals]
 
     async def _move(self, transitions: Sequence[Transition]) -> Replies:
         """Make the transitions of a group; repeat the write within the patience while MongoDB is away."""
