@@ -12,7 +12,7 @@ import pytest
 from taskframework import ApiError, ApiUnavailableError
 from taskframework.api.feed import frame
 from taskframework.api.following import RESYNC
-from taskframework.client.following import PAUSE
+from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS
 from taskframework.model.view import public_view
 from tests.unit.client.conftest import Connect, Pieces, Stage, problem, stream
 from tests.unit.client.test_streaming import BROKEN, OVER, lived
@@ -58,7 +58,7 @@ async def test_a_batch_that_takes_long_is_asked_for_again(connect: Connect) -> N
     stage = connect(*silent, lines(line(7)))
     assert await followed(stage, first=7) == [7]
     assert asked(stage) == ["7"] * 4
-    assert stage.pauses == [PAUSE] * 3
+    assert stage.pauses == [RECONNECT_PAUSE_SECONDS] * 3
 
 
 async def test_line_ends_within_a_text_end_no_line(connect: Connect) -> None:

@@ -11,7 +11,7 @@ from taskframework import ApiError, ApiUnavailableError, InvalidRequestError, Ta
 from taskframework.api.codes import CODES
 from taskframework.api.problems import RequestRefusedError, describe
 from taskframework.client.answers import RemoteTask
-from taskframework.client.refusals import KINDS, error_of
+from taskframework.client.refusals import ERRORS_BY_CODE, error_of
 from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
@@ -68,7 +68,7 @@ def test_the_id_of_a_task_that_cannot_be_read_is_told() -> None:
     assert told.task_id == "t-1"
 
 
-@pytest.mark.parametrize("code", sorted(CODES.keys() - KINDS.keys()))
+@pytest.mark.parametrize("code", sorted(CODES.keys() - ERRORS_BY_CODE.keys()))
 def test_every_other_code_is_an_error_of_the_interface(code: str) -> None:
     fields = [{"field": "limit", "message": "too large"}]
     document = describe(RequestRefusedError("No.", hint="Go.", code=code, fields=fields)).document("")
@@ -80,7 +80,7 @@ def test_every_other_code_is_an_error_of_the_interface(code: str) -> None:
 
 
 def test_every_code_that_is_known_inside_is_one_of_the_interface() -> None:
-    assert KINDS.keys() <= CODES.keys()
+    assert ERRORS_BY_CODE.keys() <= CODES.keys()
 
 
 @pytest.mark.parametrize(
