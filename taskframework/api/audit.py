@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
-from taskframework.api.paging import PageQuery
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.views import NextCursor
 from taskframework.model.values import MAX_NAME
 from taskframework.operations.audit import audit_view

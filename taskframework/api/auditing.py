@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from taskframework.api.body import MAX_REASON
+from taskframework.api.body_fields import MAX_REASON
 from taskframework.api.callers import caller_of
 from taskframework.api.context import framework_of
 from taskframework.model.keys import Role

@@ -41,8 +41,8 @@ from taskframework.api.context import (
 from taskframework.api.feed import Feed
 from taskframework.api.ndjson import values_of
 from taskframework.api.openapi import location_of, refuses, takes
+from taskframework.api.page_queries import DEFAULT_LIMIT, MOST_ENTRIES
 from taskframework.api.pages import large_page
-from taskframework.api.paging import DEFAULT_LIMIT, MOST_ENTRIES
 from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, with_key_of_header
 from taskframework.api.tasks import BatchQuery

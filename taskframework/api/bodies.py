@@ -20,7 +20,7 @@ from pydantic import (
 )
 from starlette.requests import ClientDisconnect, Request
 
-from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.api.operator_bodies import (
     CancelTasks,
     DiscardDeadLetters,

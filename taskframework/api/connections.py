@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from taskframework.api.problems import PROBLEM_JSON, RequestRefusedError, describe
-from taskframework.api.safety import SAFETY
+from taskframework.api.safety_headers import SAFETY
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as UvicornProtocol

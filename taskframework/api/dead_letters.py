@@ -43,8 +43,8 @@ from taskframework.api.operator_bodies import (
     RepairMessage,
     ReplayDeadLetters,
 )
+from taskframework.api.page_queries import PageQuery, UserInQuery
 from taskframework.api.pages import large_page
-from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import root_of
 from taskframework.api.replays import KEY, STARTED, begun, where_of
 from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response

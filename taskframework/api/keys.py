@@ -15,7 +15,7 @@ from taskframework.api.callers import caller_of
 from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response, refuse_repeated
 from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import refuses, takes
-from taskframework.api.paging import PageQuery
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.model.keys import ApiKey
 from taskframework.model.rate_limits import BucketLimit

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskframework.api.problems import RequestRefusedError, describe, problem_response
-from taskframework.api.safety import with_safety
+from taskframework.api.safety_headers import with_safety
 
 _STOPPED = RequestRefusedError(
     "The process stopped before the request was done; it is not known whether it took effect.",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.submission.options import Moment

@@ -14,18 +14,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api import following
+from taskframework.api import task_follower
 from taskframework.api.auditing import noted
 from taskframework.api.callers import caller_of, counted_as, scope_of, user_of
 from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
-from taskframework.api.feed import Feed, Watcher, frame
-from taskframework.api.following import HEARTBEAT
+from taskframework.api.event_streams import LAST_EVENT_ID, EventStream
+from taskframework.api.feed import Feed, Watcher, sse_frame
 from taskframework.api.openapi import refuses
+from taskframework.api.page_queries import DEFAULT_LIMIT, MOST_ENTRIES
 from taskframework.api.pages import large_page
-from taskframework.api.paging import DEFAULT_LIMIT, MOST_ENTRIES
 from taskframework.api.problems import RequestRefusedError
-from taskframework.api.stream import LAST_EVENT_ID, EventStream
 from taskframework.api.stream_views import StreamedResult, StreamResultPage, StreamView
+from taskframework.api.task_follower import HEARTBEAT
 from taskframework.errors import StoreError, TaskNotFoundError
 from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.stream_results import StreamResult
@@ -144,9 +144,9 @@ async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult
         async for part in results:
             if watcher.is_over:
                 return
-            if part or monotonic() - told_at >= following.HEARTBEAT_SECONDS:
+            if part or monotonic() - told_at >= task_follower.HEARTBEAT_SECONDS:
                 told_at = monotonic()
-                yield b"".join(frame("result", _view(result), str(result.position)) for result in part) or HEARTBEAT
+                yield b"".join(sse_frame("result", _view(result), str(result.position)) for result in part) or HEARTBEAT
     except (StoreError, TaskNotFoundError):
         return  # the reader connects again, and then gets the reason
 

@@ -24,7 +24,7 @@ from taskframework.api.context import (
 from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
 from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, ChooseTasks, RetryTasks
-from taskframework.api.paging import PageQuery
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.submitting import key_in_header
 from taskframework.model.replays import Action, Where, replay_view

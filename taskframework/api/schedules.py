@@ -21,7 +21,7 @@ from taskframework.api.context import (
     trace_of,
 )
 from taskframework.api.openapi import key_header, location_of, refuses, takes
-from taskframework.api.paging import PageQuery
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.schedule_views import SCHEDULE_NAME, SchedulePage, ScheduleView
 from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from taskframework.api.app import create_app
 from taskframework.api.connections import BoundedProtocol, most_connections
 from taskframework.api.context import Framework
-from taskframework.api.listening import listen, require_loopback, resolve
+from taskframework.api.sockets import listen, require_loopback, resolve
 from taskframework.errors import ConfigurationError
 from taskframework.settings import Settings, WorkerSettings
 

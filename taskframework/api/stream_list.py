@@ -12,7 +12,7 @@ from starlette.responses import Response
 from taskframework.api.callers import scope_of
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
-from taskframework.api.paging import PageQuery, UserInQuery
+from taskframework.api.page_queries import PageQuery, UserInQuery
 from taskframework.api.stream_views import StreamPage
 from taskframework.operations.streams import ListedStream
 

@@ -23,8 +23,8 @@ from taskframework.api.context import (
     refuse_repeated,
 )
 from taskframework.api.openapi import key_header, refuses, takes
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.pages import large_page
-from taskframework.api.paging import PageQuery
 from taskframework.api.submitting import key_in_header
 from taskframework.api.views import PlaceCursor, TaskPage, TaskView
 from taskframework.model.query import Page

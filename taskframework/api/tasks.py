@@ -25,8 +25,8 @@ from taskframework.api.context import (
     trace_of,
 )
 from taskframework.api.openapi import location_of, refuses, takes
+from taskframework.api.page_queries import PageQuery, UserInQuery
 from taskframework.api.pages import large_page
-from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import RequestRefusedError, describe, root_of
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, submission_response, with_key_of_header
 from taskframework.api.views import BulkResult, TaskPage, TaskView

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
-from taskframework.api.paging import PageQuery
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.views import TaskPage, WorkerPage
 from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState

@@ -15,8 +15,8 @@ import pytest
 
 from taskframework import TaskFramework
 from taskframework.api.app import create_app
-from taskframework.api.listening import listen
 from taskframework.api.server import ApiServer
+from taskframework.api.sockets import listen
 from tests.acceptance.http_support import TASKS, settings
 from tests.support.command import Started, environment_with, start_program
 from tests.support.pages import steps_of

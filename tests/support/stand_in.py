@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from taskframework.api.listening import listen, resolve
 from taskframework.api.server import ApiServer
+from taskframework.api.sockets import listen, resolve
 
 _PAGE = 2
 _NOW = "2026-11-20T09:30:00.000Z"

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from taskframework import ApiError, ApiUnavailableError, ExternalEvent, TaskNotFoundError, TaskStatus
-from taskframework.api.feed import event_frame, frame
-from taskframework.api.following import HEARTBEAT, RESYNC
+from taskframework.api.feed import event_frame, sse_frame
+from taskframework.api.task_follower import HEARTBEAT, RESYNC
 from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS
 from taskframework.events.external import lifecycle_events, progress_event
 from taskframework.model.task import HistoryEntry, Task
@@ -90,7 +90,7 @@ async def test_heartbeats_are_no_events_and_what_was_missed_is_asked_for(connect
 
 async def test_where_the_beginning_is_forgotten_the_rest_comes(connect: Connect) -> None:
     whole = public_view(lived(*LIFE, forgotten=2))
-    stage = connect(stream(FRAMES[0], frame("snapshot", whole, "t-1-5")), OVER)
+    stage = connect(stream(FRAMES[0], sse_frame("snapshot", whole, "t-1-5")), OVER)
     events: list[ExternalEvent] = [event async for event in stage.client.stream("t-1")]
     assert [(event.type, event.sequence) for event in events] == [WHOLE[0], *WHOLE[2:]]
     told = lifecycle_events(TASK, 4, "http://api")[0]

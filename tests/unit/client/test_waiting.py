@@ -12,7 +12,7 @@ import pytest
 
 from taskframework import ApiUnavailableError, ResultTimeoutError, TaskFailedError, TaskNotFoundError
 from taskframework.api.feed import event_frame
-from taskframework.api.following import HEARTBEAT
+from taskframework.api.task_follower import HEARTBEAT
 from taskframework.client import TaskClient
 from taskframework.client.stream_readers import MAX_WAITING_STREAMS
 from taskframework.events.external import lifecycle_events

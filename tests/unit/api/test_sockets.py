@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from taskframework.api.listening import listen, require_loopback, resolve
+from taskframework.api.sockets import listen, require_loopback, resolve
 from taskframework.errors import ConfigurationError
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from taskframework.api.app import create_app, create_health_app
-from taskframework.api.safety import SAFETY
+from taskframework.api.safety_headers import SAFETY
 from tests.unit.api.conftest import TASKS, Api
 
 _PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/metrics", "/nowhere", TASKS, f"{TASKS}/nobody", "/api/v1/me")

@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from taskframework.api import following
+from taskframework.api import task_follower
 from taskframework.api.callers import caller_of, counted_as, scope_of, still_counts
 from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
 from taskframework.api.feed import Feed, Watcher
-from taskframework.api.following import HEARTBEAT, RESYNC, Follower
 from taskframework.api.openapi import STREAM_CONTENT, refuses
 from taskframework.api.places import KnownTask, PlaceInvalidError, read_place
 from taskframework.api.problems import RequestRefusedError
-from taskframework.api.tree import TreeFollower
+from taskframework.api.task_follower import HEARTBEAT, RESYNC, TaskFollower
+from taskframework.api.tree_follower import TreeFollower
 from taskframework.model.subtasks import MAX_DEPTH
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
@@ -141,9 +141,9 @@ async def follow_all(request: Request, query: Annotated[FeedQuery, Query()]) -> 
 
 async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes, None]:
     yield RESYNC if was_away else HEARTBEAT
-    while (heard := await watcher.take(following.HEARTBEAT_SECONDS)) or not watcher.is_over:
+    while (heard := await watcher.take(task_follower.HEARTBEAT_SECONDS)) or not watcher.is_over:
         yield b"".join(one.frame for one in heard) or HEARTBEAT
-    if watcher.is_behind:
+    if watcher.has_missed_events:
         yield RESYNC
 
 
@@ -158,9 +158,9 @@ async def follow_one(request: Request, task_id: str, view: Callable[[Task], dict
     framework, scope = framework_of(request), scope_of(request)
     after, source = _last_known(request, f"{task_id}-", _read_sequence), framework.settings.app.source
 
-    async def follower(watcher: Watcher) -> Follower:
+    async def follower(watcher: Watcher) -> TaskFollower:
         task = await framework.services.tasks.get(task_id, scope)
-        return Follower(task, watcher, framework.services.store, scope, source, after, view)
+        return TaskFollower(task, watcher, framework.services.store, scope, source, after, view)
 
     return await _streamed(request, task_id, follower)
 
@@ -177,7 +177,7 @@ async def follow_family(
         view: makes the snapshot of the task.
     """
     framework, scope, feed = framework_of(request), scope_of(request), _feed_of(request)
-    most = 2 * kind.most_open + MAX_DEPTH
+    most = 2 * kind.max_open_tasks + MAX_DEPTH
     known = _last_known(request, kind.id_of(task_id, ""), lambda place: read_place(task_id, place, most))
     followed, source = known or KnownTask(task_id), framework.settings.app.source
 
@@ -190,7 +190,7 @@ async def follow_family(
 
 
 async def _streamed(
-    request: Request, task_id: str, follower: Callable[[Watcher], Awaitable[Follower | TreeFollower]]
+    request: Request, task_id: str, follower: Callable[[Watcher], Awaitable[TaskFollower | TreeFollower]]
 ) -> Response:
     """Answer with the frames of a follower; with 204 if it will never have any, so that browsers do not connect again.
 
@@ -206,7 +206,7 @@ async def _streamed(
     except BaseException:
         await feed.leave(watcher)
         raise
-    if made.has_nothing:
+    if made.has_nothing_to_send:
         await feed.leave(watcher)
         return Response(status_code=204)
     return EventStream(request, feed, watcher, made.frames())

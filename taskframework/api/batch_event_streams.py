@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
 from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
-from taskframework.api.items import ItemsFollower
+from taskframework.api.event_streams import LAST_EVENT_ID, REFUSALS, STREAM, follow_family, follow_one
+from taskframework.api.items_follower import ItemsFollower
 from taskframework.api.openapi import refuses
-from taskframework.api.stream import LAST_EVENT_ID, REFUSALS, STREAM, follow_family, follow_one
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.task import Task
 
