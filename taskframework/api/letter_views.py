@@ -150,7 +150,7 @@ class ReplayView(BaseModel):
     status: Literal["RUNNING", "DONE", "STOPPED"]
     total: int = Field(description="How many matched the filter at the start")
     is_total_bounded: bool = Field(description="There were more than were counted")
-    success_status: int
+    done: int
     refused: int = Field(description="Not done because a rule forbids it or somebody else was faster")
     failed: int = Field(description="Not done because of an error")
     in_hand: int = Field(description="Being done now")
