@@ -61,11 +61,11 @@ def _parse_lines(lines: list[bytes], index: int) -> tuple[list[Json], RequestRef
 async def _receive_pieces(request: Request) -> AsyncIterator[bytes]:
     """The bytes as they come. The time that the caller needs for a piece does not count as the client's."""
     loop = asyncio.get_running_loop()
-    left, more = LINE_TIMEOUT_SECONDS, True
+    seconds_left, more = LINE_TIMEOUT_SECONDS, True
     while more:
         began = loop.time()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(seconds_left):
                 message = await request.receive()
         except TimeoutError:
             raise RequestRefusedError(
@@ -76,7 +76,7 @@ async def _receive_pieces(request: Request) -> AsyncIterator[bytes]:
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         piece: bytes = message.get("body", b"")
-        left = LINE_TIMEOUT_SECONDS if b"\n" in piece else left - (loop.time() - began)
+        seconds_left = LINE_TIMEOUT_SECONDS if b"\n" in piece else seconds_left - (loop.time() - began)
         more = message.get("more_body", False)
         yield piece
 

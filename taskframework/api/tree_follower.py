@@ -69,7 +69,7 @@ class TreeFollower:
             view: makes the snapshot of the task that is followed.
         """
         self._top = followed
-        self._is_new = followed.sequence == 0
+        self._is_new_reader = followed.sequence == 0
         self._feed = feed
         self._watcher = watcher
         self._store = store
@@ -177,7 +177,7 @@ class TreeFollower:
         if slot is None and event.type in _REVIVING_TYPES:
             self._revived.setdefault(event.task_id, event.sequence)
             if len(self._revived) > _MAX_REVIVED_SUBTASKS:
-                self._resync()
+                self._end_with_resync()
         elif not self._open_tasks.is_waiting(newest) and not newest.is_plan_shown:
             self._tasks_to_read[parent.task_id] = None
         return None
@@ -233,7 +233,7 @@ class TreeFollower:
             if all(round.is_listed or self._open_tasks.is_waiting(round) for round in known.rounds):
                 self._tasks_to_read.pop(task_id, None)
             known.forget_shown_rounds()
-        self._is_new = self._is_new and bool(self._tasks_to_read)
+        self._is_new_reader = self._is_new_reader and bool(self._tasks_to_read)
 
     def _enter_round(self, known: KnownTask, task: Task) -> None:
         if task.subtasks is not None:
@@ -280,7 +280,7 @@ class TreeFollower:
     def _handle_missing_task(self, known: KnownTask) -> None:
         self._tasks_to_read.pop(known.task_id)
         if known.parent_round is None:
-            self._resync()
+            self._end_with_resync()
         elif known.sequence or known.parent_round.is_past:
             self._close_task(known)
 
@@ -303,7 +303,7 @@ class TreeFollower:
                 self._send_missed_events(known, task)
         self._tasks_to_read[self._top.task_id] = None  # the stream may have waited only for this to end
 
-    def _resync(self) -> None:
+    def _end_with_resync(self) -> None:
         self._frames.append(RESYNC)
         self._is_ended = True
 
@@ -314,7 +314,7 @@ class TreeFollower:
         follow.
         """
         missed = None
-        if known.sequence or not self._is_new:
+        if known.sequence or not self._is_new_reader:
             missed = missed_events(task, known.sequence, known.progress, self._source)
         if missed is None:
             known.sequence, known.progress = task.sequence, task.progress_revision

@@ -149,9 +149,9 @@ def read(kind: type[Kind], content: Any) -> Kind:
         return found
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the answer"
+        location = ".".join(map(str, first["loc"])) or "the answer"
         raise ApiError(
-            f"This is not a {kind.__name__}: {place}: {first['msg']}.",
+            f"This is not a {kind.__name__}: {location}: {first['msg']}.",
             hint="Check that the address is that of an API, of a release that this client knows.",
         ) from None
 
