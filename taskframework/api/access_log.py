@@ -12,7 +12,7 @@ from taskframework.api.callers import CALLER, OPEN_PATHS, path_of
 logger = logging.getLogger(__name__)
 
 #: The status that is logged when the client left before the answer; other servers use the same number.
-_LEFT = 499
+_CLIENT_CLOSED_STATUS = 499
 
 
 class AccessLog:
@@ -25,21 +25,21 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, size = time.perf_counter(), _LEFT, 0
+        began, status, size = time.perf_counter(), _CLIENT_CLOSED_STATUS, 0
 
-        async def note(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status, size
             status = message.get("status", status)
             size += len(message.get("body", b""))
             await send(message)
 
         try:
-            await self._app(scope, receive, note)
+            await self._app(scope, receive, send_and_note)
         finally:
-            _tell(scope, status, size, time.perf_counter() - began)
+            _log_request(scope, status, size, time.perf_counter() - began)
 
 
-def _tell(scope: Scope, status: int, size: int, seconds: float) -> None:
+def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
     """Log one line. Query and headers are left out, because their contents may be private."""
     # Probes come every few seconds: one that succeeds is logged at DEBUG only.
     is_usual = path_of(scope) in OPEN_PATHS and status < 400

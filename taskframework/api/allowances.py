@@ -14,7 +14,7 @@ from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
 #: The most buckets that are kept. Beyond that, the bucket that was not used for longest is forgotten, and so is full
 #: again: a caller with many addresses cannot fill the memory.
-_MOST = 10_000
+_MAX_BUCKETS = 10_000
 
 
 class Allowances:
@@ -35,18 +35,18 @@ class Allowances:
         Returns:
             0 if there was a permit, otherwise the seconds until there is one.
         """
-        bucket, wait = self._asked(name, limit)
+        bucket, wait = self._try_take(name, limit)
         self._buckets[name] = bucket
         self._buckets.move_to_end(name)
-        if len(self._buckets) > _MOST:
+        if len(self._buckets) > _MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return wait
 
     def wait(self, name: str, limit: BucketLimit) -> float:
         """Return what `take` would return, but take nothing."""
-        return self._asked(name, limit)[1] if name in self._buckets else 0.0
+        return self._try_take(name, limit)[1] if name in self._buckets else 0.0
 
-    def _asked(self, name: str, limit: BucketLimit) -> tuple[Bucket, float]:
+    def _try_take(self, name: str, limit: BucketLimit) -> tuple[Bucket, float]:
         now = self._monotonic()
         bucket = TakePermits(name, limit).apply(self._buckets.get(name), now)
         return bucket, 0.0 if bucket.granted else max(0.001, bucket.first_at - now)

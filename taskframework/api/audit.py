@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
-from taskframework.api.openapi import refuses
-from taskframework.api.paging import PageQuery
+from taskframework.api.openapi import problem_responses
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.views import NextCursor
 from taskframework.model.values import MAX_NAME
 from taskframework.operations.audit import audit_view
@@ -54,7 +54,7 @@ class AuditQuery(PageQuery):
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": AuditPage, "description": "A page, newest first; it may be short although more pages follow"},
-        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
 async def list_audit(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:

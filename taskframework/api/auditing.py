@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from taskframework.api.body import MAX_REASON
+from taskframework.api.body_fields import MAX_REASON
 from taskframework.api.callers import caller_of
 from taskframework.api.context import framework_of
 from taskframework.model.keys import Role
@@ -17,7 +17,7 @@ from taskframework.model.values import Json
 from taskframework.operations.audit import Noted
 
 #: How many ids or names an audit entry lists.
-MOST_NOTED = 20
+MAX_AUDITED_IDS = 20
 
 
 def reason_of(request: Request, given: str | None = None) -> str | None:
@@ -25,7 +25,7 @@ def reason_of(request: Request, given: str | None = None) -> str | None:
     return given or unquote(request.headers.get("x-reason", ""))[:MAX_REASON] or None
 
 
-def noted(
+def audited(
     request: Request, action: str, target: str | None, reason: str | None = None, **details: Json
 ) -> AbstractAsyncContextManager[Noted]:
     """Record the action that is done inside, as `AuditLog.noted` does."""
@@ -33,7 +33,7 @@ def noted(
     return audit.noted(action, target, by=caller.principal, reason=reason_of(request, reason), **details)
 
 
-async def noted_if_foreign(
+async def audited_if_foreign(
     request: Request, action: str, task_id: str, reason: str | None = None, **details: Json
 ) -> AbstractAsyncContextManager[Noted | None]:
     """Record what an operator does to another user's task. What callers do with their own tasks is not recorded."""
@@ -41,11 +41,11 @@ async def noted_if_foreign(
     if caller.may(Role.OPERATOR):
         task = await framework_of(request).services.store.get(task_id, EVERYONE)
         if task is not None and task.user_id != caller.principal:
-            return noted(request, action, task_id, reason, user_id=task.user_id, **details)
+            return audited(request, action, task_id, reason, user_id=task.user_id, **details)
     return nullcontext()
 
 
-def noted_if_for_others(
+def audited_if_for_others(
     request: Request, action: str, owners: Iterable[str], **details: Json
 ) -> AbstractAsyncContextManager[Noted | None]:
     """Record what an operator submits for other users. Submissions of a key that may act for users are not recorded:
@@ -55,4 +55,4 @@ def noted_if_for_others(
     others = sorted(set(owners) - {caller.principal})
     if caller.may_act_for_users or not others:
         return nullcontext()
-    return noted(request, action, None, user_ids=list(others[:MOST_NOTED]), **details)
+    return audited(request, action, None, user_ids=list(others[:MAX_AUDITED_IDS]), **details)

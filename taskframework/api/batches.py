@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from taskframework.api.auditing import noted_if_for_others, noted_if_foreign, reason_of
+from taskframework.api.auditing import audited_if_for_others, audited_if_foreign, reason_of
 from taskframework.api.bodies import (
     BODIES,
     BODY_CODES,
@@ -23,10 +23,10 @@ from taskframework.api.bodies import (
     SubmitBatch,
     UploadBatch,
     has_type,
-    read,
+    read_body,
     require_plain,
 )
-from taskframework.api.callers import caller_of, no_key, scope_of, still_counts, user_of
+from taskframework.api.callers import caller_of, is_caller_still_valid, key_refusal, scope_of, user_of
 from taskframework.api.context import (
     PREFIX,
     IdInPath,
@@ -39,14 +39,14 @@ from taskframework.api.context import (
     trace_of,
 )
 from taskframework.api.feed import Feed
-from taskframework.api.ndjson import values_of
-from taskframework.api.openapi import location_of, refuses, takes
-from taskframework.api.pages import large_page
-from taskframework.api.paging import DEFAULT_LIMIT, MOST_ENTRIES
-from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
+from taskframework.api.ndjson import read_values
+from taskframework.api.openapi import location_header, problem_responses, request_body
+from taskframework.api.page_queries import DEFAULT_LIMIT, LIMIT_DESCRIPTION
+from taskframework.api.pages import large_page_response
+from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal, root_of
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, with_key_of_header
 from taskframework.api.tasks import BatchQuery
-from taskframework.api.views import BatchPage, BatchView, PlaceCursor
+from taskframework.api.views import BatchPage, BatchView, NumericCursor
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import MAX_LIMIT, Page, TaskFilter
 from taskframework.model.subtasks import MAX_SUBTASKS
@@ -60,23 +60,25 @@ router = new_router(PREFIX, "batches")
 
 _TASK_TYPE = {"type": "string", "maxLength": 200}
 #: The options of an upload, described as the fields of the body are. A query has no null: options are left out.
-_OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
-_OPTIONS["user_id"] = _OPTIONS["correlation_id"]
+_UPLOAD_OPTIONS = {"task_type": _TASK_TYPE} | {
+    name: schema["anyOf"][0] for name, schema in described_of_batch().items()
+}
+_UPLOAD_OPTIONS["user_id"] = _UPLOAD_OPTIONS["correlation_id"]
 #: Text that is a number in a query. Python refuses to read thousands of digits, and accepts digits of other scripts.
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_IN_QUERY = [
+_UPLOAD_PARAMETERS = [
     {
         "name": name,
         "in": "query",
         "description": f"For an upload as {NDJSON}: same as the field of this name in {JSON}",
         "schema": schema,
     }
-    for name, schema in _OPTIONS.items()
+    for name, schema in _UPLOAD_OPTIONS.items()
 ]
-_LINES = {"schema": {"type": "string", "description": "One item per line, up to 100,000"}}
-_TAKES = takes(SubmitBatch)
-_TAKES["requestBody"]["content"][NDJSON] = _LINES
-_RESULTS = {
+_NDJSON_BODY = {"schema": {"type": "string", "description": "One item per line, up to 100,000"}}
+_REQUEST_BODY = request_body(SubmitBatch)
+_REQUEST_BODY["requestBody"]["content"][NDJSON] = _NDJSON_BODY
+_RESULT_CONTENT = {
     JSON: {"schema": {"$ref": "#/components/schemas/BatchResultPage"}},
     NDJSON: {"itemSchema": {"$ref": "#/components/schemas/BatchResultView"}},
 }
@@ -87,8 +89,8 @@ class ResultQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=MOST_ENTRIES)
-    cursor: PlaceCursor | None = Field(
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=LIMIT_DESCRIPTION)
+    cursor: NumericCursor | None = Field(
         default=None, description="`next_cursor` of the previous page; or the number of the first item, from 0"
     )
 
@@ -111,7 +113,7 @@ class ResultStream(StreamingResponse):
     async def _lines(request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> AsyncIterator[bytes]:
         feed = cast(Feed, request.app.state.feed)
         async for part in results:
-            if feed.is_over or not await still_counts(request):
+            if feed.is_over or not await is_caller_still_valid(request):
                 raise ClientDisconnect
             if part:
                 yield b"".join(orjson.dumps(result.view()) + b"\n" for result in part)
@@ -122,19 +124,19 @@ class ResultStream(StreamingResponse):
     status_code=202,
     summary="Submit a batch",
     dependencies=[Depends(refuse_repeated)],
-    openapi_extra=_TAKES | {"parameters": [*_IN_QUERY, KEY_HEADER]},
+    openapi_extra=_REQUEST_BODY | {"parameters": [*_UPLOAD_PARAMETERS, KEY_HEADER]},
     responses={
         202: {
             "model": BatchView,
             "description": "Accepted: all of it is stored and will be done",
-            "headers": location_of("batch"),
+            "headers": location_header("batch"),
         },
         200: {
             "model": BatchView,
             "description": "The batch that an earlier upload with this key completed",
-            "headers": location_of("batch"),
+            "headers": location_header("batch"),
         },
-        **refuses(
+        **problem_responses(
             *BODY_CODES,
             *SUBMISSION_CODES,
             "task_not_found",
@@ -152,7 +154,7 @@ async def submit_batch(request: Request) -> Response:
     key an upload that broke off, or had a wrong line, is continued by sending it again from its beginning.
     """
     with trace_of(request, "submit batch"), log_context(user_id=caller_of(request).principal):
-        submission = await (_uploaded(request) if has_type(request, NDJSON) else _submitted(request))
+        submission = await (_upload_lines(request) if has_type(request, NDJSON) else _submit_json(request))
     now = framework_of(request).services.store.now()
     return json_response(
         BatchStatus(submission.batch, now).view(),
@@ -161,47 +163,47 @@ async def submit_batch(request: Request) -> Response:
     )
 
 
-async def _submitted(request: Request) -> BatchSubmission:
+async def _submit_json(request: Request) -> BatchSubmission:
     if request.query_params:
         raise RequestRefusedError(
             f"Options in the query belong to an upload as {NDJSON}.", hint="Send the options as fields of the body."
         )
-    body = with_key_of_header(request, await read(request, SubmitBatch))
+    body = with_key_of_header(request, await read_body(request, SubmitBatch))
     options: dict[str, Any] = {name: value for name, value in body.items() if name != "items"}
     options["user_id"] = user_id = user_of(request, body.get("user_id"))
-    async with noted_if_for_others(request, "batch.submit", [user_id], task_type=body["task_type"]):
+    async with audited_if_for_others(request, "batch.submit", [user_id], task_type=body["task_type"]):
         return await framework_of(request).services.batch_submission.submit(BatchRequest(**options), body["items"])
 
 
-async def _uploaded(request: Request) -> BatchSubmission:
+async def _upload_lines(request: Request) -> BatchSubmission:
     require_plain(request)
     given = {
-        name: int(text) if _OPTIONS.get(name, {}).get("type") == "integer" and _NUMBER.fullmatch(text) else text
+        name: int(text) if _UPLOAD_OPTIONS.get(name, {}).get("type") == "integer" and _NUMBER.fullmatch(text) else text
         for name, text in request.query_params.items()
     }
     try:
         options: UploadBatch = BODIES[UploadBatch].validate_python(given)
     except ValidationError as error:
-        raise invalid_fields(error, list(_OPTIONS)) from None
+        raise invalid_fields_refusal(error, list(_UPLOAD_OPTIONS)) from None
     options["user_id"] = user_id = user_of(request, options.get("user_id"))
     wanted = BatchRequest(**with_key_of_header(request, options))
-    async with noted_if_for_others(request, "batch.submit", [user_id], task_type=options["task_type"]):
-        return await framework_of(request).services.batch_submission.upload(wanted, _values_of(request))
+    async with audited_if_for_others(request, "batch.submit", [user_id], task_type=options["task_type"]):
+        return await framework_of(request).services.batch_submission.upload(wanted, _read_items(request))
 
 
-async def _values_of(request: Request) -> AsyncIterator[list[Json]]:
+async def _read_items(request: Request) -> AsyncIterator[list[Json]]:
     """Give the items of an upload as they come, as long as the key that began it is valid: an upload may take hours.
 
     Raises:
-        RequestRefusedError: if the key is no longer valid, and as `values_of`.
+        RequestRefusedError: if the key is no longer valid, and as `read_values`.
     """
     loop = asyncio.get_running_loop()
-    looked_at = loop.time()
-    async for values in values_of(request):
-        if loop.time() - looked_at >= REMEMBERED_SECONDS:
-            looked_at = loop.time()
-            if not await still_counts(request):
-                raise no_key()
+    checked_at = loop.time()
+    async for values in read_values(request):
+        if loop.time() - checked_at >= REMEMBERED_SECONDS:
+            checked_at = loop.time()
+            if not await is_caller_still_valid(request):
+                raise key_refusal()
         yield values
 
 
@@ -211,7 +213,7 @@ async def _values_of(request: Request) -> AsyncIterator[list[Json]]:
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": BatchPage, "description": "A page, newest first"},
-        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
 async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
@@ -230,7 +232,7 @@ async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) 
     summary="Show a batch",
     responses={
         200: {"model": BatchView, "description": "The batch, counted now"},
-        **refuses("task_not_found", "task_unreadable", "store_unavailable"),
+        **problem_responses("task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
 async def get_batch(request: Request, batch_id: IdInPath) -> Response:
@@ -245,8 +247,11 @@ async def get_batch(request: Request, batch_id: IdInPath) -> Response:
     dependencies=[Depends(refuse_repeated)],
     response_class=Response,
     responses={
-        200: {"description": f"A page; or, with Accept: {NDJSON}, one line for each result", "content": _RESULTS},
-        **refuses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
+        200: {
+            "description": f"A page; or, with Accept: {NDJSON}, one line for each result",
+            "content": _RESULT_CONTENT,
+        },
+        **problem_responses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
 async def read_results(request: Request, batch_id: IdInPath, query: Annotated[ResultQuery, Query()]) -> Response:
@@ -263,27 +268,29 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
     async def read_page(*, limit: int, cursor: str | None) -> Page[BatchResult]:
         return await batches.results(checked_id(batch_id), scope, limit=limit, first=int(cursor or query.first))
 
-    return await large_page(read_page, BatchResult.view, limit=query.limit)
+    return await large_page_response(read_page, BatchResult.view, limit=query.limit)
 
 
 @router.post(
     "/batches/{batch_id}/cancel",
     status_code=202,
     summary="Cancel a batch",
-    openapi_extra=takes(CancelTask, is_optional=True),
+    openapi_extra=request_body(CancelTask, is_optional=True),
     responses={
         202: {
             "model": BatchView,
             "description": "Cancelled; its unfinished tasks are now being cancelled one by one",
         },
-        **refuses(*BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+        **problem_responses(
+            *BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"
+        ),
     },
 )
 async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
     """Cancel a batch. Its tasks that wait are cancelled, running ones are asked to stop."""
-    body = await read(request, CancelTask, is_optional=True)
+    body = await read_body(request, CancelTask, is_optional=True)
     cancel, reason = framework_of(request).services.batches.cancel, reason_of(request, body.reason)
-    async with await noted_if_foreign(request, "batch.cancel", checked_id(batch_id), reason):
+    async with await audited_if_foreign(request, "batch.cancel", checked_id(batch_id), reason):
         status = await cancel(batch_id, scope_of(request), by=caller_of(request).principal, reason=reason)
     return json_response(status.view(), 202)
 
@@ -297,12 +304,12 @@ async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
             "model": BatchView,
             "description": "The batch is open again; its failed tasks are now being queued one by one",
         },
-        **refuses("task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+        **problem_responses("task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
     },
 )
 async def retry_failed(request: Request, batch_id: IdInPath) -> Response:
     """Queue every task of a batch again that failed or was cancelled. A batch that is over waits for them again."""
     retry = framework_of(request).services.batches.retry_failed
-    async with await noted_if_foreign(request, "batch.retry-failed", checked_id(batch_id)):
+    async with await audited_if_foreign(request, "batch.retry-failed", checked_id(batch_id)):
         status = await retry(batch_id, scope_of(request), by=caller_of(request).principal)
     return json_response(status.view(), 202)

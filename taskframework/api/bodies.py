@@ -20,7 +20,7 @@ from pydantic import (
 )
 from starlette.requests import ClientDisconnect, Request
 
-from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.api.operator_bodies import (
     CancelTasks,
     DiscardDeadLetters,
@@ -28,7 +28,7 @@ from taskframework.api.operator_bodies import (
     ReplayDeadLetters,
     RetryTasks,
 )
-from taskframework.api.problems import RequestRefusedError, invalid_fields
+from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal
 from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.model.keys import Role
 from taskframework.model.values import MAX_NAME
@@ -46,11 +46,11 @@ BODY_CODES = (
     "invalid_request",
 )
 JSON, NDJSON = "application/json", "application/x-ndjson"
-MAX_BULK = 1000
+MAX_BULK_ITEMS = 1000
 #: Seconds that each piece of a body may take.
 _PIECE_SECONDS = 10.0
 #: Bytes a second that a body needs on average, so that pieces of one byte do not keep a connection for ever.
-_SLOWEST = 1024
+_MIN_BYTES_PER_SECOND = 1024
 
 
 @with_config(
@@ -66,17 +66,19 @@ class SubmitTask(SubmissionOptions, total=False):
     user_id: UserInBody
 
 
-def _or_refusal(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+def _validate_or_refuse(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     try:
         return validate(value)
     except ValidationError as error:
-        return invalid_fields(error, _fields_of(BODIES[SubmitTask]))
+        return invalid_fields_refusal(error, _fields_of(BODIES[SubmitTask]))
 
 
 class SubmitTasks(Body):
     """Tasks to be done; each has its own outcome."""
 
-    tasks: list[Annotated[SubmitTask, WrapValidator(_or_refusal)]] = Field(min_length=1, max_length=MAX_BULK)
+    tasks: list[Annotated[SubmitTask, WrapValidator(_validate_or_refuse)]] = Field(
+        min_length=1, max_length=MAX_BULK_ITEMS
+    )
 
     @property
     def items(self) -> Sequence[SubmitTask | RequestRefusedError]:
@@ -104,7 +106,9 @@ class SubmitBatch(UploadBatch, total=False):
         Annotated[
             list[Any],
             Field(
-                description="Parameters of each task, as the task type accepts them", min_length=1, max_length=MAX_BULK
+                description="Parameters of each task, as the task type accepts them",
+                min_length=1,
+                max_length=MAX_BULK_ITEMS,
             ),
         ]
     ]
@@ -205,17 +209,20 @@ BODIES: dict[type, TypeAdapter[Any]] = {
 @cache
 def _fields_of(body: TypeAdapter[Any]) -> Sequence[str]:
     """The names of all fields of a body, at every level."""
-    return sorted(set(_names(body.json_schema())))
+    return sorted(set(_field_names(body.json_schema())))
 
 
-def _names(schema: Any) -> Iterator[str]:
+def _field_names(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
         yield from schema.get("properties", ())
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _names(part)
+        for part in schema.values():
+            yield from _field_names(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _field_names(part)
 
 
-async def read(request: Request, model: type[BodyT], *, is_optional: bool = False) -> BodyT:
+async def read_body(request: Request, model: type[BodyT], *, is_optional: bool = False) -> BodyT:
     """Read and check the body, in one pass over the bytes.
 
     Args:
@@ -233,7 +240,7 @@ async def read(request: Request, model: type[BodyT], *, is_optional: bool = Fals
     try:
         body: BodyT = BODIES[model].validate_json(content)
     except ValidationError as error:
-        raise invalid_fields(error, _fields_of(BODIES[model])) from None
+        raise invalid_fields_refusal(error, _fields_of(BODIES[model])) from None
     return body
 
 
@@ -247,7 +254,7 @@ async def _receive(request: Request, limit: int) -> bytearray:
     started = loop.time()
     more = True
     try:
-        async with asyncio.timeout(_PIECE_SECONDS) as patience:
+        async with asyncio.timeout(_PIECE_SECONDS) as deadline:
             while more:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
@@ -256,7 +263,7 @@ async def _receive(request: Request, limit: int) -> bytearray:
                 more = message.get("more_body", False)
                 if len(content) > limit:
                     raise _too_large(limit)
-                patience.reschedule(_PIECE_SECONDS + min(loop.time(), started + len(content) / _SLOWEST))
+                deadline.reschedule(_PIECE_SECONDS + min(loop.time(), started + len(content) / _MIN_BYTES_PER_SECOND))
     except TimeoutError:
         raise RequestRefusedError(
             f"The body did not arrive in time: {len(content):,} bytes so far.",

@@ -34,10 +34,10 @@ from taskframework.settings import BucketSettings, SecuritySettings
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"})
 _ADMIN = "/api/v1/admin/"
 #: Addresses outside of `/admin` that need the role operator, too: actions on many tasks.
-_MANY = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
+_OPERATOR_PATHS = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
 #: The key of the caller in the ASGI scope of a request, once the caller is known.
 CALLER = "taskframework.caller"
-_LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
+_READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 #: Tells who makes a request, for a program with sessions or tokens of its own. None means an unknown caller.
 Identify = Callable[[Request], Awaitable[Caller | None] | Caller | None]
@@ -76,20 +76,20 @@ def user_of(request: Request, user_id: str | None) -> str:
     )
 
 
-def counted_as(caller: Caller) -> str | None:
+def quota_name(caller: Caller) -> str | None:
     """The name under which the requests and streams of a caller are counted; None for an unidentified caller."""
     # Tokens are counted by their user: an issuer makes a new one every hour or so, and several for one user.
     return None if caller is ANYBODY else caller.prefix or f"user/{caller.principal}"
 
 
-async def still_counts(request: Request) -> bool:
+async def is_caller_still_valid(request: Request) -> bool:
     """Return whether the key that began a long answer is still valid, or the embedding program still knows the caller.
     While the store is away nobody can revoke a key.
     """
     caller, identify = caller_of(request), request.app.state.identify
     if identify is not None and caller.prefix is None and caller.expires_at is None:
         with contextlib.suppress(RequestRefusedError):
-            return await _known_to(identify, request) == caller
+            return await _call_identify(identify, request) == caller
         return False
     callers: Callers = request.app.state.framework.services.callers
     with contextlib.suppress(StoreError):
@@ -97,7 +97,7 @@ async def still_counts(request: Request) -> bool:
     return True
 
 
-def no_key(*, is_shown: bool = True) -> RequestRefusedError:
+def key_refusal(*, is_shown: bool = True) -> RequestRefusedError:
     """The refusal of a request without a key or token, or with one that is not valid or no longer valid."""
     if is_shown:
         message = "The API key or token of the request is not valid: it was revoked, has expired, or does not exist."
@@ -111,15 +111,15 @@ def no_key(*, is_shown: bool = True) -> RequestRefusedError:
     return RequestRefusedError(message, hint=hint, code="unauthorized")
 
 
-def needed_for(path: str, method: str) -> Role | None:
+def required_role(path: str, method: str) -> Role | None:
     """The role that a request needs; None if it needs no caller."""
     if path in OPEN_PATHS or path.startswith(CONSOLE):
         return None
     if _ADMIN in path:
         return Role.ADMIN if f"{_ADMIN}keys" in path else Role.OPERATOR
-    if path in _MANY:
+    if path in _OPERATOR_PATHS:
         return Role.OPERATOR
-    return Role.READER if method in _LOOKING else Role.SUBMITTER
+    return Role.READER if method in _READ_METHODS else Role.SUBMITTER
 
 
 class IdentifyCallers:
@@ -151,53 +151,53 @@ class IdentifyCallers:
         self._callers = callers
         self._hosts = hosts
         self._identify = identify
-        self._for_each_key = _limit_of(security.key_limit)
-        self._for_failures = _limit_of(security.failure_limit)
-        self._asked, self._failed = Allowances(), Allowances()
+        self._key_limit = _limit_of(security.key_limit)
+        self._failure_limit = _limit_of(security.failure_limit)
+        self._request_allowances, self._failure_allowances = Allowances(), Allowances()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (needed := needed_for(path_of(scope), scope["method"])) is not None:
+        if scope["type"] == "http" and (required := required_role(path_of(scope), scope["method"])) is not None:
             self._require_store()
-            scope[CALLER] = caller = await self._identified(scope, receive)
+            scope[CALLER] = caller = await self._identify_caller(scope, receive)
             self._require_allowance(caller)
-            if not caller.may(needed):
+            if not caller.may(required):
                 role = f"the role {', '.join(caller.roles)}" if caller.roles else "no role"
                 raise RequestRefusedError(
-                    f"This key or token has {role}; the request needs {needed}.",
+                    f"This key or token has {role}; the request needs {required}.",
                     hint="Use one with that role.",
                     code="forbidden",
                 )
         await self._app(scope, receive, send)
 
-    async def _identified(self, scope: Scope, receive: Receive) -> Caller:
+    async def _identify_caller(self, scope: Scope, receive: Receive) -> Caller:
         callers, headers = self._callers(), Headers(scope=scope)
         if self._identify is not None:
-            if (known := await _known_to(self._identify, Request(scope, receive))) is not None:
+            if (known := await _call_identify(self._identify, Request(scope, receive))) is not None:
                 return known
         elif not await callers.are_identified():
             if self._hosts is not None:
-                _refuse_foreign(headers, self._hosts)
+                _refuse_foreign_hosts(headers, self._hosts)
             # For a second after the first key was made this process may not know of it; but a shown key is looked up.
             return (await callers.find(key) if (key := _key_of(headers)) else None) or ANYBODY
-        address, limit = _address_of(scope), self._for_failures
+        address, limit = _address_of(scope), self._failure_limit
         # Once too many wrong keys came from an address, only keys that this process remembers are accepted from it.
         # Then guessing costs no read of the store, and a caller with a valid key at the same address can go on.
-        asks = limit is None or not self._failed.wait(address, limit)
+        asks = limit is None or not self._failure_allowances.wait(address, limit)
         caller = await callers.find(key, asks=asks) if (key := _key_of(headers)) else None
         if caller is not None:
             return caller
         # A request without a key is no guess, and is refused without a read of the store.
-        if key and limit is not None and (wait := self._failed.take(address, limit)):
+        if key and limit is not None and (wait := self._failure_allowances.take(address, limit)):
             raise _too_many("There were too many requests with invalid keys from this address.", wait)
-        raise no_key(is_shown=bool(key))
+        raise key_refusal(is_shown=bool(key))
 
     def _require_allowance(self, caller: Caller) -> None:
-        limit, name = caller.limit or self._for_each_key, counted_as(caller)
-        if limit is not None and name is not None and (wait := self._asked.take(name, limit)):
+        limit, name = caller.limit or self._key_limit, quota_name(caller)
+        if limit is not None and name is not None and (wait := self._request_allowances.take(name, limit)):
             raise _too_many(f"This caller may make {limit.rate:g} requests per second, {limit.burst} at once.", wait)
 
 
-async def _known_to(identify: Identify, request: Request) -> Caller | None:
+async def _call_identify(identify: Identify, request: Request) -> Caller | None:
     """Ask the embedding program who makes a request.
 
     Raises:
@@ -249,7 +249,7 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
-def _refuse_foreign(headers: Headers, hosts: Collection[str]) -> None:
+def _refuse_foreign_hosts(headers: Headers, hosts: Collection[str]) -> None:
     """Refuse web pages that a browser on this machine has open, and host names that lead here by another party's DNS.
 
     Raises:
@@ -257,7 +257,7 @@ def _refuse_foreign(headers: Headers, hosts: Collection[str]) -> None:
     """
     for header in ("host", "origin"):
         given = headers.get(header)
-        if given is not None and not _is_known(given if header == "origin" else f"//{given}", hosts):
+        if given is not None and not _is_known_host(given if header == "origin" else f"//{given}", hosts):
             raise RequestRefusedError(
                 f"The header {header.capitalize()} names another host, and callers are not identified.",
                 hint="Use http://127.0.0.1, add the name of your proxy to api.hosts, or make keys: "
@@ -266,7 +266,7 @@ def _refuse_foreign(headers: Headers, hosts: Collection[str]) -> None:
             )
 
 
-def _is_known(address: str, hosts: Collection[str]) -> bool:
+def _is_known_host(address: str, hosts: Collection[str]) -> bool:
     try:
         name = urlsplit(address).hostname or ""
     except ValueError:

@@ -15,8 +15,8 @@ import orjson
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from taskframework.api.problems import PROBLEM_JSON, RequestRefusedError, describe
-from taskframework.api.safety import SAFETY
+from taskframework.api.problems import PROBLEM_JSON, RequestRefusedError, problem_of
+from taskframework.api.safety_headers import SAFETY_HEADERS
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as UvicornProtocol
@@ -25,26 +25,26 @@ else:
 
 #: Seconds from the opening of a connection, or from the first bytes of a further request on it, to the end of the
 #: headers. The same time holds for the rest of a request that was answered before it was complete.
-HEAD_SECONDS = 10.0
+HEAD_TIMEOUT_SECONDS = 10.0
 #: Seconds that a client may stop reading while more than 64 KiB of its answer wait; asyncio buffers that much.
-READ_SECONDS = 30.0
+READ_TIMEOUT_SECONDS = 30.0
 #: The most bytes of a request line with its headers; four times the limit of common servers.
-MAX_HEAD = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 #: With "auto": at most this share of the file descriptors, and never more than this many connections. An open
 #: connection costs about 50 KiB.
-_SHARE = 3 / 4
-_MOST = 10_000
+_DESCRIPTOR_SHARE = 3 / 4
+_MAX_CONNECTIONS = 10_000
 
 
-def most_connections() -> int:
+def default_max_connections() -> int:
     """How many connections the process's limit of file descriptors allows; some stay for store, broker and files."""
     with contextlib.suppress(ImportError):  # Windows has no such limit
         import resource
 
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY:
-            return max(1, min(_MOST, int(soft * _SHARE)))
-    return _MOST
+            return max(1, min(_MAX_CONNECTIONS, int(soft * _DESCRIPTOR_SHARE)))
+    return _MAX_CONNECTIONS
 
 
 class BoundedProtocol(UvicornProtocol):
@@ -59,33 +59,33 @@ class BoundedProtocol(UvicornProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         # uvicorn compares only when headers are complete: clients that never send any would keep out all others.
-        self._most, self.limit_concurrency = config.limit_concurrency, None
-        self._late: asyncio.TimerHandle | None = None
-        self._owed_so_far = 0
-        self._stalled: asyncio.TimerHandle | None = None
+        self._max_connections, self.limit_concurrency = config.limit_concurrency, None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._received_bytes = 0
+        self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        if self._most is not None and len(self.connections) > self._most:
+        if self._max_connections is not None and len(self.connections) > self._max_connections:
             self._refuse(
-                f"{self._most} connections are open already.",
+                f"{self._max_connections} connections are open already.",
                 "Connect again in a moment, and keep connections open no longer than needed.",
                 "too_many_connections",
             )
         else:
-            self._late = self.loop.call_later(HEAD_SECONDS, self._is_late)
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_SECONDS, self._end_late_head)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.transport.is_closing() or not self._awaits_head:
-            self._stop_waiting()
+            self._cancel_head_timer()
             return
-        self._owed_so_far += len(data)
-        if self._late is None:
-            self._late = self.loop.call_later(HEAD_SECONDS, self._is_late)
-        if self._owed_so_far > MAX_HEAD and not self._is_answered:
+        self._received_bytes += len(data)
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_SECONDS, self._end_late_head)
+        if self._received_bytes > MAX_HEAD_BYTES and not self._is_answered:
             self._refuse(
-                f"The request line and headers have more than {MAX_HEAD:,} bytes.",
+                f"The request line and headers have more than {MAX_HEAD_BYTES:,} bytes.",
                 "Send large values in the body.",
                 "headers_too_large",
             )
@@ -93,15 +93,15 @@ class BoundedProtocol(UvicornProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         # Not `close`, which would wait until the client has read the rest.
-        self._stalled = self.loop.call_later(READ_SECONDS, self.transport.abort)
+        self._read_timer = self.loop.call_later(READ_TIMEOUT_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._reads_on()
+        self._cancel_read_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        self._reads_on()
+        self._cancel_head_timer()
+        self._cancel_read_timer()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -124,21 +124,21 @@ class BoundedProtocol(UvicornProtocol):
         cycle: Any = self.cycle
         return cycle is not None and cycle.more_body is True
 
-    def _stop_waiting(self) -> None:
-        self._owed_so_far = 0
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _cancel_head_timer(self) -> None:
+        self._received_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _reads_on(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+    def _cancel_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
-    def _is_late(self) -> None:
-        if self._owed_so_far and not self._is_answered:
+    def _end_late_head(self) -> None:
+        if self._received_bytes and not self._is_answered:
             self._refuse(
-                f"The headers were not complete within {HEAD_SECONDS:g} seconds.",
+                f"The headers were not complete within {HEAD_TIMEOUT_SECONDS:g} seconds.",
                 "Send the request in one go.",
                 "request_timeout",
             )
@@ -147,14 +147,14 @@ class BoundedProtocol(UvicornProtocol):
 
     def _refuse(self, message: str, hint: str, code: str) -> None:
         """Answer without a request, and close the connection."""
-        problem = describe(RequestRefusedError(message, hint=hint, code=code))
+        problem = problem_of(RequestRefusedError(message, hint=hint, code=code))
         body = orjson.dumps(problem.document(self.root_path))
         headers = {
             **problem.headers,
             "Connection": "close",
             "Content-Type": PROBLEM_JSON,
             "Content-Length": str(len(body)),
-            **SAFETY,
+            **SAFETY_HEADERS,
         }
         lines = [f"HTTP/1.1 {problem.status} {http.HTTPStatus(problem.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

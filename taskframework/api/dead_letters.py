@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import MOST_NOTED, noted, reason_of
-from taskframework.api.bodies import BODY_CODES, read
+from taskframework.api.auditing import MAX_AUDITED_IDS, audited, reason_of
+from taskframework.api.bodies import BODY_CODES, read_body
 from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
     PREFIX,
@@ -35,7 +35,7 @@ from taskframework.api.letter_views import (
     ReplayResult,
     outcomes_view,
 )
-from taskframework.api.openapi import refuses, takes
+from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.operator_bodies import (
     MAX_REPLAY,
     ChosenLetters,
@@ -43,10 +43,10 @@ from taskframework.api.operator_bodies import (
     RepairMessage,
     ReplayDeadLetters,
 )
-from taskframework.api.pages import large_page
-from taskframework.api.paging import PageQuery, UserInQuery
+from taskframework.api.page_queries import PageQuery, UserInQuery
+from taskframework.api.pages import large_page_response
 from taskframework.api.problems import root_of
-from taskframework.api.replays import KEY, STARTED, begun, where_of
+from taskframework.api.replays import STARTED_RESPONSE, TAKES_KEY, begin_replay, where_of
 from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response
 from taskframework.api.views import TaskView
 from taskframework.model.letters import LetterFilter, LetterGroup
@@ -89,14 +89,14 @@ class DeadLetterQuery(GroupQuery):
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": DeadLetterPage, "description": "A page, newest first"},
-        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
 async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
     scope = scope_of(request, query.user_id)
     read_page = partial(_operations(request).list_letters, scope, wanted=query.filter)
-    return await large_page(read_page, DeadLetter.view, limit=query.limit, cursor=query.cursor)
+    return await large_page_response(read_page, DeadLetter.view, limit=query.limit, cursor=query.cursor)
 
 
 @router.get(
@@ -105,7 +105,7 @@ async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, 
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": LetterGroupPage, "description": "A page, the largest group first"},
-        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
 async def list_dead_letter_groups(request: Request, query: Annotated[GroupQuery, Query()]) -> Response:
@@ -129,7 +129,7 @@ async def refuse_to_show() -> None:
             "model": DeadLetterView,
             "description": "The dead letter: a task with its errors and history, a message with its bytes and headers",
         },
-        **refuses("task_not_found", "task_unreadable", "store_unavailable"),
+        **problem_responses("task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
 async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
@@ -141,14 +141,14 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
 @router.post(
     "/replay",
     summary="Queue dead letters again",
-    openapi_extra=takes(ReplayDeadLetters) | KEY,
+    openapi_extra=request_body(ReplayDeadLetters) | TAKES_KEY,
     responses={
         200: {
             "model": ReplayResult,
             "description": "One outcome for each dead letter: of the ids, or found by the filter",
         },
-        **STARTED,
-        **refuses(
+        **STARTED_RESPONSE,
+        **problem_responses(
             *BODY_CODES,
             "unknown_task_type",
             "invalid_parameters",
@@ -165,67 +165,69 @@ async def replay_dead_letters(request: Request) -> Response:
     parent wait for it again. What a filter finds is done in the background if a rate or an idempotency key is given, or
     if it is much.
     """
-    body = await read(request, ReplayDeadLetters)
+    body = await read_body(request, ReplayDeadLetters)
     reason = reason_of(request, body.reason)
-    if (ids := await _ids_now(request, body)) is None:
-        return await _begun(request, Action.REPLAY, body, reason, reopen=body.reopen)
+    if (ids := await _ids_to_handle_now(request, body)) is None:
+        return await _begin_in_background(request, Action.REPLAY, body, reason, reopen=body.reopen)
     operations, scope = _operations(request), scope_of(request)
-    how: dict[str, Any] = {"by": caller_of(request).principal, "reopen": body.reopen, "reason": reason}
-    how["dry_run"] = body.dry_run
+    options: dict[str, Any] = {"by": caller_of(request).principal, "reopen": body.reopen, "reason": reason}
+    options["dry_run"] = body.dry_run
     if (key := key_in_header(request)) is not None:
-        how["replay_id"] = replay_id_of(how["by"], key)
-    async with _noted(request, "dead-letter.replay", body, reason, edited=body.is_edited or None) as note:
+        options["replay_id"] = replay_id_of(options["by"], key)
+    async with _audited(request, "dead-letter.replay", body, reason, edited=body.is_edited or None) as note:
         if body.is_edited:
-            outcomes = await operations.replay_edited(ids, body.parameters, scope, **how)
+            outcomes = await operations.replay_edited(ids, body.parameters, scope, **options)
         else:
-            outcomes = await operations.replay(ids, scope, **how)
-        _tell(note, outcomes)
-    return await _answer(request, body, outcomes, 202, "replayed")
+            outcomes = await operations.replay(ids, scope, **options)
+        _note_refusal(note, outcomes)
+    return await _outcomes_response(request, body, outcomes, 202, "replayed")
 
 
 @router.post(
     "/discard",
     summary="Discard dead letters",
-    openapi_extra=takes(DiscardDeadLetters) | KEY,
+    openapi_extra=request_body(DiscardDeadLetters) | TAKES_KEY,
     responses={
         200: {
             "model": DiscardResult,
             "description": "One outcome for each dead letter: of the ids, or found by the filter",
         },
-        **STARTED,
-        **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+        **STARTED_RESPONSE,
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
     },
 )
 async def discard_dead_letters(request: Request) -> Response:
     """Give dead letters up. A task stays what it is, is in no list of dead letters any more, and can still be retried
     by its id; a message is deleted.
     """
-    body = await read(request, DiscardDeadLetters)
-    if (ids := await _ids_now(request, body)) is None:
-        return await _begun(request, Action.DISCARD, body, body.reason)
-    async with _noted(request, "dead-letter.discard", body, body.reason) as note:
+    body = await read_body(request, DiscardDeadLetters)
+    if (ids := await _ids_to_handle_now(request, body)) is None:
+        return await _begin_in_background(request, Action.DISCARD, body, body.reason)
+    async with _audited(request, "dead-letter.discard", body, body.reason) as note:
         by, discard = caller_of(request).principal, _operations(request).discard
         outcomes = await discard(ids, scope_of(request), by=by, reason=body.reason, dry_run=body.dry_run)
-        _tell(note, outcomes)
-    return await _answer(request, body, outcomes, 200, "discarded")
+        _note_refusal(note, outcomes)
+    return await _outcomes_response(request, body, outcomes, 200, "discarded")
 
 
 @router.post(
     "/{letter_id}/repair",
     status_code=202,
     summary="Make a task from an unreadable message",
-    openapi_extra=takes(RepairMessage),
+    openapi_extra=request_body(RepairMessage),
     responses={
         202: {"model": TaskView, "description": "The task made from the message; in a dry run there is none yet"},
         200: {"model": TaskView, "description": "The task that was made from it before"},
-        **refuses(*BODY_CODES, *SUBMISSION_CODES, "task_not_found", "idempotency_conflict", "store_unavailable"),
+        **problem_responses(
+            *BODY_CODES, *SUBMISSION_CODES, "task_not_found", "idempotency_conflict", "store_unavailable"
+        ),
     },
 )
 async def repair_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     """Submit what a message was meant to be, and delete the message. Repaired twice it is one task, whose
     `correlation_id` is the id of the message.
     """
-    body = await read(request, RepairMessage)
+    body = await read_body(request, RepairMessage)
     task_type, parameters = body.task_type or "", body.parameters
     if body.body_text is not None:
         task_type, parameters = read_corrected(body.body_text, body.task_type)
@@ -234,7 +236,7 @@ async def repair_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     if body.dry_run:
         await mend(name, task_type, parameters, user_id=user_id, by=by, dry_run=True)
         return json_response({"id": name, "task_type": task_type, "parameters": parameters, "dry_run": True})
-    async with noted(request, "dead-letter.repair", name, body.reason, task_type=task_type):
+    async with audited(request, "dead-letter.repair", name, body.reason, task_type=task_type):
         submission = await mend(name, task_type, parameters, user_id=user_id, by=by)
     assert submission is not None, "only a dry run gives none"
     return submission_response(request, submission)
@@ -244,7 +246,7 @@ def _operations(request: Request) -> DeadLetterOperations:
     return framework_of(request).services.dead_letters
 
 
-async def _ids_now(request: Request, body: ChosenLetters) -> Sequence[str] | None:
+async def _ids_to_handle_now(request: Request, body: ChosenLetters) -> Sequence[str] | None:
     """The letters to be handled before the answer. None if the matches of the filter become an action in the
     background: there are many, or the action has a rate, or a key with which a second request may repeat it.
     """
@@ -258,15 +260,15 @@ async def _ids_now(request: Request, body: ChosenLetters) -> Sequence[str] | Non
     return [letter.id for letter in page.items] if page.next_cursor is None or body.dry_run else None
 
 
-async def _begun(
+async def _begin_in_background(
     request: Request, action: Action, body: ChosenLetters, reason: str | None, *, reopen: bool = False
 ) -> Response:
     assert body.filter is not None, "ids are done at once"
     where = where_of(body.filter)
-    return await begun(request, action, where, rate=body.rate, reason=reason, reopen=reopen)
+    return await begin_replay(request, action, where, rate=body.rate, reason=reason, reopen=reopen)
 
 
-def _noted(
+def _audited(
     request: Request, action: str, body: ChosenLetters, reason: str | None, **details: Any
 ) -> AbstractAsyncContextManager[Noted | None]:
     """The audit record of an action that is done at once; a dry run does nothing, so it has none."""
@@ -275,22 +277,22 @@ def _noted(
     ids = body.ids or []
     target = ids[0] if len(ids) == 1 else None
     chosen = None if body.filter is None else where_of(body.filter).conditions
-    several = {"ids": ids[:MOST_NOTED], "count": len(ids)} if len(ids) > 1 else {}
-    return noted(request, action, target, reason, filter=chosen, **several, **details)
+    several = {"ids": ids[:MAX_AUDITED_IDS], "count": len(ids)} if len(ids) > 1 else {}
+    return audited(request, action, target, reason, filter=chosen, **several, **details)
 
 
-def _tell(note: Noted | None, outcomes: Sequence[LetterOutcome]) -> None:
+def _note_refusal(note: Noted | None, outcomes: Sequence[LetterOutcome]) -> None:
     if note is not None:
         note.refusal = refusal_of(outcomes)
 
 
-async def _answer(
-    request: Request, body: ChosenLetters, outcomes: Sequence[LetterOutcome], done: int, counted: str
+async def _outcomes_response(
+    request: Request, body: ChosenLetters, outcomes: Sequence[LetterOutcome], success_status: int, count_field: str
 ) -> Response:
     root = root_of(request)
-    asked = [outcome.id for outcome in outcomes] if body.ids is None else body.ids
-    view = outcomes_view(asked, outcomes, 200 if body.dry_run else done, root)
-    view[counted] = sum(outcome.problem is None for outcome in outcomes)
+    ids = [outcome.id for outcome in outcomes] if body.ids is None else body.ids
+    view = outcomes_view(ids, outcomes, 200 if body.dry_run else success_status, root)
+    view[count_field] = sum(outcome.problem is None for outcome in outcomes)
     if body.filter is not None:
         where = where_of(body.filter)
         count = await framework_of(request).services.replays.count_of(Action.DISCARD, where) if body.dry_run else None

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from taskframework.api.codes import CODES, TASK_CODES
-from taskframework.api.problems import below, root_of
+from taskframework.api.problems import root_of, with_root_path
 
 router = APIRouter()
 
@@ -63,10 +63,10 @@ _PAGE = """<!doctype html>
 async def show_docs(request: Request) -> Response:
     """Show everything in the OpenAPI document, for people."""
     document = cast(FastAPI, request.app).openapi()
-    return HTMLResponse(page(document, root_of(request)), headers={"Content-Security-Policy": _POLICY})
+    return HTMLResponse(render_page(document, root_of(request)), headers={"Content-Security-Policy": _POLICY})
 
 
-def page(document: dict[str, Any], root: str) -> str:
+def render_page(document: dict[str, Any], root: str) -> str:
     """The OpenAPI document as HTML; `root` is the path at which the application is mounted."""
     return _PAGE.format(
         style=_STYLE,
@@ -80,11 +80,12 @@ def page(document: dict[str, Any], root: str) -> str:
         ),
         problems="\n".join(
             f'<tr id="{code}"><td><code>{code}</code></td><td>{status}</td><td>{html.escape(title)}</td>'
-            f"<td>{_prose(below(root, advice))}</td></tr>"
+            f"<td>{_prose(with_root_path(root, advice))}</td></tr>"
             for code, (status, title, advice) in CODES.items()
         ),
         failures="\n".join(
-            f"<tr><td><code>{code}</code></td><td>{_prose(meaning)}</td><td>{_prose(below(root, advice))}</td></tr>"
+            f"<tr><td><code>{code}</code></td><td>{_prose(meaning)}</td>"
+            f"<td>{_prose(with_root_path(root, advice))}</td></tr>"
             for code, (meaning, advice) in TASK_CODES.items()
         ),
         models="\n".join(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
 from taskframework.api.context import PREFIX, IdInPath, broker_of, checked_id, framework_of, json_response, new_router
-from taskframework.api.openapi import refuses
+from taskframework.api.openapi import problem_responses
 from taskframework.model.facts import Code
 from taskframework.model.status import TaskStatus
 
@@ -35,7 +35,7 @@ class ExplanationView(BaseModel):
     summary="Explain why a task is not running",
     responses={
         200: {"model": ExplanationView, "description": "One cause, and what to do"},
-        **refuses("task_not_found", "task_unreadable", "store_unavailable", "not_running"),
+        **problem_responses("task_not_found", "task_unreadable", "store_unavailable", "not_running"),
     },
 )
 async def explain_task(request: Request, task_id: IdInPath) -> Response:

@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 1000
 #: How many of these one caller may have, so that some are left for others.
-MAX_OF_ONE = 500
+MAX_WATCHERS_PER_CALLER = 500
 #: The most bytes that wait for one watcher. Watchers share events, so many slow ones cost little more than one.
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 #: Seconds that a new watcher waits for the broker. After that it begins without events, until the broker is back.
-_LISTEN_SECONDS = 2.0
+_JOIN_TIMEOUT_SECONDS = 2.0
 #: Seconds between two checks whether the process stops.
-_LOOK_SECONDS = 0.5
-_FIELD = re.compile(r"[!-~]{1,300}")
+_STOP_CHECK_SECONDS = 0.5
+_SAFE_FIELD = re.compile(r"[!-~]{1,300}")
 
 
 def server_is_stopping() -> bool:
@@ -46,14 +46,14 @@ def server_is_stopping() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FeedEvent:
     """An event, and the bytes of it that every watcher sends."""
 
     event: ExternalEvent
     frame: bytes
 
 
-def frame(kind: str, data: object, identifier: str | None = None) -> bytes:
+def sse_frame(kind: str, data: object, identifier: str | None = None) -> bytes:
     """One server-sent event; JSON has no line breaks, so the data is always one line."""
     head = f"event: {kind}\n" if identifier is None else f"id: {identifier}\nevent: {kind}\n"
     return head.encode() + b"data: " + orjson.dumps(data) + b"\n\n"
@@ -61,7 +61,7 @@ def frame(kind: str, data: object, identifier: str | None = None) -> bytes:
 
 def event_frame(event: ExternalEvent) -> bytes:
     """An external event as a server-sent event."""
-    return frame(event.type, event.to_dict(), event.id)
+    return sse_frame(event.type, event.to_dict(), event.id)
 
 
 class Watcher:
@@ -78,9 +78,9 @@ class Watcher:
         self.parents: set[str] = set()
         #: Whether no more events come, because the process stops or the reader was too slow.
         self.is_over = False
-        self.is_behind = False
-        self._heard: list[Heard] = []
-        self._bytes = 0
+        self.has_missed_events = False
+        self._waiting_events: list[FeedEvent] = []
+        self._waiting_bytes = 0
         self._wake = asyncio.Event()
 
     def wants(self, event: ExternalEvent) -> bool:
@@ -89,15 +89,15 @@ class Watcher:
             self.task_type is None or event.data.get("task_type") == self.task_type
         )
 
-    def put(self, heard: Heard) -> None:
+    def put(self, event: FeedEvent) -> None:
         if self.is_over:
             return
-        if self._heard and self._bytes + len(heard.frame) > MAX_WAITING_BYTES:
-            self.is_behind = True
+        if self._waiting_events and self._waiting_bytes + len(event.frame) > MAX_WAITING_BYTES:
+            self.has_missed_events = True
             self.end()
             return
-        self._heard.append(heard)
-        self._bytes += len(heard.frame)
+        self._waiting_events.append(event)
+        self._waiting_bytes += len(event.frame)
         self._wake.set()
 
     def end(self) -> None:
@@ -105,15 +105,15 @@ class Watcher:
         self.is_over = True
         self._wake.set()
 
-    async def take(self, seconds: float) -> list[Heard]:
+    async def take(self, seconds: float) -> list[FeedEvent]:
         """Take all waiting events; none if no event comes within so many seconds, or if the watcher is over."""
-        if not self._heard and not self.is_over:
+        if not self._waiting_events and not self.is_over:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
         self._wake.clear()
-        heard, self._heard, self._bytes = self._heard, [], 0
-        return heard
+        events, self._waiting_events, self._waiting_bytes = self._waiting_events, [], 0
+        return events
 
 
 class Feed:
@@ -123,15 +123,15 @@ class Feed:
         """Prepare; streams end when `is_stopping` returns true."""
         self._broker = broker
         self._is_stopping = is_stopping
-        self._look: asyncio.Task[None] | None = None
+        self._stop_check: asyncio.Task[None] | None = None
         self._subscriber: EventSubscriber | None = None
         self._watchers: defaultdict[str | None, set[Watcher]] = defaultdict(set)
-        self._of_parents: defaultdict[str, set[Watcher]] = defaultdict(set)
-        self._changing = asyncio.Lock()
+        self._parent_watchers: defaultdict[str, set[Watcher]] = defaultdict(set)
+        self._lock = asyncio.Lock()
         self._is_closed = False
 
     @property
-    def watchers(self) -> int:
+    def watcher_count(self) -> int:
         """How many watchers there are now."""
         return sum(map(len, self._watchers.values()))
 
@@ -157,12 +157,12 @@ class Feed:
             NotRunningError: if the process has no broker.
         """
         watcher = Watcher(scope, task_id, task_type, caller)
-        async with self._changing:
+        async with self._lock:
             subscriber = await self._subscribe(caller)
             self._watchers[task_id].add(watcher)
         try:
             with contextlib.suppress(TimeoutError):
-                await subscriber.listening(_LISTEN_SECONDS)
+                await subscriber.listening(_JOIN_TIMEOUT_SECONDS)
         except BaseException:
             await self.leave(watcher)
             raise
@@ -171,20 +171,20 @@ class Feed:
     def watch_subtasks(self, watcher: Watcher, task_id: str) -> None:
         """Let a watcher that has joined also hear the sub-tasks of a task."""
         watcher.parents.add(task_id)
-        self._of_parents[task_id].add(watcher)
+        self._parent_watchers[task_id].add(watcher)
 
-    def forget_subtasks(self, watcher: Watcher, task_id: str) -> None:
+    def unwatch_subtasks(self, watcher: Watcher, task_id: str) -> None:
         watcher.parents.discard(task_id)
-        self._of_parents[task_id].discard(watcher)
-        if not self._of_parents[task_id]:
-            del self._of_parents[task_id]
+        self._parent_watchers[task_id].discard(watcher)
+        if not self._parent_watchers[task_id]:
+            del self._parent_watchers[task_id]
 
     async def leave(self, watcher: Watcher) -> None:
         """Stop watching. When the last watcher leaves, the subscription ends."""
         watcher.end()
         for task_id in tuple(watcher.parents):
-            self.forget_subtasks(watcher, task_id)
-        async with self._changing:
+            self.unwatch_subtasks(watcher, task_id)
+        async with self._lock:
             self._watchers[watcher.task_id].discard(watcher)
             if not self._watchers[watcher.task_id]:
                 del self._watchers[watcher.task_id]
@@ -194,7 +194,7 @@ class Feed:
     async def close(self) -> None:
         """End all streams; no new streams begin."""
         self._is_closed = True
-        async with self._changing:
+        async with self._lock:
             self._end_streams()
             await self._unsubscribe()
 
@@ -205,47 +205,49 @@ class Feed:
 
     async def _end_when_stopping(self) -> None:
         while not self._is_stopping():  # noqa: ASYNC110 - neither framework nor server tells
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_STOP_CHECK_SECONDS)
         self._end_streams()
 
     async def _subscribe(self, caller: str | None) -> EventSubscriber:
         broker = self._broker()  # first, because a process that never ran has another error than one that stops
         if self.is_over:
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
-        if self.watchers >= MAX_WATCHERS:
+        if self.watcher_count >= MAX_WATCHERS:
             raise _too_many(f"{MAX_WATCHERS} event streams are already open.")
         of_caller = sum(one.caller == caller for group in self._watchers.values() for one in group)
-        if caller is not None and of_caller >= MAX_OF_ONE:
-            raise _too_many(f"{MAX_OF_ONE} event streams of this caller are already open, the limit for one caller.")
+        if caller is not None and of_caller >= MAX_WATCHERS_PER_CALLER:
+            raise _too_many(
+                f"{MAX_WATCHERS_PER_CALLER} event streams of this caller are already open, the limit for one caller."
+            )
         if self._subscriber is None:
             subscriber = EventSubscriber(broker)
-            subscriber.on()(self._hear)
+            subscriber.on()(self._distribute)
             self._subscriber = await subscriber.__aenter__()
-            self._look = asyncio.create_task(self._end_when_stopping())
+            self._stop_check = asyncio.create_task(self._end_when_stopping())
         return self._subscriber
 
     async def _unsubscribe(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
+        if self._stop_check is not None:
+            self._stop_check.cancel()
         if self._subscriber is not None:
             subscriber, self._subscriber = self._subscriber, None
             await subscriber.__aexit__(None, None, None)
 
-    def _hear(self, event: ExternalEvent) -> None:
+    def _distribute(self, event: ExternalEvent) -> None:
         watching = [*self._watchers.get(None, ()), *self._watchers.get(event.task_id, ())]
         if (parent := event.data.get("parent_task_id")) is not None:
-            watching += self._of_parents.get(str(parent), ())
+            watching += self._parent_watchers.get(str(parent), ())
         watchers = [watcher for watcher in watching if watcher.wants(event)]
         if not watchers:
             return
         # Anybody may publish on the exchange. A line break in one of these texts would begin a foreign field in the
         # stream.
-        if not all(_FIELD.fullmatch(str(text)) for text in (event.id, event.type)):
+        if not all(_SAFE_FIELD.fullmatch(str(text)) for text in (event.id, event.type)):
             logger.warning("an event with id %.100r and type %.100r is not passed on", event.id, event.type)
             return
-        heard = Heard(event, event_frame(event))
+        feed_event = FeedEvent(event, event_frame(event))
         for watcher in watchers:
-            watcher.put(heard)
+            watcher.put(feed_event)
 
 
 def _too_many(message: str) -> RequestRefusedError:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import framework_of, json_response, new_router
-from taskframework.api.openapi import PROBLEM_CONTENT, refuses
+from taskframework.api.openapi import PROBLEM_CONTENT, problem_responses
 from taskframework.api.views import HealthView, ReadinessView
 from taskframework.errors import BrokerError, StoreError
 from taskframework.model.drivers import OUTBOX
@@ -21,14 +21,14 @@ from taskframework.wiring.process_services import ProcessServices
 router = new_router("", "health")
 
 #: A scrape asks store and broker at most this often, and waits this long for them; after that it shows the last values.
-_FRESH_SECONDS = 5.0
-_PATIENCE_SECONDS = 2.0
+_REFRESH_SECONDS = 5.0
+_REFRESH_TIMEOUT_SECONDS = 2.0
 
 
 @router.get(
     "/healthz",
     summary="Whether the process is alive",
-    responses={200: {"model": HealthView, "description": "It is alive"}, **refuses()},
+    responses={200: {"model": HealthView, "description": "It is alive"}, **problem_responses()},
 )
 async def get_health(request: Request) -> Response:
     """Answer as long as the event loop runs; says nothing about store and broker."""
@@ -41,7 +41,7 @@ async def get_health(request: Request) -> Response:
     responses={
         200: {"model": ReadinessView, "description": "Ready"},
         503: {"model": ReadinessView, "description": "Not ready; `checks` says why", "content": PROBLEM_CONTENT},
-        **refuses(),
+        **problem_responses(),
     },
 )
 async def get_readiness(request: Request) -> Response:
@@ -54,12 +54,12 @@ async def get_readiness(request: Request) -> Response:
     "/metrics",
     summary="Metrics for Prometheus",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}, **refuses()},
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}, **problem_responses()},
 )
 async def get_metrics(request: Request) -> Response:
     """The metrics of this process, and what store and broker hold."""
     process = framework_of(request).process
-    if time.monotonic() - getattr(request.app.state, "metrics_refreshed", -_FRESH_SECONDS) >= _FRESH_SECONDS:
+    if time.monotonic() - getattr(request.app.state, "metrics_refreshed", -_REFRESH_SECONDS) >= _REFRESH_SECONDS:
         request.app.state.metrics_refreshed = time.monotonic()
         await _refresh(process)
     process.metrics.broker_connected.set(process.broker.is_connected)
@@ -74,7 +74,7 @@ async def _refresh(process: ProcessServices) -> None:
     """Refresh the values that can be read now. Others stay as they are: a scrape must not fail without the store."""
     services, metrics = process.services, process.metrics
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_REFRESH_TIMEOUT_SECONDS):
             await services.counter.look()
             late = await services.store.due(OUTBOX, 1)
             metrics.events_lag.set((services.store.now() - late[0].due).total_seconds() if late else 0)

@@ -9,13 +9,13 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted
-from taskframework.api.bodies import BODY_CODES, CreateKey, read
+from taskframework.api.auditing import audited
+from taskframework.api.bodies import BODY_CODES, CreateKey, read_body
 from taskframework.api.callers import caller_of
 from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response, refuse_repeated
 from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
-from taskframework.api.openapi import refuses, takes
-from taskframework.api.paging import PageQuery
+from taskframework.api.openapi import problem_responses, request_body
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.model.keys import ApiKey
 from taskframework.model.rate_limits import BucketLimit
@@ -38,7 +38,7 @@ class KeyQuery(PageQuery):
 @router.get(
     "/me",
     summary="Show the caller",
-    responses={200: {"model": CallerView, "description": "The caller"}, **refuses("store_unavailable")},
+    responses={200: {"model": CallerView, "description": "The caller"}, **problem_responses("store_unavailable")},
 )
 async def get_me(request: Request) -> Response:
     """Show who the caller is by its key or token, and what it may do."""
@@ -60,7 +60,7 @@ async def get_me(request: Request) -> Response:
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": KeyPage, "description": "A page, by prefix"},
-        **refuses("invalid_request", "store_unavailable"),
+        **problem_responses("invalid_request", "store_unavailable"),
     },
 )
 async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Response:
@@ -73,20 +73,20 @@ async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Re
     "/admin/keys",
     status_code=201,
     summary="Create an API key",
-    openapi_extra=takes(CreateKey),
+    openapi_extra=request_body(CreateKey),
     responses={
         201: {
             "model": NewKeyView,
             "description": "The key, which is shown only this once",
             "headers": {"Location": {"description": "Address of its stored data", "schema": {"type": "string"}}},
         },
-        **refuses(*BODY_CODES, "store_unavailable"),
+        **problem_responses(*BODY_CODES, "store_unavailable"),
     },
 )
 async def create_key(request: Request) -> Response:
     """Make a key. With the first one, every request needs one from then on."""
-    body = await read(request, CreateKey)
-    async with noted(request, "key.create", body.principal, roles=list(body.roles)):
+    body = await read_body(request, CreateKey)
+    async with audited(request, "key.create", body.principal, roles=list(body.roles)):
         key, text = await framework_of(request).services.keys.create(
             body.principal,
             body.roles,
@@ -99,32 +99,32 @@ async def create_key(request: Request) -> Response:
     return json_response({**key_view(key), "key": text}, 201, headers)
 
 
-_ANSWERS_KEY: dict[int | str, dict[str, Any]] = {200: {"model": KeyView, "description": "The stored data of the key"}}
+_KEY_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"model": KeyView, "description": "The stored data of the key"}}
 
 
 @router.get(
     "/admin/keys/{prefix}",
     summary="Show an API key",
-    responses={**_ANSWERS_KEY, **refuses("key_not_found", "store_unavailable")},
+    responses={**_KEY_RESPONSE, **problem_responses("key_not_found", "store_unavailable")},
 )
 async def get_key(request: Request, prefix: KeyInPath) -> Response:
     """Show what is stored of a key."""
-    return _answer(await framework_of(request).services.keys.get(prefix))
+    return _key_response(await framework_of(request).services.keys.get(prefix))
 
 
 @router.delete(
     "/admin/keys/{prefix}",
     summary="Revoke an API key",
-    responses={**_ANSWERS_KEY, **refuses("key_not_found", "store_unavailable")},
+    responses={**_KEY_RESPONSE, **problem_responses("key_not_found", "store_unavailable")},
 )
 async def revoke_key(request: Request, prefix: KeyInPath) -> Response:
     """Let a key count no more: in all processes within five seconds, streams that it opened included."""
-    async with noted(request, "key.revoke", prefix):
+    async with audited(request, "key.revoke", prefix):
         services = framework_of(request).services
         key = await services.keys.revoke(prefix, by=caller_of(request).principal)
         services.callers.forget(prefix)
-    return _answer(key)
+    return _key_response(key)
 
 
-def _answer(key: ApiKey) -> Response:
+def _key_response(key: ApiKey) -> Response:
     return json_response(key_view(key))

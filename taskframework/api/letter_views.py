@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from taskframework.api.problems import describe
+from taskframework.api.problems import problem_of
 from taskframework.api.views import HistoryEntryView, NextCursor, ProblemView, TaskErrorView
 from taskframework.errors import TaskframeworkError, TaskNotFoundError
 from taskframework.model.status import TaskStatus
@@ -176,10 +176,12 @@ class CountView(BaseModel):
     is_total_bounded: bool = Field(description="There are more than were counted")
 
 
-def outcomes_view(asked: Sequence[str], outcomes: Sequence[LetterOutcome], done: int, root: str) -> dict[str, Any]:
-    """The outcome for each id that was asked for, as plain JSON; `done` is the status of the ids that were handled."""
+def outcomes_view(
+    ids: Sequence[str], outcomes: Sequence[LetterOutcome], success_status: int, root: str
+) -> dict[str, Any]:
+    """The outcome for each id, as plain JSON; `success_status` is the status of the ids that were handled."""
     known = {outcome.id: outcome for outcome in outcomes}
-    items = [_outcome_view(name, known.get(name), done, root) for name in dict.fromkeys(asked)]
+    items = [_outcome_view(letter_id, known.get(letter_id), success_status, root) for letter_id in dict.fromkeys(ids)]
     return {
         "items": items,
         "refused": [item for item in items if item["error"] is not None],
@@ -187,9 +189,9 @@ def outcomes_view(asked: Sequence[str], outcomes: Sequence[LetterOutcome], done:
     }
 
 
-def _outcome_view(letter_id: str, outcome: LetterOutcome | None, done: int, root: str) -> dict[str, Any]:
+def _outcome_view(letter_id: str, outcome: LetterOutcome | None, success_status: int, root: str) -> dict[str, Any]:
     problem = TaskNotFoundError(letter_id, what="dead letter") if outcome is None else outcome.problem
-    view: dict[str, Any] = {"id": letter_id, "status": done, "error": None, "warning": None}
+    view: dict[str, Any] = {"id": letter_id, "status": success_status, "error": None, "warning": None}
     if problem is not None:
         error = _problem_view(problem, root)
         return view | {"status": error["status"], "error": error}
@@ -199,4 +201,4 @@ def _outcome_view(letter_id: str, outcome: LetterOutcome | None, done: int, root
 
 
 def _problem_view(problem: TaskframeworkError, root: str) -> dict[str, Any]:
-    return describe(problem).document(root)
+    return problem_of(problem).document(root)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
 from taskframework.api.limit_views import LimitPage
-from taskframework.api.openapi import refuses
+from taskframework.api.openapi import problem_responses
 from taskframework.model.query import MAX_LIMIT
 from taskframework.operations.limits import LimitState, SlotsState
 
@@ -34,7 +34,7 @@ class LimitQuery(BaseModel):
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": LimitPage, "description": "The buckets, then the slots, by name and key"},
-        **refuses("invalid_request", "limiter_unavailable", "store_unavailable"),
+        **problem_responses("invalid_request", "limiter_unavailable", "store_unavailable"),
     },
 )
 async def list_limits(request: Request, query: Annotated[LimitQuery, Query()]) -> Response:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from taskframework.api.problems import RequestRefusedError, describe, problem_response
-from taskframework.api.safety import with_safety
+from taskframework.api.problems import RequestRefusedError, problem_of, problem_response
+from taskframework.api.safety_headers import with_safety_headers
 
 _STOPPED = RequestRefusedError(
     "The process stopped before the request was done; it is not known whether it took effect.",
@@ -37,7 +37,9 @@ class AnswerAlways:
             if message["type"] == "http.response.start":
                 is_started = True
                 self._on_answer(scope["path"], message["status"])
-                message["headers"] = with_safety(message["headers"], is_encrypted=scope.get("scheme") == "https")
+                message["headers"] = with_safety_headers(
+                    message["headers"], is_encrypted=scope.get("scheme") == "https"
+                )
             await send(message)
 
         try:
@@ -47,9 +49,9 @@ class AnswerAlways:
         except asyncio.CancelledError:
             # The server stops, and the time for requests is over. A stream that is cut off needs no answer.
             if not is_started:
-                await problem_response(describe(_STOPPED), Request(scope))(scope, receive, send_safely)
+                await problem_response(problem_of(_STOPPED), Request(scope))(scope, receive, send_safely)
         except Exception as error:
-            problem = describe(error)
+            problem = problem_of(error)
             if is_started:
                 raise  # the answer is cut off, and the server closes the connection
             await problem_response(problem, Request(scope))(scope, receive, send_safely)

@@ -67,16 +67,16 @@ def mount(
     api = create_app(framework, caller=caller)
     app.mount(prefix, api)
     if starts:
-        app.router.lifespan_context = _running_inside(app.router.lifespan_context, framework, worker=worker)
-    app.router.lifespan = _refusing_in_words(app.router.lifespan)  # type: ignore[method-assign, assignment]
+        app.router.lifespan_context = _lifespan_with_framework(app.router.lifespan_context, framework, worker=worker)
+    app.router.lifespan = _lifespan_with_clear_errors(app.router.lifespan)  # type: ignore[method-assign, assignment]
     if in_openapi and isinstance(app, FastAPI):
-        _describe(app, api, prefix, with_keys=caller is None)
+        _extend_openapi(app, api, prefix, with_keys=caller is None)
 
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
-def _running_inside(own: Lifespan, framework: RunnableFramework, *, worker: bool) -> Lifespan:
+def _lifespan_with_framework(own: Lifespan, framework: RunnableFramework, *, worker: bool) -> Lifespan:
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[Any]:
         async with own(app) as state, framework.running(worker=worker):
@@ -85,62 +85,64 @@ def _running_inside(own: Lifespan, framework: RunnableFramework, *, worker: bool
     return lifespan
 
 
-def _refusing_in_words(own: ASGIApp) -> ASGIApp:
+def _lifespan_with_clear_errors(own: ASGIApp) -> ASGIApp:
     """Replace Starlette's `lifespan`, which gives a server the whole traceback of an error at the start, for the log.
 
     If the settings or the servers are the cause, the error's own message says so, and what to do.
     """
 
     async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
-        async def tell(message: Message) -> None:
+        async def send_clear_error(message: Message) -> None:
             error = sys.exception()
             if isinstance(error, (ConfigurationError, StoreError, BrokerError)) and "message" in message:
                 message["message"] = str(error)
             await send(message)
 
-        await own(scope, receive, tell)
+        await own(scope, receive, send_clear_error)
 
     return lifespan
 
 
-def _describe(app: FastAPI, api: FastAPI, prefix: str, *, with_keys: bool) -> None:
+def _extend_openapi(app: FastAPI, api: FastAPI, prefix: str, *, with_keys: bool) -> None:
     """Add the interface to the application's document, which is made when it is first asked for, and then kept."""
     own = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _merged(own(), api.openapi(), prefix, with_keys=with_keys)
+            app.openapi_schema = _merge_documents(own(), api.openapi(), prefix, with_keys=with_keys)
         return app.openapi_schema
 
     app.openapi_schema = None
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
 
 
-def _merged(document: dict[str, Any], part: Mapping[str, Any], prefix: str, *, with_keys: bool) -> dict[str, Any]:
+def _merge_documents(
+    document: dict[str, Any], part: Mapping[str, Any], prefix: str, *, with_keys: bool
+) -> dict[str, Any]:
     """Add the operations and models of another document. Operation ids get the prefix, so that no two are equal; models
     get it only if the document has another model of the same name.
     """
-    mark = re.sub(r"\W+", "_", prefix.strip("/")) + "_"
+    id_prefix = re.sub(r"\W+", "_", prefix.strip("/")) + "_"
     components = document.setdefault("components", {})
     schemas, found = components.setdefault("schemas", {}), part["components"]["schemas"]
-    names = {name: mark + name if name in schemas else name for name in found}
+    names = {name: id_prefix + name if name in schemas else name for name in found}
     renamed = {_SCHEMA + name: _SCHEMA + new for name, new in names.items() if name != new}
-    schemas.update({names[name]: _with(schema, renamed) for name, schema in found.items()})
-    for path, operations in _with(part["paths"], renamed).items():
+    schemas.update({names[name]: _with_new_references(schema, renamed) for name, schema in found.items()})
+    for path, operations in _with_new_references(part["paths"], renamed).items():
         for operation in operations.values():
-            operation["operationId"] = mark + operation["operationId"]
+            operation["operationId"] = id_prefix + operation["operationId"]
             if operation.pop("security", None) is not None and with_keys:
-                operation["security"] = [{mark + "key": []}, {}]
+                operation["security"] = [{id_prefix + "key": []}, {}]
         document.setdefault("paths", {})[prefix + path] = operations
     if with_keys:
-        components.setdefault("securitySchemes", {})[mark + "key"] = part["components"]["securitySchemes"]["key"]
+        components.setdefault("securitySchemes", {})[id_prefix + "key"] = part["components"]["securitySchemes"]["key"]
     return document
 
 
-def _with(part: Any, renamed: Mapping[str, str]) -> Any:
+def _with_new_references(part: Any, renamed: Mapping[str, str]) -> Any:
     """A copy of a document part, with the new references."""
     if isinstance(part, dict):
-        return {name: _with(value, renamed) for name, value in part.items()}
+        return {name: _with_new_references(value, renamed) for name, value in part.items()}
     if isinstance(part, list):
-        return [_with(value, renamed) for value in part]
+        return [_with_new_references(value, renamed) for value in part]
     return renamed.get(part, part) if isinstance(part, str) else part

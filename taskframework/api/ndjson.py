@@ -12,12 +12,12 @@ from taskframework.api.problems import RequestRefusedError
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json
 
 #: Bytes of one line: twice the limit of the parameters of one task, because the same value may be written longer.
-MAX_LINE = 2 * MAX_PARAMETERS_BYTES
+MAX_LINE_BYTES = 2 * MAX_PARAMETERS_BYTES
 #: Seconds within which a line must come, so that no client keeps a connection for ever.
-LINE_SECONDS = 60.0
+LINE_TIMEOUT_SECONDS = 60.0
 
 
-async def values_of(request: Request) -> AsyncIterator[list[Json]]:
+async def read_values(request: Request) -> AsyncIterator[list[Json]]:
     """The values of a body's lines, in parts as they come; no more is read than the caller takes.
 
     Empty lines are ignored. The values before a wrong line are given first.
@@ -27,28 +27,28 @@ async def values_of(request: Request) -> AsyncIterator[list[Json]]:
         ClientDisconnect: if the body broke off.
     """
     index, rest = 0, b""
-    async for piece in _pieces(request):
+    async for piece in _receive_pieces(request):
         *lines, rest = (rest + piece).split(b"\n")
-        values, wrong = _read(lines, index)
+        values, wrong = _parse_lines(lines, index)
         if values:
             yield values
             index += len(values)
         if wrong is not None:
             raise wrong
-        if len(rest) > MAX_LINE:
+        if len(rest) > MAX_LINE_BYTES:
             raise _too_long(index)
-    values, wrong = _read([rest], index)
+    values, wrong = _parse_lines([rest], index)
     if values:
         yield values
     if wrong is not None:
         raise wrong
 
 
-def _read(lines: list[bytes], index: int) -> tuple[list[Json], RequestRefusedError | None]:
+def _parse_lines(lines: list[bytes], index: int) -> tuple[list[Json], RequestRefusedError | None]:
     """The values before the first wrong line, and the error of that line."""
     values: list[Json] = []
     for line in lines:
-        if len(line) > MAX_LINE:
+        if len(line) > MAX_LINE_BYTES:
             return values, _too_long(index + len(values))
         if line.strip():
             try:
@@ -58,32 +58,32 @@ def _read(lines: list[bytes], index: int) -> tuple[list[Json], RequestRefusedErr
     return values, None
 
 
-async def _pieces(request: Request) -> AsyncIterator[bytes]:
+async def _receive_pieces(request: Request) -> AsyncIterator[bytes]:
     """The bytes as they come. The time that the caller needs for a piece does not count as the client's."""
     loop = asyncio.get_running_loop()
-    left, more = LINE_SECONDS, True
+    seconds_left, more = LINE_TIMEOUT_SECONDS, True
     while more:
         began = loop.time()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(seconds_left):
                 message = await request.receive()
         except TimeoutError:
             raise RequestRefusedError(
-                f"No line arrived within {LINE_SECONDS:g} seconds.",
+                f"No line arrived within {LINE_TIMEOUT_SECONDS:g} seconds.",
                 hint="Send the upload again from its beginning; with an idempotency key it continues where it stopped.",
                 code="request_timeout",
             ) from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         piece: bytes = message.get("body", b"")
-        left = LINE_SECONDS if b"\n" in piece else left - (loop.time() - began)
+        seconds_left = LINE_TIMEOUT_SECONDS if b"\n" in piece else seconds_left - (loop.time() - began)
         more = message.get("more_body", False)
         yield piece
 
 
 def _too_long(index: int) -> RequestRefusedError:
     return RequestRefusedError(
-        f"Item {index} has more than {MAX_LINE:,} bytes.",
+        f"Item {index} has more than {MAX_LINE_BYTES:,} bytes.",
         hint="Keep large data elsewhere and pass a reference; end each item with a line feed.",
         code="body_too_large",
         fields=[{"field": f"items.{index}", "message": "is too long"}],

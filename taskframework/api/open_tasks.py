@@ -14,18 +14,18 @@ class OpenTasks:
     ever end. So beyond that number the first task in the plan without an open sub-task may open one.
     """
 
-    def __init__(self, top: KnownTask, most: int) -> None:
+    def __init__(self, top: KnownTask, max_open_tasks: int) -> None:
         """Begin with the place of the reader.
 
         Args:
             top: the task that is followed.
-            most: how many sub-tasks there is room for.
+            max_open_tasks: how many sub-tasks there is room for.
         """
         self._top = top
-        self._most = most
-        self._by_id = {known.task_id: known for known in top.all()}
+        self._max_open_tasks = max_open_tasks
+        self._by_id = {known.task_id: known for known in top.walk()}
         #: Rounds that wait for room, each with the slot of the sub-task that comes next.
-        self._held: dict[KnownRound, int] = {}
+        self._waiting_rounds: dict[KnownRound, int] = {}
 
     def __iter__(self) -> Iterator[KnownTask]:
         return iter(self._by_id.values())
@@ -36,16 +36,18 @@ class OpenTasks:
     def get(self, task_id: str) -> KnownTask | None:
         return self._by_id.get(task_id)
 
-    def begin(self, round: KnownRound, slot: int) -> KnownTask:
+    def open_subtask(self, round: KnownRound, slot: int) -> KnownTask:
         """Open the sub-task in a slot, and the sub-tasks in the slots before it that were not opened yet."""
-        first = round.told
-        begun = round.begin(slot)
-        self._by_id |= {round.open[one].task_id: round.open[one] for one in range(first, slot + 1)}
-        return begun
+        first = round.shown_until
+        subtask = round.open_subtask(slot)
+        self._by_id |= {
+            round.open_subtasks[new_slot].task_id: round.open_subtasks[new_slot] for new_slot in range(first, slot + 1)
+        }
+        return subtask
 
-    def reopen(self, round: KnownRound, slot: int, sequence: int) -> KnownTask:
+    def reopen_subtask(self, round: KnownRound, slot: int, sequence: int) -> KnownTask:
         """Open a closed sub-task again; the reader has its events up to a sequence."""
-        known = round.reopen(slot, sequence)
+        known = round.reopen_subtask(slot, sequence)
         self._by_id[known.task_id] = known
         return known
 
@@ -59,35 +61,35 @@ class OpenTasks:
         del self._by_id[known.task_id]
         return [
             round.parent
-            for round, slot in self._held.items()
-            if (self.is_roomy or round.parent is self._first()) and self.fits(round, slot)
+            for round, slot in self._waiting_rounds.items()
+            if (self.has_ample_room or round.parent is self._first_leaf()) and self.has_room_for(round, slot)
         ]
 
-    def hold(self, round: KnownRound, slot: int) -> None:
+    def mark_waiting(self, round: KnownRound, slot: int) -> None:
         """Note that a round waits for room, and the slot of its next sub-task."""
-        self._held[round] = slot
+        self._waiting_rounds[round] = slot
 
-    def let_in(self, round: KnownRound) -> None:
-        self._held.pop(round, None)
+    def clear_waiting(self, round: KnownRound) -> None:
+        self._waiting_rounds.pop(round, None)
 
-    def holds(self, round: KnownRound) -> bool:
-        return round in self._held
+    def is_waiting(self, round: KnownRound) -> bool:
+        return round in self._waiting_rounds
 
     @property
-    def is_roomy(self) -> bool:
+    def has_ample_room(self) -> bool:
         """Whether a quarter of the room is free. It is waited for, so that the store is not asked after each close."""
-        return len(self._by_id) <= self._most * 3 // 4
+        return len(self._by_id) <= self._max_open_tasks * 3 // 4
 
-    def fits(self, round: KnownRound, slot: int) -> bool:
+    def has_room_for(self, round: KnownRound, slot: int) -> bool:
         """Return whether there is room for the sub-task in a slot, and for those before it that were not opened yet."""
-        more = slot - round.told + 1
-        if len(self._by_id) + more <= self._most + 1:
+        new_count = slot - round.shown_until + 1
+        if len(self._by_id) + new_count <= self._max_open_tasks + 1:
             return True
-        return more == 1 and not round.parent.has_open and round.parent is self._first()
+        return new_count == 1 and not round.parent.has_open_subtasks and round.parent is self._first_leaf()
 
-    def _first(self) -> KnownTask:
+    def _first_leaf(self) -> KnownTask:
         """The first task in the plan that has no open sub-task."""
         known = self._top
-        while (begun := next((round for round in known.rounds if round.open), None)) is not None:
-            known = begun.open[min(begun.open)]
+        while (round := next((round for round in known.rounds if round.open_subtasks), None)) is not None:
+            known = round.open_subtasks[min(round.open_subtasks)]
         return known

@@ -37,19 +37,19 @@ _REFERENCE = "#/components/schemas/{model}"
 
 #: The entry for every other status, which any route may answer with. Without this entry FastAPI would document its own
 #: form of 422.
-_ANY_OTHER = "default"
+_DEFAULT_RESPONSE = "default"
 #: Server-sent events as OpenAPI 3.2 and FastAPI describe them: the schema describes one event.
 STREAM_CONTENT = {"text/event-stream": {"itemSchema": {"$ref": _REFERENCE.format(model=StreamedEvent.__name__)}}}
 PROBLEM_CONTENT = {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}}
 
 
-def takes(model: type, *, is_optional: bool = False) -> dict[str, Any]:
+def request_body(model: type, *, is_optional: bool = False) -> dict[str, Any]:
     """Document the body of a route that reads its body itself; the result goes into `openapi_extra`."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": not is_optional, "content": {"application/json": {"schema": schema}}}}
 
 
-def location_of(what: str) -> dict[str, Any]:
+def location_header(what: str) -> dict[str, Any]:
     """Document the header `Location` of an answer; the result goes into its `headers`."""
     description = f"Address of the {what}"
     return {"Location": {"description": description, "schema": {"type": "string", "format": "uri-reference"}}}
@@ -61,12 +61,12 @@ def key_header(description: str) -> dict[str, Any]:
     return {"name": "Idempotency-Key", "in": "header", "description": description, "schema": schema}
 
 
-def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     """Document the problems of a route by their codes; the result goes into `responses`."""
     by_status: dict[int | str, list[str]] = {}
     for code in sorted(codes, key=lambda code: CODES[code][0]):
         by_status.setdefault(CODES[code][0], []).append(code)
-    by_status[_ANY_OTHER] = ["internal_error"]
+    by_status[_DEFAULT_RESPONSE] = ["internal_error"]
     return {
         status: {
             "description": "; ".join(f"{CODES[code][1]} (`{code}`)" for code in found),
@@ -76,7 +76,7 @@ def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of an optional parameter without null, because a query leaves the parameter out instead."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     return {**kinds[0], **{name: value for name, value in schema.items() if name != "anyOf"}} if kinds else schema
@@ -98,10 +98,12 @@ class DocumentedApi(FastAPI):
             for path, operations in document["paths"].items():
                 for operation in operations.values():
                     if path not in OPEN_PATHS:
-                        operation["responses"].update(refuses("unauthorized", "forbidden", "too_many_requests"))
+                        operation["responses"].update(
+                            problem_responses("unauthorized", "forbidden", "too_many_requests")
+                        )
                         # The empty entry: until the first key is made, callers need no key.
                         operation["security"] = [{"key": []}, {}]
                     for parameter in operation.get("parameters", ()):
-                        parameter["schema"] = _not_null(parameter["schema"])
+                        parameter["schema"] = _without_null(parameter["schema"])
             self.openapi_schema = document
         return self.openapi_schema

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.submission.options import Moment
@@ -14,7 +14,7 @@ from taskframework.submission.options import Moment
 MAX_REPLAY = 500
 
 _DryRun = Annotated[bool, Field(strict=True, description="Only show what would happen")]
-_Why = Annotated[
+_Reason = Annotated[
     str | None, Field(max_length=MAX_REASON, description="The reason; kept in the history and the audit log")
 ]
 _Rate = Annotated[
@@ -26,15 +26,15 @@ _FinishedBefore = Annotated[Moment | None, Field(description="Ended before this 
 _Search = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME, description="Text that the error contains")]
 
 
-class _Chosen(Body):
+class _Filter(Body):
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _require_condition(self) -> Self:
         if not any(value is not None for value in dict(self).values()):
             raise ValueError("needs a condition: an empty filter would select everything")
         return self
 
 
-class ChooseLetters(_Chosen):
+class ChooseLetters(_Filter):
     """Which dead letters: all conditions must hold, and there must be one."""
 
     kind: Literal["task", "message"] | None = None
@@ -46,7 +46,7 @@ class ChooseLetters(_Chosen):
     finished_before: _FinishedBefore = None
 
 
-class ChooseTasks(_Chosen):
+class ChooseTasks(_Filter):
     """Which tasks: all conditions must hold, and there must be one."""
 
     status: TaskStatus | None = None
@@ -73,7 +73,7 @@ class ChosenLetters(Body):
     rate: _Rate = None
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _require_ids_or_filter(self) -> Self:
         if (self.ids is None) == (self.filter is None):
             raise ValueError("needs either ids or filter, not both")
         if self.ids is not None and self.rate is not None:
@@ -89,7 +89,7 @@ class ReplayDeadLetters(ChosenLetters):
     )
 
     reopen: Reopen = False
-    reason: _Why = None
+    reason: _Reason = None
     parameters: Any = Field(
         default=None, description="With ids: new parameters for the tasks; if omitted, they keep their own"
     )
@@ -100,7 +100,7 @@ class ReplayDeadLetters(ChosenLetters):
         return "parameters" in self.model_fields_set
 
     @model_validator(mode="after")
-    def _edits_by_ids(self) -> Self:
+    def _require_ids_with_parameters(self) -> Self:
         if self.is_edited and self.ids is None:
             raise ValueError("parameters work only with ids")
         return self
@@ -123,7 +123,7 @@ class DiscardDeadLetters(ChosenLetters):
     )
 
     @model_validator(mode="after")
-    def _says_why(self) -> Self:
+    def _require_reason(self) -> Self:
         if self.reason is None and not self.dry_run:
             raise ValueError("needs a reason")
         return self
@@ -145,10 +145,10 @@ class RepairMessage(Body):
     )
     user_id: UserInBody = None
     dry_run: _DryRun = False
-    reason: _Why = None
+    reason: _Reason = None
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _require_parameters_or_text(self) -> Self:
         if self.body_text is None and self.task_type is None:
             raise ValueError("needs task_type and parameters, or body_text")
         if self.body_text is not None and "parameters" in self.model_fields_set:
@@ -165,7 +165,7 @@ class RetryTasks(Body):
     rate: _Rate = None
     dry_run: _DryRun = False
     reopen: Reopen = False
-    reason: _Why = None
+    reason: _Reason = None
 
 
 class CancelTasks(Body):
@@ -178,4 +178,4 @@ class CancelTasks(Body):
     filter: ChooseTasks
     rate: _Rate = None
     dry_run: _DryRun = False
-    reason: _Why = None
+    reason: _Reason = None

@@ -14,18 +14,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api import following
-from taskframework.api.auditing import noted
-from taskframework.api.callers import caller_of, counted_as, scope_of, user_of
+from taskframework.api import task_follower
+from taskframework.api.auditing import audited
+from taskframework.api.callers import caller_of, quota_name, scope_of, user_of
 from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
-from taskframework.api.feed import Feed, Watcher, frame
-from taskframework.api.following import HEARTBEAT
-from taskframework.api.openapi import refuses
-from taskframework.api.pages import large_page
-from taskframework.api.paging import DEFAULT_LIMIT, MOST_ENTRIES
+from taskframework.api.event_streams import LAST_EVENT_ID, EventStream
+from taskframework.api.feed import Feed, Watcher, sse_frame
+from taskframework.api.openapi import problem_responses
+from taskframework.api.page_queries import DEFAULT_LIMIT, LIMIT_DESCRIPTION
+from taskframework.api.pages import large_page_response
 from taskframework.api.problems import RequestRefusedError
-from taskframework.api.stream import LAST_EVENT_ID, EventStream
 from taskframework.api.stream_views import StreamedResult, StreamResultPage, StreamView
+from taskframework.api.task_follower import HEARTBEAT
 from taskframework.errors import StoreError, TaskNotFoundError
 from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.stream_results import StreamResult
@@ -38,13 +38,13 @@ router = new_router(f"{PREFIX}/streams", "streams")
 
 
 #: The highest position in a request: the largest whole number that every JSON reader reads exactly.
-_MOST = 2**53 - 1
-_EVENTS = "text/event-stream"
+_MAX_POSITION = 2**53 - 1
+_EVENT_STREAM = "text/event-stream"
 # A key may have slashes in it, so the longer paths come first.
 KeyInPath = Annotated[str, Path(description="Key of the stream", json_schema_extra={"maxLength": MAX_NAME})]
-_RESULTS = {
+_RESULT_CONTENT = {
     "application/json": {"schema": {"$ref": f"#/components/schemas/{StreamResultPage.__name__}"}},
-    _EVENTS: {"itemSchema": {"$ref": f"#/components/schemas/{StreamedResult.__name__}"}},
+    _EVENT_STREAM: {"itemSchema": {"$ref": f"#/components/schemas/{StreamedResult.__name__}"}},
 }
 
 
@@ -61,9 +61,9 @@ class StreamQuery(BaseModel):
 class ResultQuery(StreamQuery):
     """Which results to give."""
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=MOST_ENTRIES)
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=LIMIT_DESCRIPTION)
     from_position: int = Field(
-        default=0, ge=0, le=_MOST, description="The first position; `next_cursor` of the previous page"
+        default=0, ge=0, le=_MAX_POSITION, description="The first position; `next_cursor` of the previous page"
     )
 
 
@@ -74,8 +74,11 @@ class ResultQuery(StreamQuery):
     dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
-        200: {"description": f"A page; or, with Accept: {_EVENTS}, one event for each result", "content": _RESULTS},
-        **refuses("invalid_request", "task_not_found", "too_many_streams", "stopping", "store_unavailable"),
+        200: {
+            "description": f"A page; or, with Accept: {_EVENT_STREAM}, one event for each result",
+            "content": _RESULT_CONTENT,
+        },
+        **problem_responses("invalid_request", "task_not_found", "too_many_streams", "stopping", "store_unavailable"),
     },
 )
 async def read_stream_results(request: Request, key: KeyInPath, query: Annotated[ResultQuery, Query()]) -> Response:
@@ -85,18 +88,18 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     one, `streams.gap` after a later one ended. With `Accept: text/event-stream` each result comes as soon as it and all
     before it are there, as `event: result`, for ever; `limit` does not count then.
     """
-    streams, stream = _operations(request), _key_of(request, key, query)
-    if _EVENTS not in request.headers.get("accept", ""):
+    streams, stream = _operations(request), _stream_key_of(request, key, query)
+    if _EVENT_STREAM not in request.headers.get("accept", ""):
 
         async def read_page(*, limit: int, cursor: str | None) -> Page[StreamResult]:
             return await streams.results(stream, limit=limit, first=int(cursor or query.from_position))
 
-        return await large_page(read_page, _view, limit=query.limit)
-    first = _behind_last(request, query.from_position)
+        return await large_page_response(read_page, _view, limit=query.limit)
+    first = _first_position(request, query.from_position)
     await streams.status(stream)  # before the answer has begun
     feed = cast(Feed, request.app.state.feed)
-    watcher = await feed.join(scope_of(request), stream.record_id, caller=counted_as(caller_of(request)))
-    return EventStream(request, feed, watcher, _frames(watcher, streams.follow_results(stream, first=first)))
+    watcher = await feed.join(scope_of(request), stream.record_id, caller=quota_name(caller_of(request)))
+    return EventStream(request, feed, watcher, _result_frames(watcher, streams.follow_results(stream, first=first)))
 
 
 @router.get("/{key:key}/go-on", include_in_schema=False)
@@ -110,14 +113,14 @@ async def refuse_to_show() -> None:
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": StreamView, "description": "The stream, which continues without the task that halted it"},
-        **refuses("invalid_request", "task_not_found", "transition_refused", "store_unavailable"),
+        **problem_responses("invalid_request", "task_not_found", "transition_refused", "store_unavailable"),
     },
 )
 async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
     """Let a stream go on without the task that failed. Replaying that task does so, too, and runs it first."""
-    stream = _key_of(request, key, query)
+    stream = _stream_key_of(request, key, query)
     is_own = stream.user_id == caller_of(request).principal
-    async with nullcontext() if is_own else noted(request, "stream.go-on", stream.key, user_id=stream.user_id):
+    async with nullcontext() if is_own else audited(request, "stream.go-on", stream.key, user_id=stream.user_id):
         status = await _operations(request).go_on(stream)
     return json_response(status.view())
 
@@ -128,25 +131,27 @@ async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[St
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": StreamView, "description": "The stream"},
-        **refuses("invalid_request", "task_not_found", "store_unavailable"),
+        **problem_responses("invalid_request", "task_not_found", "store_unavailable"),
     },
 )
 async def get_stream(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
     """Show whose turn it is in a stream, and how many wait."""
-    return json_response((await _operations(request).status(_key_of(request, key, query))).view())
+    return json_response((await _operations(request).status(_stream_key_of(request, key, query))).view())
 
 
-async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult]]) -> AsyncGenerator[bytes, None]:
+async def _result_frames(
+    watcher: Watcher, results: AsyncIterator[Sequence[StreamResult]]
+) -> AsyncGenerator[bytes, None]:
     """Events for results as they come, and a comment after each silence, until the process stops."""
     yield HEARTBEAT
-    told_at = monotonic()
+    sent_at = monotonic()
     try:
         async for part in results:
             if watcher.is_over:
                 return
-            if part or monotonic() - told_at >= following.HEARTBEAT_SECONDS:
-                told_at = monotonic()
-                yield b"".join(frame("result", _view(result), str(result.position)) for result in part) or HEARTBEAT
+            if part or monotonic() - sent_at >= task_follower.HEARTBEAT_SECONDS:
+                sent_at = monotonic()
+                yield b"".join(sse_frame("result", _view(result), str(result.position)) for result in part) or HEARTBEAT
     except (StoreError, TaskNotFoundError):
         return  # the reader connects again, and then gets the reason
 
@@ -159,7 +164,7 @@ def _operations(request: Request) -> StreamOperations:
     return framework_of(request).services.streams
 
 
-def _key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
+def _stream_key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
     """The stream with this key that belongs to the caller, or to the user that the caller names.
 
     Raises:
@@ -171,7 +176,7 @@ def _key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
     return StreamKey(user_of(request, query.user_id), key)
 
 
-def _behind_last(request: Request, first: int) -> int:
+def _first_position(request: Request, first: int) -> int:
     """The position to begin with, after the last one that the client has.
 
     Raises:

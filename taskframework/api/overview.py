@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, broker_of, framework_of, json_response, new_router
-from taskframework.api.openapi import refuses
+from taskframework.api.openapi import problem_responses
 from taskframework.model.overview import ProblemCode
 from taskframework.model.status import TaskStatus
 from taskframework.operations.overview import overview_view
@@ -63,7 +63,7 @@ class OverviewView(BaseModel):
     summary="Show the installation at a glance",
     responses={
         200: {"model": OverviewView, "description": "Counts, rates and problems"},
-        **refuses("store_unavailable", "not_running"),
+        **problem_responses("store_unavailable", "not_running"),
     },
 )
 async def get_overview(request: Request) -> Response:

@@ -13,7 +13,7 @@ from taskframework.model.query import Page
 Entry = TypeVar("Entry")
 
 
-class ReadsPages(Protocol[Entry]):
+class ReadPage(Protocol[Entry]):
     """Reads a page of a list."""
 
     async def __call__(self, *, limit: int, cursor: str | None) -> Page[Entry]: ...
@@ -23,11 +23,11 @@ class ReadsPages(Protocol[Entry]):
 #: with the largest parameters and result has about as many.
 PAGE_BYTES = 16 * 1024 * 1024
 #: Entries that are read together. More would need more memory, fewer more calls of the store.
-_TOGETHER = 25
+_READ_BATCH_SIZE = 25
 
 
-async def large_page(
-    read: ReadsPages[Entry], view: Callable[[Entry], Any], *, limit: int, cursor: str | None = None
+async def large_page_response(
+    read: ReadPage[Entry], view: Callable[[Entry], Any], *, limit: int, cursor: str | None = None
 ) -> Response:
     """Answer with a page of `limit` entries, or with fewer entries once they have `PAGE_BYTES` together.
 
@@ -40,7 +40,7 @@ async def large_page(
     entries: list[bytes] = []
     size = 0
     while True:
-        wanted = min(_TOGETHER, limit - len(entries))
+        wanted = min(_READ_BATCH_SIZE, limit - len(entries))
         part = await read(limit=wanted, cursor=cursor)
         cursor = part.next_cursor
         shown = [orjson.dumps(view(entry)) for entry in part.items]

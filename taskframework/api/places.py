@@ -27,8 +27,8 @@ from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, subtask_id
 from taskframework.model.task import ParentLink
 
 #: The most characters of a place as text, and the most bytes of its content. Real places have a tenth of that.
-_MAX_TEXT = 16_000
-_MAX_BYTES = 64_000
+_MAX_TEXT_CHARACTERS = 16_000
+_MAX_CONTENT_BYTES = 64_000
 _MAX_NUMBER = 2**31
 
 
@@ -42,7 +42,7 @@ class KnownTask:
 
     task_id: str
     #: The round of sub-tasks that it belongs to; None for the task that is followed.
-    within: KnownRound | None = None
+    parent_round: KnownRound | None = None
     slot: int = 0
     #: The last event that the reader has; 0 if it has none.
     sequence: int = 0
@@ -53,18 +53,18 @@ class KnownTask:
     #: The rounds that are not completely shown, and always the newest round; the oldest first.
     rounds: list[KnownRound] = field(default_factory=list)
 
-    def all(self) -> Iterator[KnownTask]:
+    def walk(self) -> Iterator[KnownTask]:
         """This task and the open tasks below it, each before those in later slots."""
         yield self
         for known in self.rounds:
-            for slot in sorted(known.open):
-                yield from known.open[slot].all()
+            for slot in sorted(known.open_subtasks):
+                yield from known.open_subtasks[slot].walk()
 
     @property
-    def has_open(self) -> bool:
-        return any(known.open for known in self.rounds)
+    def has_open_subtasks(self) -> bool:
+        return any(known.open_subtasks for known in self.rounds)
 
-    def enter(self, generation: int, number: int) -> None:
+    def enter_round(self, generation: int, number: int) -> None:
         """Note that the task is in this round now. The rounds in between are shown, too. Rounds of an older generation
         that were not shown before are left out: they no longer count.
         """
@@ -72,18 +72,18 @@ class KnownTask:
         first = newest.number + 1 if newest is not None and newest.generation == generation else 1
         self.rounds.extend(KnownRound(self, generation, between) for between in range(first, number + 1))
 
-    def pass_over(self, generation: int, number: int) -> None:
+    def mark_shown_through(self, generation: int, number: int) -> None:
         """Note that this round and all before it were shown to the end, however many sub-tasks they have."""
-        self.rounds.append(KnownRound(self, generation, number, told=MAX_SUBTASKS))
+        self.rounds.append(KnownRound(self, generation, number, shown_until=MAX_SUBTASKS))
 
-    def forget_rounds(self) -> None:
+    def forget_shown_rounds(self) -> None:
         """Forget the rounds that are completely shown; the newest round implies them."""
-        self.rounds[:-1] = [known for known in self.rounds[:-1] if known.open or not known.is_over]
+        self.rounds[:-1] = [known for known in self.rounds[:-1] if known.open_subtasks or not known.is_over]
 
     def close(self) -> None:
         """Note that this sub-task, and everything below it, was shown to the end."""
-        assert self.within is not None, "what is followed is never closed"
-        del self.within.open[self.slot]
+        assert self.parent_round is not None, "what is followed is never closed"
+        del self.parent_round.open_subtasks[self.slot]
 
 
 @dataclass(slots=True, eq=False)
@@ -94,138 +94,140 @@ class KnownRound:
     generation: int
     number: int
     #: All sub-tasks in slots below this were shown: the open ones in part, the others to their end.
-    told: int = 0
-    open: dict[int, KnownTask] = field(default_factory=dict)
+    shown_until: int = 0
+    open_subtasks: dict[int, KnownTask] = field(default_factory=dict)
     #: How many sub-tasks the round has, as far as it is known.
     planned: int | None = None
     #: Whether all existing sub-tasks were shown, as far as it is known.
     is_listed: bool = False
     #: Whether no more sub-tasks will be stored.
-    is_left: bool = False
+    is_past: bool = False
     #: The slots of sub-tasks that may come next, by id.
-    _ahead: dict[str, int] = field(default_factory=dict)
-    _ahead_until: int = 0
+    _upcoming_slots: dict[str, int] = field(default_factory=dict)
+    _upcoming_until: int = 0
 
     @property
     def key(self) -> RoundOfSubtasks:
         return RoundOfSubtasks(self.parent.task_id, self.generation, self.number)
 
     @property
-    def is_whole(self) -> bool:
+    def is_plan_shown(self) -> bool:
         """Whether every planned sub-task was shown."""
-        return self.planned is not None and self.told >= self.planned
+        return self.planned is not None and self.shown_until >= self.planned
 
     @property
     def is_over(self) -> bool:
         """Whether every sub-task that there will ever be was shown."""
-        return self.is_whole or (self.is_left and self.is_listed)
+        return self.is_plan_shown or (self.is_past and self.is_listed)
 
-    def is_of(self, link: ParentLink) -> bool:
+    def contains(self, link: ParentLink) -> bool:
         """Return whether a sub-task with this link belongs to this round."""
         return (self.parent.task_id, self.generation, self.number) == (link.task_id, link.generation, link.round)
 
-    def begin(self, slot: int) -> KnownTask:
+    def open_subtask(self, slot: int) -> KnownTask:
         """Begin to show the sub-task in a new slot. New sub-tasks in the slots before it are open from now on, too."""
-        while self.told <= slot:
-            known = self.open[self.told] = KnownTask(self.id_of(self.told), self, self.told)
-            self._ahead.pop(known.task_id, None)
-            self.told += 1
-        return self.open[slot]
+        while self.shown_until <= slot:
+            known = self.open_subtasks[self.shown_until] = KnownTask(
+                self.id_of(self.shown_until), self, self.shown_until
+            )
+            self._upcoming_slots.pop(known.task_id, None)
+            self.shown_until += 1
+        return self.open_subtasks[slot]
 
-    def reopen(self, slot: int, sequence: int) -> KnownTask:
+    def reopen_subtask(self, slot: int, sequence: int) -> KnownTask:
         """Continue to show a sub-task that had ended; the reader has its events up to a sequence."""
-        self.open[slot] = KnownTask(self.id_of(slot), self, slot, sequence)
-        return self.open[slot]
+        self.open_subtasks[slot] = KnownTask(self.id_of(slot), self, slot, sequence)
+        return self.open_subtasks[slot]
 
     def id_of(self, slot: int) -> str:
         return subtask_id(self.parent.task_id, self.generation, self.number, slot)
 
-    def slot_ahead(self, task_id: str, most: int) -> int | None:
-        """The slot of a sub-task that is one of the next `most` to be shown; None for any other sub-task."""
-        for slot in range(max(self._ahead_until, self.told), self.told + most):
-            self._ahead[self.id_of(slot)] = slot
-        self._ahead_until = max(self._ahead_until, self.told + most)
-        return self._ahead.get(task_id)
+    def upcoming_slot(self, task_id: str, count: int) -> int | None:
+        """The slot of a sub-task that is one of the next `count` to be shown; None for any other sub-task."""
+        for slot in range(max(self._upcoming_until, self.shown_until), self.shown_until + count):
+            self._upcoming_slots[self.id_of(slot)] = slot
+        self._upcoming_until = max(self._upcoming_until, self.shown_until + count)
+        return self._upcoming_slots.get(task_id)
 
 
-def place_text(followed: KnownTask) -> str:
+def write_place(followed: KnownTask) -> str:
     """A place as text for a header: letters, digits, `-` and `_`."""
-    packed = zlib.compress(orjson.dumps(_packed(followed)))
+    packed = zlib.compress(orjson.dumps(_pack_task(followed)))
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def read_place(task_id: str, text: str, most_open: int) -> KnownTask:
+def read_place(task_id: str, text: str, max_open_tasks: int) -> KnownTask:
     """Read a place.
 
     Args:
         task_id: the task that is followed.
         text: the text that a client sent.
-        most_open: how many sub-tasks may be open in it.
+        max_open_tasks: how many sub-tasks may be open in it.
 
     Raises:
         PlaceInvalidError: if no stream gave out this place.
     """
-    if len(text) > _MAX_TEXT:
+    if len(text) > _MAX_TEXT_CHARACTERS:
         raise PlaceInvalidError("it is too long")
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
         unpacker = zlib.decompressobj()
-        content = orjson.loads(unpacker.decompress(raw, _MAX_BYTES))
+        content = orjson.loads(unpacker.decompress(raw, _MAX_CONTENT_BYTES))
     except (ValueError, binascii.Error, zlib.error) as error:
         raise PlaceInvalidError("it is damaged") from error
     followed = KnownTask(task_id)
-    _Unpacking(most_open).fill(followed, content, MAX_DEPTH)
+    _Unpacker(max_open_tasks).unpack_task(followed, content, MAX_DEPTH)
     return followed
 
 
-def _packed(known: KnownTask) -> Any:
+def _pack_task(known: KnownTask) -> Any:
     if not known.rounds and not known.progress:
         return known.sequence
-    return [known.sequence, known.progress, *map(_packed_round, known.rounds)]
+    return [known.sequence, known.progress, *map(_pack_round, known.rounds)]
 
 
-def _packed_round(known: KnownRound) -> list[Any]:
-    packed, next_slot = [known.generation, known.number, known.told], 0
-    for slot in sorted(known.open):
-        packed += (slot - next_slot, _packed(known.open[slot]))
+def _pack_round(known: KnownRound) -> list[Any]:
+    packed, next_slot = [known.generation, known.number, known.shown_until], 0
+    for slot in sorted(known.open_subtasks):
+        packed += (slot - next_slot, _pack_task(known.open_subtasks[slot]))
         next_slot = slot + 1
     return packed
 
 
-class _Unpacking:
+class _Unpacker:
     """Reads the text of a client, which may be anything."""
 
-    def __init__(self, most_open: int) -> None:
-        self._left = most_open
+    def __init__(self, max_open_tasks: int) -> None:
+        self._open_left = max_open_tasks
 
-    def fill(self, known: KnownTask, packed: Any, depth: int) -> None:
+    def unpack_task(self, known: KnownTask, packed: Any, depth: int) -> None:
         if not isinstance(packed, list):
-            known.sequence = _number(packed)
+            known.sequence = _checked_number(packed)
             return
         if len(packed) < 2 or depth < 0:
             raise PlaceInvalidError("it is damaged")
-        known.sequence, known.progress = map(_number, packed[:2])
+        known.sequence, known.progress = map(_checked_number, packed[:2])
         for round in packed[2:]:
-            known.rounds.append(self._round(known, round, depth))
+            known.rounds.append(self._unpack_round(known, round, depth))
 
-    def _round(self, parent: KnownTask, packed: Any, depth: int) -> KnownRound:
+    def _unpack_round(self, parent: KnownTask, packed: Any, depth: int) -> KnownRound:
         if not isinstance(packed, list) or len(packed) % 2 == 0:
             raise PlaceInvalidError("it is damaged")
-        generation, number, told = map(_number, packed[:3])
-        known, slot = KnownRound(parent, generation, number, told), 0
-        if known.told > MAX_SUBTASKS:
+        generation, number, shown_until = map(_checked_number, packed[:3])
+        known, slot = KnownRound(parent, generation, number, shown_until), 0
+        if known.shown_until > MAX_SUBTASKS:
             raise PlaceInvalidError("it is damaged")
         for gap, sub in zip(packed[3::2], packed[4::2], strict=True):
-            slot += _number(gap)
-            self._left -= 1
-            if slot >= known.told or self._left < 0:
+            slot += _checked_number(gap)
+            self._open_left -= 1
+            if slot >= known.shown_until or self._open_left < 0:
                 raise PlaceInvalidError("it is damaged")
-            self.fill(known.reopen(slot, 0), sub, depth - 1)
+            self.unpack_task(known.reopen_subtask(slot, 0), sub, depth - 1)
             slot += 1
         return known
 
 
-def _number(value: Any) -> int:
+def _checked_number(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
         raise PlaceInvalidError("it is damaged")
     return value

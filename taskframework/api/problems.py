@@ -47,12 +47,12 @@ logger = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
-_LATER = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+_RETRY_LATER_HEADERS = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 #: Headers of every problem with a status. After 408 the connection is closed: the rest of the late request must not be
 #: taken for the next one.
-_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 503: _LATER}
+_STATUS_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 503: _RETRY_LATER_HEADERS}
 #: How many characters of a field name that a caller invented are sent back at most.
-_SHOWN = 100
+_MAX_SHOWN_CHARACTERS = 100
 
 
 class RequestRefusedError(TaskframeworkError):
@@ -79,7 +79,7 @@ class RequestRefusedError(TaskframeworkError):
         super().__init__(message, hint=hint)
         self.code = code
         self.fields = fields
-        self.headers = {**_HEADERS.get(CODES[code][0], {}), **headers}
+        self.headers = {**_STATUS_HEADERS.get(CODES[code][0], {}), **headers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Problem:
             "status": status,
             "detail": self.detail,
             "code": self.code,
-            "hint": below(root, self.hint),
+            "hint": with_root_path(root, self.hint),
             **self.task,
         }
         if instance is not None:
@@ -117,29 +117,35 @@ class Problem:
         return document
 
 
-def describe(error: Exception) -> Problem:
+def problem_of(error: Exception) -> Problem:
     """The problem for an exception. For a foreign exception it only says that an error happened."""
     if isinstance(error, RequestRefusedError):
         return Problem(error.code, error.message, error.hint, error.fields, error.headers)
     if isinstance(error, SubmissionError):
         code = error.code if error.code in CODES else "invalid_task"
-        return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
+        return Problem(code, error.message, error.hint, _wrong_fields(error), task=_conflicting_task(error))
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # the outage is logged elsewhere, once
-        return _STORE_AWAY
+        return _STORE_UNAVAILABLE
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
-        return Problem(code, error.message, error.hint, task=_in_the_way(error))
+        return Problem(code, error.message, error.hint, task=_conflicting_task(error))
     if isinstance(error, NotRunningError):
         return Problem(
-            "not_running", error.message, "Repeat it in a moment; the process is starting or stopping.", (), _LATER
+            "not_running",
+            error.message,
+            "Repeat it in a moment; the process is starting or stopping.",
+            (),
+            _RETRY_LATER_HEADERS,
         )
     if isinstance(error, TokenKeysUnavailableError):
-        return Problem("token_keys_unavailable", "Tokens cannot be checked now.", error.hint, headers=_LATER)
+        return Problem(
+            "token_keys_unavailable", "Tokens cannot be checked now.", error.hint, headers=_RETRY_LATER_HEADERS
+        )
     if isinstance(error, LimiterUnavailableError):
         logger.info("the rate limits could not be read: %s", error.message)
-        return _LIMITER_AWAY
+        return _LIMITER_UNAVAILABLE
     logger.error("a request failed", exc_info=error)
-    return _INTERNAL
+    return _INTERNAL_ERROR
 
 
 _STATUSES = frozenset(TaskStatus)
@@ -147,7 +153,7 @@ _STATUSES = frozenset(TaskStatus)
 _OWN_ADDRESS = re.compile(r"(?<![\w/~.-])/(?=(?:docs|api/v1)\b)")
 
 
-def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
+def _conflicting_task(error: TaskframeworkError) -> Mapping[str, str]:
     """The task that caused the refusal of a request."""
     match error:
         case ParentFinishedError():
@@ -162,33 +168,33 @@ def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
 
 
 #: The store's own messages name hosts and files; they are only for the log.
-_STORE_AWAY = Problem(
+_STORE_UNAVAILABLE = Problem(
     "store_unavailable",
     "The store is away, full or too slow, so it is not known whether the request took effect.",
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds; give a submission an idempotency key, then it happens once.",
-    headers=_LATER,
+    headers=_RETRY_LATER_HEADERS,
 )
-_LIMITER_AWAY = Problem(
+_LIMITER_UNAVAILABLE = Problem(
     "limiter_unavailable",
     "The server of the rate limits did not answer.",
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds.",
-    headers=_LATER,
+    headers=_RETRY_LATER_HEADERS,
 )
-_INTERNAL = Problem(
+_INTERNAL_ERROR = Problem(
     "internal_error",
     "The request failed because of an error in this program.",
     "See the log of the API process; repeating the request is safe with an idempotency key.",
 )
 
 
-def _fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[Mapping[str, str]]:
+def _wrong_fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[Mapping[str, str]]:
     match error:
         case InvalidParametersError():
-            return [{**wrong, "field": _below(parameters, wrong["field"])} for wrong in error.problems]
+            return [{**wrong, "field": _nested_field(parameters, wrong["field"])} for wrong in error.problems]
         case BatchItemError(cause=ValueNotStorableError() as cause):
             return [{"field": f"items.{error.index}", "message": cause.reason}]
         case BatchItemError():
-            return _fields(error.cause, f"items.{error.index}")
+            return _wrong_fields(error.cause, f"items.{error.index}")
         case BatchConflictError():
             return [{"field": f"items.{error.index}", "message": error.message}]
         case InvalidRequestError():
@@ -206,11 +212,11 @@ def _fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[
     return ()
 
 
-def _below(parent: str, name: str) -> str:
+def _nested_field(parent: str, name: str) -> str:
     return parent if name == WHOLE else f"{parent}.{name}"
 
 
-def invalid_fields(error: ValidationError, known: Collection[str] = ()) -> RequestRefusedError:
+def invalid_fields_refusal(error: ValidationError, known: Collection[str] = ()) -> RequestRefusedError:
     """The refusal for a body that is not JSON or does not fit its model. It omits the input, which may be secret.
 
     Args:
@@ -224,26 +230,26 @@ def invalid_fields(error: ValidationError, known: Collection[str] = ()) -> Reque
             hint="Send one JSON value in UTF-8, without a byte order mark and nested at most 200 levels deep.",
             code="invalid_json",
         )
-    return _refused_fields(problems_of(error), known)
+    return _field_refusal(problems_of(error), known)
 
 
-def _refused_fields(found: Sequence[Mapping[str, str]], known: Collection[str]) -> RequestRefusedError:
+def _field_refusal(found: Sequence[Mapping[str, str]], known: Collection[str]) -> RequestRefusedError:
     # An unknown field has any name that the caller gave it.
-    problems = [{"field": wrong["field"][:_SHOWN], "message": wrong["message"]} for wrong in found]
+    problems = [{"field": wrong["field"][:_MAX_SHOWN_CHARACTERS], "message": wrong["message"]} for wrong in found]
     first = problems[0]
     place = "The body" if first["field"] == WHOLE else first["field"]
     unknown = [wrong["field"].rpartition(".")[2] for wrong in problems if wrong["message"] == NO_FIELD]
-    meant = [name for given in unknown for name in difflib.get_close_matches(given, known, 1)]
+    suggestions = [name for given in unknown for name in difflib.get_close_matches(given, known, 1)]
     return RequestRefusedError(
         f"{place}: {first['message']}.",
-        hint=f"Did you mean {' and '.join(map(repr, dict.fromkeys(meant)))}? /docs describes the request."
-        if meant
+        hint=f"Did you mean {' and '.join(map(repr, dict.fromkeys(suggestions)))}? /docs describes the request."
+        if suggestions
         else "Correct the fields named in errors; /docs describes the request.",
         fields=problems,
     )
 
 
-def below(root: str, text: str) -> str:
+def with_root_path(root: str, text: str) -> str:
     """Adapt the addresses in a text for people, if the application is mounted at `root`."""
     return _OWN_ADDRESS.sub(lambda _: f"{root}/", text)
 
@@ -271,7 +277,7 @@ def handle_problems(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return problem_response(describe(error), request)
+    return problem_response(problem_of(error), request)
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
@@ -279,7 +285,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     found = error.errors() if isinstance(error, RequestValidationError) else ()
     problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MOST_PROBLEMS]]
     known = _parameters_of(request, await _documented_paths(request))
-    return problem_response(describe(_refused_fields(problems, known)), request)
+    return problem_response(problem_of(_field_refusal(problems, known)), request)
 
 
 async def _documented_paths(request: Request) -> dict[str, dict[str, Any]]:
@@ -305,14 +311,18 @@ def _path_of(request: Request) -> str:
 
 def _methods_at(path: str, paths: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """All methods of a path; the router names only those of the first route that it reached."""
-    templates = (ways for template, ways in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path))
-    ways = paths[path] if path in paths else next(templates, {})
-    return sorted(method.upper() for method in ways)
+    templates = (
+        operations
+        for template, operations in paths.items()
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)
+    )
+    operations = paths[path] if path in paths else next(templates, {})
+    return sorted(method.upper() for method in operations)
 
 
-def _address_meant(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _suggested_address(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The address that the client probably meant: without a slash at its end, or with the prefix."""
-    short = _path_of(request).rstrip("/")[:_SHOWN]
+    short = _path_of(request).rstrip("/")[:_MAX_SHOWN_CHARACTERS]
     return next((path for path in (short, f"/api/v1{short}") if _methods_at(path, paths)), None)
 
 
@@ -322,8 +332,8 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     match status:
         case 404:
-            meant = _address_meant(request, await _documented_paths(request))
-            hint = f"Did you mean {root_of(request)}{meant}?" if meant else "/docs lists all addresses."
+            suggestion = _suggested_address(request, await _documented_paths(request))
+            hint = f"Did you mean {root_of(request)}{suggestion}?" if suggestion else "/docs lists all addresses."
             problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
             methods = _methods_at(_path_of(request), await _documented_paths(request))
@@ -336,7 +346,7 @@ async def _answer_http(request: Request, error: Exception) -> Response:
         case _ if 400 <= status < 500:
             problem = Problem("bad_request", "The request cannot be read.", "See /docs for what is accepted.")
         case _:
-            problem = describe(error)
+            problem = problem_of(error)
     return problem_response(
         Problem(problem.code, problem.detail, problem.hint, headers={**problem.headers, **headers}), request
     )

@@ -10,11 +10,11 @@ from fastapi import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted, reason_of
-from taskframework.api.bodies import BODY_CODES, PauseQueue, read
+from taskframework.api.auditing import audited, reason_of
+from taskframework.api.bodies import BODY_CODES, PauseQueue, read_body
 from taskframework.api.callers import caller_of
 from taskframework.api.context import PREFIX, framework_of, json_response, new_router
-from taskframework.api.openapi import refuses, takes
+from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.queue_views import QueuePage, QueueView
 from taskframework.errors import UnknownTaskTypeError
@@ -22,14 +22,17 @@ from taskframework.errors import UnknownTaskTypeError
 router = new_router(f"{PREFIX}/admin/queues", "queues")
 
 TaskTypeInPath = Annotated[str, Path(description="A task type")]
-_ANSWERS_QUEUE: dict[int | str, dict[str, Any]] = {200: {"model": QueueView, "description": "The queue as it is now"}}
+_QUEUE_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"model": QueueView, "description": "The queue as it is now"}}
 _REFUSALS = ("task_type_not_found", "store_unavailable", "not_running")
 
 
 @router.get(
     "",
     summary="List queues",
-    responses={200: {"model": QueuePage, "description": "All of them, by task type"}, **refuses(*_REFUSALS[1:])},
+    responses={
+        200: {"model": QueuePage, "description": "All of them, by task type"},
+        **problem_responses(*_REFUSALS[1:]),
+    },
 )
 async def list_queues(request: Request) -> Response:
     """List the task types with what waits in the broker, and who paused which."""
@@ -38,46 +41,48 @@ async def list_queues(request: Request) -> Response:
     return json_response({"items": [queue.view() for queue in queues], "next_cursor": None})
 
 
-@router.get("/{task_type}", summary="Show a queue", responses={**_ANSWERS_QUEUE, **refuses(*_REFUSALS)})
+@router.get("/{task_type}", summary="Show a queue", responses={**_QUEUE_RESPONSE, **problem_responses(*_REFUSALS)})
 async def get_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Show one task type."""
-    return await _queue(request, task_type)
+    return await _queue_response(request, task_type)
 
 
 @router.post(
     "/{task_type}/pause",
     summary="Pause a task type",
-    openapi_extra=takes(PauseQueue, is_optional=True),
-    responses={**_ANSWERS_QUEUE, **refuses(*BODY_CODES, *_REFUSALS)},
+    openapi_extra=request_body(PauseQueue, is_optional=True),
+    responses={**_QUEUE_RESPONSE, **problem_responses(*BODY_CODES, *_REFUSALS)},
 )
 async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what comes waits."""
-    body = await read(request, PauseQueue, is_optional=True)
-    async with noted(request, "queue.pause", task_type, body.reason):
-        with _not_found():
+    body = await read_body(request, PauseQueue, is_optional=True)
+    async with audited(request, "queue.pause", task_type, body.reason):
+        with _answer_not_found():
             await framework_of(request).services.queues.pause(
                 task_type, by=caller_of(request).principal, reason=reason_of(request, body.reason)
             )
-    return await _queue(request, task_type)
+    return await _queue_response(request, task_type)
 
 
-@router.post("/{task_type}/resume", summary="Resume a task type", responses={**_ANSWERS_QUEUE, **refuses(*_REFUSALS)})
+@router.post(
+    "/{task_type}/resume", summary="Resume a task type", responses={**_QUEUE_RESPONSE, **problem_responses(*_REFUSALS)}
+)
 async def resume_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Let tasks of this type begin again, in all workers within two seconds."""
-    async with noted(request, "queue.resume", task_type):
+    async with audited(request, "queue.resume", task_type):
         await framework_of(request).services.queues.resume(task_type)
-    return await _queue(request, task_type)
+    return await _queue_response(request, task_type)
 
 
-async def _queue(request: Request, task_type: str) -> Response:
+async def _queue_response(request: Request, task_type: str) -> Response:
     framework = framework_of(request)
-    with _not_found():
+    with _answer_not_found():
         queue = await framework.services.queues.get(task_type, framework.process.broker)
     return json_response(queue.view())
 
 
 @contextmanager
-def _not_found() -> Iterator[None]:
+def _answer_not_found() -> Iterator[None]:
     """Answer 404 for an unknown task type in the path; in a body it would be a wrong field (422)."""
     try:
         yield

@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted, reason_of
-from taskframework.api.bodies import BODY_CODES, read
+from taskframework.api.auditing import audited, reason_of
+from taskframework.api.bodies import BODY_CODES, read_body
 from taskframework.api.callers import caller_of
 from taskframework.api.context import (
     PREFIX,
@@ -22,9 +22,9 @@ from taskframework.api.context import (
     refuse_repeated,
 )
 from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
-from taskframework.api.openapi import key_header, location_of, refuses, takes
+from taskframework.api.openapi import key_header, location_header, problem_responses, request_body
 from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, ChooseTasks, RetryTasks
-from taskframework.api.paging import PageQuery
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.submitting import key_in_header
 from taskframework.model.replays import Action, Where, replay_view
@@ -35,17 +35,19 @@ _REPLAYS = f"{PREFIX}/admin/replays"
 router = new_router(PREFIX, "replays")
 
 #: The answer of a route that begins one.
-STARTED: dict[int | str, dict[str, Any]] = {
+STARTED_RESPONSE: dict[int | str, dict[str, Any]] = {
     202: {
         "model": ReplayView,
         "description": "It has started and continues in the background",
-        "headers": location_of("action"),
+        "headers": location_header("action"),
     }
 }
-_COUNTED: dict[int | str, dict[str, Any]] = {200: {"model": CountView, "description": "A dry run: the number of tasks"}}
-_ANSWERS: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "Its present state"}}
+_COUNT_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {"model": CountView, "description": "A dry run: the number of tasks"}
+}
+_REPLAY_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "Its present state"}}
 #: The header of a route that begins one, for `openapi_extra`.
-KEY = {"parameters": [key_header("A second request with the same key is the same action")]}
+TAKES_KEY = {"parameters": [key_header("A second request with the same key is the same action")]}
 
 
 @router.get(
@@ -54,7 +56,7 @@ KEY = {"parameters": [key_header("A second request with the same key is the same
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": ReplayPage, "description": "A page, newest first"},
-        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
 async def list_replays(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
@@ -66,7 +68,7 @@ async def list_replays(request: Request, query: Annotated[PageQuery, Query()]) -
 @router.get(
     "/admin/replays/{replay_id}",
     summary="Show an action on many tasks",
-    responses={**_ANSWERS, **refuses("replay_not_found", "store_unavailable")},
+    responses={**_REPLAY_RESPONSE, **problem_responses("replay_not_found", "store_unavailable")},
 )
 async def get_replay(request: Request, replay_id: IdInPath) -> Response:
     """Show how far one is."""
@@ -76,11 +78,11 @@ async def get_replay(request: Request, replay_id: IdInPath) -> Response:
 @router.post(
     "/admin/replays/{replay_id}/stop",
     summary="Stop an action on many tasks",
-    responses={**_ANSWERS, **refuses("replay_not_found", "store_unavailable")},
+    responses={**_REPLAY_RESPONSE, **problem_responses("replay_not_found", "store_unavailable")},
 )
 async def stop_replay(request: Request, replay_id: IdInPath) -> Response:
     """Let it begin with no more. What it has in hand is finished; it tells what it did, and is not continued."""
-    async with noted(request, "replay.stop", replay_id):
+    async with audited(request, "replay.stop", replay_id):
         stopped = await _operations(request).stop(replay_id)
     return json_response(replay_view(stopped))
 
@@ -95,32 +97,42 @@ async def refuse_to_show_these() -> None:
     "/tasks/retry",
     status_code=202,
     summary="Queue failed tasks again",
-    openapi_extra=takes(RetryTasks) | KEY,
-    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable")},
+    openapi_extra=request_body(RetryTasks) | TAKES_KEY,
+    responses={
+        **STARTED_RESPONSE,
+        **_COUNT_RESPONSE,
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+    },
 )
 async def retry_tasks(request: Request) -> Response:
     """Queue all again that the filter finds and that are FAILED or DEAD_LETTER, or CANCELLED if that is the status."""
-    body = await read(request, RetryTasks)
+    body = await read_body(request, RetryTasks)
     reason = reason_of(request, body.reason)
     if body.dry_run:
-        return await _counted(request, Action.RETRY, where_of(body.filter))
-    return await begun(request, Action.RETRY, where_of(body.filter), rate=body.rate, reason=reason, reopen=body.reopen)
+        return await _count_response(request, Action.RETRY, where_of(body.filter))
+    return await begin_replay(
+        request, Action.RETRY, where_of(body.filter), rate=body.rate, reason=reason, reopen=body.reopen
+    )
 
 
 @router.post(
     "/tasks/cancel",
     status_code=202,
     summary="Cancel tasks",
-    openapi_extra=takes(CancelTasks) | KEY,
-    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "idempotency_conflict", "store_unavailable")},
+    openapi_extra=request_body(CancelTasks) | TAKES_KEY,
+    responses={
+        **STARTED_RESPONSE,
+        **_COUNT_RESPONSE,
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+    },
 )
 async def cancel_tasks(request: Request) -> Response:
     """Cancel all that the filter finds: those that wait at once; those that run are asked to stop."""
-    body = await read(request, CancelTasks)
+    body = await read_body(request, CancelTasks)
     reason = reason_of(request, body.reason)
     if body.dry_run:
-        return await _counted(request, Action.CANCEL, where_of(body.filter))
-    return await begun(request, Action.CANCEL, where_of(body.filter), rate=body.rate, reason=reason)
+        return await _count_response(request, Action.CANCEL, where_of(body.filter))
+    return await begin_replay(request, Action.CANCEL, where_of(body.filter), rate=body.rate, reason=reason)
 
 
 def where_of(chosen: ChooseLetters | ChooseTasks) -> Where:
@@ -128,12 +140,12 @@ def where_of(chosen: ChooseLetters | ChooseTasks) -> Where:
     return Where(**chosen.model_dump(exclude_none=True))
 
 
-async def begun(
+async def begin_replay(
     request: Request, action: Action, where: Where, *, rate: float | None, reason: str | None, reopen: bool = False
 ) -> Response:
     """Begin an action on many tasks, and answer with it."""
     name = f"{'task' if action in (Action.RETRY, Action.CANCEL) else 'dead-letter'}.{action}"
-    async with noted(request, name, None, reason, filter=where.conditions, rate=rate):
+    async with audited(request, name, None, reason, filter=where.conditions, rate=rate):
         replay = await _operations(request).begin(
             action,
             where,
@@ -147,7 +159,7 @@ async def begun(
     return json_response(replay_view(replay), 202, {"Location": location})
 
 
-async def _counted(request: Request, action: Action, where: Where) -> Response:
+async def _count_response(request: Request, action: Action, where: Where) -> Response:
     count = await _operations(request).count_of(action, where)
     return json_response({"total": count.number, "is_total_bounded": count.is_bounded})
 

@@ -9,8 +9,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted
-from taskframework.api.bodies import BODY_CODES, CreateSchedule, read
+from taskframework.api.auditing import audited
+from taskframework.api.bodies import BODY_CODES, CreateSchedule, read_body
 from taskframework.api.context import (
     PREFIX,
     framework_of,
@@ -20,8 +20,8 @@ from taskframework.api.context import (
     refuse_repeated,
     trace_of,
 )
-from taskframework.api.openapi import key_header, location_of, refuses, takes
-from taskframework.api.paging import PageQuery
+from taskframework.api.openapi import key_header, location_header, problem_responses, request_body
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.schedule_views import SCHEDULE_NAME, SchedulePage, ScheduleView
 from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response
@@ -55,7 +55,7 @@ class ScheduleQuery(PageQuery):
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": SchedulePage, "description": "A page, by name"},
-        **refuses("invalid_request", "store_unavailable"),
+        **problem_responses("invalid_request", "store_unavailable"),
     },
 )
 async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query()]) -> Response:
@@ -68,16 +68,16 @@ async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query
     "",
     status_code=201,
     summary="Create a schedule",
-    openapi_extra=takes(CreateSchedule),
+    openapi_extra=request_body(CreateSchedule),
     responses={
-        201: {"model": ScheduleView, "description": "The schedule", "headers": location_of("schedule")},
-        **refuses(*_DEFINITION_CODES, "schedule_exists", "too_many_schedules"),
+        201: {"model": ScheduleView, "description": "The schedule", "headers": location_header("schedule")},
+        **problem_responses(*_DEFINITION_CODES, "schedule_exists", "too_many_schedules"),
     },
 )
 async def create_schedule(request: Request) -> Response:
     """Make a schedule; its parameters are looked through as those of a submission are."""
-    body = await read(request, CreateSchedule)
-    async with noted(request, "schedule.create", body.name, task_type=body.task_type):
+    body = await read_body(request, CreateSchedule)
+    async with audited(request, "schedule.create", body.name, task_type=body.task_type):
         schedule = await _operations(request).create(body.name, body)
     location = f"{root_of(request)}{_SCHEDULES}/{schedule.name}"
     return json_response(await _view(request, schedule), 201, {"Location": location})
@@ -88,7 +88,7 @@ async def create_schedule(request: Request) -> Response:
     summary="Show a schedule",
     responses={
         200: {"model": ScheduleView, "description": "The schedule with its next runs"},
-        **refuses("schedule_not_found", "store_unavailable"),
+        **problem_responses("schedule_not_found", "store_unavailable"),
     },
 )
 async def get_schedule(request: Request, name: ScheduleName) -> Response:
@@ -99,10 +99,10 @@ async def get_schedule(request: Request, name: ScheduleName) -> Response:
 @router.put(
     "/{name}",
     summary="Replace a schedule",
-    openapi_extra=takes(ScheduleDefinition),
+    openapi_extra=request_body(ScheduleDefinition),
     responses={
         200: {"model": ScheduleView, "description": "The schedule as it is now"},
-        **refuses(*_DEFINITION_CODES, "schedule_not_found", "schedule_from_settings"),
+        **problem_responses(*_DEFINITION_CODES, "schedule_not_found", "schedule_from_settings"),
     },
 )
 async def put_schedule(request: Request, name: ScheduleName) -> Response:
@@ -110,8 +110,8 @@ async def put_schedule(request: Request, name: ScheduleName) -> Response:
 
     The next run stays when it is, unless the rule itself changes.
     """
-    definition = await read(request, ScheduleDefinition)
-    async with noted(request, "schedule.put", name, task_type=definition.task_type):
+    definition = await read_body(request, ScheduleDefinition)
+    async with audited(request, "schedule.put", name, task_type=definition.task_type):
         schedule = await _operations(request).put(name, definition)
     return json_response(await _view(request, schedule))
 
@@ -122,12 +122,12 @@ async def put_schedule(request: Request, name: ScheduleName) -> Response:
     summary="Delete a schedule",
     responses={
         204: {"description": "It is deleted"},
-        **refuses("schedule_not_found", "schedule_from_settings", "store_unavailable"),
+        **problem_responses("schedule_not_found", "schedule_from_settings", "store_unavailable"),
     },
 )
 async def delete_schedule(request: Request, name: ScheduleName) -> Response:
     """Delete a schedule. The tasks that it has submitted stay."""
-    async with noted(request, "schedule.delete", name):
+    async with audited(request, "schedule.delete", name):
         await _operations(request).delete(name)
     return Response(status_code=204)
 
@@ -140,14 +140,14 @@ async def delete_schedule(request: Request, name: ScheduleName) -> Response:
     responses={
         202: {"model": TaskView, "description": "The task that was submitted"},
         200: {"model": TaskView, "description": "The task that an earlier request with this key submitted"},
-        **refuses(
+        **problem_responses(
             "invalid_request", "schedule_not_found", *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"
         ),
     },
 )
 async def run_schedule(request: Request, name: ScheduleName) -> Response:
     """Submit its task now, whatever the last one does and whether it is paused. The next run stays when it is."""
-    async with noted(request, "schedule.run", name):
+    async with audited(request, "schedule.run", name):
         with trace_of(request, "run schedule"):
             submission = await _operations(request).run(name, key=key_in_header(request))
     return submission_response(request, submission)
@@ -158,12 +158,12 @@ async def run_schedule(request: Request, name: ScheduleName) -> Response:
     summary="Pause a schedule",
     responses={
         200: {"model": ScheduleView, "description": "The paused schedule"},
-        **refuses("schedule_not_found", "store_unavailable"),
+        **problem_responses("schedule_not_found", "store_unavailable"),
     },
 )
 async def pause_schedule(request: Request, name: ScheduleName) -> Response:
     """Let it stand still until it is resumed, also over starts of the processes."""
-    async with noted(request, "schedule.pause", name):
+    async with audited(request, "schedule.pause", name):
         schedule = await _operations(request).pause(name)
     return json_response(await _view(request, schedule))
 
@@ -173,12 +173,12 @@ async def pause_schedule(request: Request, name: ScheduleName) -> Response:
     summary="Resume a schedule",
     responses={
         200: {"model": ScheduleView, "description": "The resumed schedule"},
-        **refuses("schedule_not_found", "store_unavailable"),
+        **problem_responses("schedule_not_found", "store_unavailable"),
     },
 )
 async def resume_schedule(request: Request, name: ScheduleName) -> Response:
     """Let it go on with the next run from now; what passed during the pause was not missed."""
-    async with noted(request, "schedule.resume", name):
+    async with audited(request, "schedule.resume", name):
         schedule = await _operations(request).resume(name)
     return json_response(await _view(request, schedule))
 

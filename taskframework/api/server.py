@@ -14,9 +14,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from taskframework.api.app import create_app
-from taskframework.api.connections import BoundedProtocol, most_connections
+from taskframework.api.connections import BoundedProtocol, default_max_connections
 from taskframework.api.context import Framework
-from taskframework.api.listening import listen, require_loopback, resolve
+from taskframework.api.sockets import bind_sockets, require_loopback, resolve
 from taskframework.errors import ConfigurationError
 from taskframework.settings import Settings, WorkerSettings
 
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 #: Seconds that requests have to finish at a stop. Stored data stays stored, even without an answer.
 _GRACE_SECONDS = 5
 #: Seconds after that in which unfinished requests still get an answer: that the process stopped.
-_FAREWELL_SECONDS = 1
+_CANCELLED_ANSWER_SECONDS = 1
 #: Seconds that an idle connection is kept: longer than proxies keep it. We must not close one while a request comes.
 _KEEP_ALIVE_SECONDS = 75
 
 #: The paths that are served, for the log.
-_SERVED_BY_WORKERS = {"health": "/readyz", "metrics": "/metrics"}
-_SERVED = {"console": "/", "interface": "/api/v1", "documentation": "/docs", **_SERVED_BY_WORKERS}
+_WORKER_PATHS = {"health": "/readyz", "metrics": "/metrics"}
+_PATHS = {"console": "/", "interface": "/api/v1", "documentation": "/docs", **_WORKER_PATHS}
 
 
 class ApiServer(uvicorn.Server):
@@ -64,7 +64,7 @@ class ApiServer(uvicorn.Server):
                 app,
                 http=BoundedProtocol,
                 root_path=root_path,
-                limit_concurrency=max_connections or most_connections(),
+                limit_concurrency=max_connections or default_max_connections(),
                 lifespan="off",
                 ws="none",
                 ssl_certfile=certificate,
@@ -116,7 +116,7 @@ class ApiServer(uvicorn.Server):
         if self._serving is not None:
             await asyncio.wait([self._serving])
             if cancelled := set(self.server_state.tasks):  # the server does not wait for requests that it gave up
-                await asyncio.wait(cancelled, timeout=_FAREWELL_SECONDS)
+                await asyncio.wait(cancelled, timeout=_CANCELLED_ANSWER_SECONDS)
             for connection in list(self.server_state.connections):
                 connection.transport.abort()
             await self._serving
@@ -165,7 +165,7 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
     app = create_app(framework, hosts=None if settings.allow_remote else settings.hosts)
     server = ApiServer(
         app,
-        listen(addresses, settings.port, key="api.port"),
+        bind_sockets(addresses, settings.port, key="api.port"),
         root_path=settings.root_path,
         proxies=settings.proxies,
         certificate=settings.certificate,
@@ -178,7 +178,7 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
         stack.push_async_callback(app.state.feed.close)
         await server.start()
         host, port = server.address
-        logger.info("ready", extra={"role": "api", "host": host, "port": port, **_places(server.url, _SERVED)})
+        logger.info("ready", extra={"role": "api", "host": host, "port": port, **_addresses(server.url, _PATHS)})
         yield server
 
 
@@ -193,14 +193,14 @@ async def serving_health(app: ASGIApp, settings: WorkerSettings) -> AsyncIterato
         ConfigurationError: if host and port cannot be listened on.
     """
     addresses = await resolve(settings.http_host, key="worker.http_host")
-    server = ApiServer(app, listen(addresses, settings.http_port or 0, key="worker.http_port"))
+    server = ApiServer(app, bind_sockets(addresses, settings.http_port or 0, key="worker.http_port"))
     try:
         await server.start()
-        logger.info("serving health and metrics", extra=_places(server.url, _SERVED_BY_WORKERS))
+        logger.info("serving health and metrics", extra=_addresses(server.url, _WORKER_PATHS))
         yield server
     finally:
         await server.stop()
 
 
-def _places(url: str, served: Mapping[str, str]) -> dict[str, str]:
+def _addresses(url: str, served: Mapping[str, str]) -> dict[str, str]:
     return {what: url + path for what, path in served.items()}

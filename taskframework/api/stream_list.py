@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
-from taskframework.api.openapi import refuses
-from taskframework.api.paging import PageQuery, UserInQuery
+from taskframework.api.openapi import problem_responses
+from taskframework.api.page_queries import PageQuery, UserInQuery
 from taskframework.api.stream_views import StreamPage
 from taskframework.operations.streams import ListedStream
 
@@ -35,7 +35,7 @@ class StreamListQuery(PageQuery):
             "model": StreamPage,
             "description": "A page, by user and key; it may be short although more pages follow",
         },
-        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
 async def list_streams(request: Request, query: Annotated[StreamListQuery, Query()]) -> Response:

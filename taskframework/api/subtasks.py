@@ -10,8 +10,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted_if_foreign
-from taskframework.api.bodies import BODY_CODES, SignalPayload, read
+from taskframework.api.auditing import audited_if_foreign
+from taskframework.api.bodies import BODY_CODES, SignalPayload, read_body
 from taskframework.api.callers import scope_of
 from taskframework.api.context import (
     PREFIX,
@@ -22,11 +22,11 @@ from taskframework.api.context import (
     new_router,
     refuse_repeated,
 )
-from taskframework.api.openapi import key_header, refuses, takes
-from taskframework.api.pages import large_page
-from taskframework.api.paging import PageQuery
+from taskframework.api.openapi import key_header, problem_responses, request_body
+from taskframework.api.page_queries import PageQuery
+from taskframework.api.pages import large_page_response
 from taskframework.api.submitting import key_in_header
-from taskframework.api.views import PlaceCursor, TaskPage, TaskView
+from taskframework.api.views import NumericCursor, TaskPage, TaskView
 from taskframework.model.query import Page
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import MAX_SUBTASKS
@@ -51,7 +51,7 @@ class SubtaskQuery(PageQuery):
 
     status: TaskStatus | None = Field(default=None, description="Only sub-tasks in this status")
     round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round (default: the newest)")
-    cursor: PlaceCursor | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
+    cursor: NumericCursor | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
 
 
 @router.get(
@@ -60,7 +60,7 @@ class SubtaskQuery(PageQuery):
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": TaskPage, "description": "A page in slot order: in the order in which they were planned"},
-        **refuses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
+        **problem_responses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
 async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[SubtaskQuery, Query()]) -> Response:
@@ -76,17 +76,17 @@ async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[Su
     async def read_page(*, limit: int, cursor: str | None) -> Page[Task]:
         return await read_after(limit=limit, after_slot=-1 if cursor is None else min(int(cursor), MAX_SUBTASKS))
 
-    return await large_page(read_page, public_view, limit=query.limit, cursor=query.cursor)
+    return await large_page_response(read_page, public_view, limit=query.limit, cursor=query.cursor)
 
 
 @router.post(
     "/tasks/{task_id}/signals/{name:key}",
     status_code=202,
     summary="Signal a task",
-    openapi_extra=takes(SignalPayload, is_optional=True) | {"parameters": [_KEY_HEADER]},
+    openapi_extra=request_body(SignalPayload, is_optional=True) | {"parameters": [_KEY_HEADER]},
     responses={
         202: {"model": TaskView, "description": "The task as it is after the signal"},
-        **refuses(
+        **problem_responses(
             *BODY_CODES,
             "value_not_storable",
             "task_not_found",
@@ -102,8 +102,8 @@ async def signal_task(request: Request, task_id: IdInPath, name: SignalName) -> 
 
     A task that waits for the signal goes on with it. One that does not wait for it yet keeps it until it does.
     """
-    payload = (await read(request, SignalPayload, is_optional=True)).root
+    payload = (await read_body(request, SignalPayload, is_optional=True)).root
     signal = framework_of(request).services.tasks.signal
-    async with await noted_if_foreign(request, "task.signal", checked_id(task_id), signal=name):
+    async with await audited_if_foreign(request, "task.signal", checked_id(task_id), signal=name):
         task = await signal(task_id, scope_of(request), name, payload, key=key_in_header(request))
     return json_response(public_view(task), 202)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, framework_of, new_router
-from taskframework.api.openapi import refuses
+from taskframework.api.openapi import problem_responses
 from taskframework.api.views import TaskTypePage
 from taskframework.model.message import rfc3339
 from taskframework.tasks.declared import TaskDeclaration
@@ -20,14 +20,14 @@ router = new_router(PREFIX, "tasks")
     summary="List task types",
     responses={
         200: {"model": TaskTypePage, "description": "All of them, by name"},
-        **refuses("store_unavailable"),
+        **problem_responses("store_unavailable"),
     },
 )
 async def list_task_types(request: Request) -> Response:
     """List the task types that can be submitted: those of this process, and those that workers have declared."""
     framework = framework_of(request)
-    usual = framework.settings.retry.max_attempts
-    items = [_view(known, usual) for known in await framework.services.types.known()]
+    default_max_attempts = framework.settings.retry.max_attempts
+    items = [_view(known, default_max_attempts) for known in await framework.services.types.known()]
     # Not orjson: a schema may name limits beyond 64 bits.
     return Response(to_json({"items": items, "next_cursor": None}), media_type="application/json")
 

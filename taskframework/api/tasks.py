@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.auditing import noted_if_for_others, noted_if_foreign, reason_of
-from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
+from taskframework.api.auditing import audited_if_for_others, audited_if_foreign, reason_of
+from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read_body
 from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
     PREFIX,
@@ -24,10 +24,10 @@ from taskframework.api.context import (
     refuse_repeated,
     trace_of,
 )
-from taskframework.api.openapi import location_of, refuses, takes
-from taskframework.api.pages import large_page
-from taskframework.api.paging import PageQuery, UserInQuery
-from taskframework.api.problems import RequestRefusedError, describe, root_of
+from taskframework.api.openapi import location_header, problem_responses, request_body
+from taskframework.api.page_queries import PageQuery, UserInQuery
+from taskframework.api.pages import large_page_response
+from taskframework.api.problems import RequestRefusedError, problem_of, root_of
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, submission_response, with_key_of_header
 from taskframework.api.views import BulkResult, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
@@ -42,7 +42,7 @@ from taskframework.telemetry import log_context
 router = new_router(PREFIX, "tasks")
 
 #: Most tasks of a page that is searched for, because each part of such a page looks through thousands of tasks.
-_FOUND = 50
+_MAX_SEARCH_RESULTS = 50
 
 
 class BatchQuery(PageQuery):
@@ -80,28 +80,28 @@ class TaskQuery(BatchQuery):
     "/tasks",
     status_code=202,
     summary="Submit a task",
-    openapi_extra=takes(SubmitTask) | {"parameters": [KEY_HEADER]},
+    openapi_extra=request_body(SubmitTask) | {"parameters": [KEY_HEADER]},
     responses={
         202: {
             "model": TaskView,
             "description": "Accepted: it is stored and will be done",
-            "headers": location_of("task"),
+            "headers": location_header("task"),
         },
         200: {
             "model": TaskView,
             "description": "The task of an earlier submission with this key",
-            "headers": location_of("task"),
+            "headers": location_header("task"),
         },
-        **refuses(*BODY_CODES, *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
+        **problem_responses(*BODY_CODES, *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
     },
 )
 async def submit_task(request: Request) -> Response:
     """Store a task durably; a worker executes it as soon as it is due, whatever happens to this process."""
-    body = await read(request, SubmitTask)
+    body = await read_body(request, SubmitTask)
     body = with_key_of_header(request, body)
     body["user_id"] = user_id = user_of(request, body.get("user_id"))
     with trace_of(request, "submit"), log_context(user_id=user_id, correlation_id=body.get("correlation_id")):
-        async with noted_if_for_others(request, "task.submit", [user_id], task_type=body["task_type"]):
+        async with audited_if_for_others(request, "task.submit", [user_id], task_type=body["task_type"]):
             submission = await framework_of(request).services.submission.submit(SubmitRequest(**body))
     return submission_response(request, submission)
 
@@ -109,20 +109,20 @@ async def submit_task(request: Request) -> Response:
 @router.post(
     "/tasks/bulk",
     summary="Submit up to 1,000 tasks",
-    openapi_extra=takes(SubmitTasks),
+    openapi_extra=request_body(SubmitTasks),
     responses={
         200: {"model": BulkResult, "description": "One outcome for each task; some may be refused"},
-        **refuses(*BODY_CODES, "store_unavailable"),
+        **problem_responses(*BODY_CODES, "store_unavailable"),
     },
 )
 async def submit_tasks(request: Request) -> Response:
     """Store many tasks at once. Each is accepted or refused by itself; a refused one is not stored."""
-    body = await read(request, SubmitTasks)
-    items = [_owned(request, item) for item in body.items]
+    body = await read_body(request, SubmitTasks)
+    items = [_with_owner(request, item) for item in body.items]
     readable = [SubmitRequest(**item) for item in items if isinstance(item, dict)]
     with trace_of(request, "submit many"), log_context(user_id=caller_of(request).principal):
         owners, count = [item.user_id for item in readable], len(readable)
-        async with noted_if_for_others(request, "task.submit", owners, count=count):
+        async with audited_if_for_others(request, "task.submit", owners, count=count):
             stored = await framework_of(request).services.submission.submit_many(readable)
     if stored and all(isinstance(outcome, StoreUnavailableError) for outcome in stored):
         raise StoreUnavailableError(str(stored[0]))
@@ -143,7 +143,7 @@ async def submit_tasks(request: Request) -> Response:
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": TaskPage, "description": "A page, newest first"},
-        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
@@ -154,9 +154,9 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
     although more follow. More follow as long as `next_cursor` is not null.
     """
     tasks, scope = framework_of(request).services.tasks, scope_of(request, query.user_id)
-    limit = min(query.limit, _FOUND) if query.filter.is_sought else query.limit
+    limit = min(query.limit, _MAX_SEARCH_RESULTS) if query.filter.is_sought else query.limit
     read_page = partial(tasks.list_tasks, scope, query.filter)
-    return await large_page(read_page, public_view, limit=limit, cursor=query.cursor)
+    return await large_page_response(read_page, public_view, limit=limit, cursor=query.cursor)
 
 
 @router.get("/tasks/bulk", include_in_schema=False)
@@ -169,7 +169,7 @@ async def refuse_to_show() -> None:
     summary="Show a task",
     responses={
         200: {"model": TaskView, "description": "The task"},
-        **refuses("task_not_found", "task_unreadable", "store_unavailable"),
+        **problem_responses("task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
 async def get_task(request: Request, task_id: IdInPath) -> Response:
@@ -183,17 +183,19 @@ async def get_task(request: Request, task_id: IdInPath) -> Response:
     "/tasks/{task_id}/cancel",
     status_code=202,
     summary="Cancel a task",
-    openapi_extra=takes(CancelTask, is_optional=True),
+    openapi_extra=request_body(CancelTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Cancelled, or asked to stop: then it is still RUNNING"},
-        **refuses(*BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+        **problem_responses(
+            *BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"
+        ),
     },
 )
 async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
-    body = await read(request, CancelTask, is_optional=True)
+    body = await read_body(request, CancelTask, is_optional=True)
     cancel, reason = framework_of(request).services.tasks.cancel, reason_of(request, body.reason)
-    async with await noted_if_foreign(request, "task.cancel", checked_id(task_id), reason):
+    async with await audited_if_foreign(request, "task.cancel", checked_id(task_id), reason):
         task = await cancel(task_id, scope_of(request), by=caller_of(request).principal, reason=reason)
     return json_response(public_view(task), 202)
 
@@ -202,10 +204,10 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     "/tasks/{task_id}/retry",
     status_code=202,
     summary="Queue a finished task again, or try one again now",
-    openapi_extra=takes(RetryTask, is_optional=True),
+    openapi_extra=request_body(RetryTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Queued as a new generation, or due now"},
-        **refuses(
+        **problem_responses(
             *BODY_CODES,
             "task_not_found",
             "task_unreadable",
@@ -220,15 +222,15 @@ async def retry_task(request: Request, task_id: IdInPath) -> Response:
 
     The next attempt of one that is RETRYING is due now, with the attempts that it has left.
     """
-    body = await read(request, RetryTask, is_optional=True)
+    body = await read_body(request, RetryTask, is_optional=True)
     retry, reason = framework_of(request).services.tasks.retry, reason_of(request, body.reason)
-    async with await noted_if_foreign(request, "task.retry", checked_id(task_id), reason):
+    async with await audited_if_foreign(request, "task.retry", checked_id(task_id), reason):
         by = caller_of(request).principal
         task = await retry(task_id, scope_of(request), by=by, reopen=body.reopen, reason=reason)
     return json_response(public_view(task), 202)
 
 
-def _owned(request: Request, item: SubmitTask | RequestRefusedError) -> SubmitTask | RequestRefusedError:
+def _with_owner(request: Request, item: SubmitTask | RequestRefusedError) -> SubmitTask | RequestRefusedError:
     """The item with its owner, or the error if the caller may not name this owner."""
     if isinstance(item, RequestRefusedError):
         return item
@@ -243,5 +245,5 @@ def _bulk_outcome(index: int, outcome: Submission | Exception, root: str) -> dic
     if isinstance(outcome, Submission):
         status = 202 if outcome.is_new else 200
         return {"index": index, "status": status, "task": public_view(outcome.task), "error": None}
-    problem = describe(outcome)
+    problem = problem_of(outcome)
     return {"index": index, "status": problem.status, "task": None, "error": problem.document(root)}

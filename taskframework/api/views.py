@@ -13,17 +13,19 @@ from taskframework.model.status import Priority, TaskStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
-_PLACE = re.compile("[0-9]{1,6}")
+_CURSOR_NUMBER = re.compile("[0-9]{1,6}")
 
 
-def _numeric(text: str) -> str:
-    if not _PLACE.fullmatch(text):
+def _require_number(text: str) -> str:
+    if not _CURSOR_NUMBER.fullmatch(text):
         raise ValueError("is not a cursor of this list")
     return text
 
 
 #: A cursor of lists whose entries are numbered: the place where the next page begins.
-PlaceCursor = Annotated[str, AfterValidator(_numeric), Field(json_schema_extra={"pattern": f"^{_PLACE.pattern}$"})]
+NumericCursor = Annotated[
+    str, AfterValidator(_require_number), Field(json_schema_extra={"pattern": f"^{_CURSOR_NUMBER.pattern}$"})
+]
 #: The form of a cursor is documented, not checked here: the list itself refuses a cursor that is not its own.
 CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"})]
 NextCursor = Annotated[

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
-from taskframework.api.openapi import refuses
-from taskframework.api.paging import PageQuery
+from taskframework.api.openapi import problem_responses
+from taskframework.api.page_queries import PageQuery
 from taskframework.api.views import TaskPage, WorkerPage
 from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState
@@ -35,7 +35,7 @@ class WorkerQuery(PageQuery):
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": WorkerPage, "description": "A page, by id"},
-        **refuses("invalid_request", "store_unavailable"),
+        **problem_responses("invalid_request", "store_unavailable"),
     },
 )
 async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()]) -> Response:
@@ -52,7 +52,7 @@ async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()])
     dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": TaskPage, "description": "A page, newest first; it may be short although more pages follow"},
-        **refuses("invalid_request", "invalid_cursor", "worker_not_found", "store_unavailable"),
+        **problem_responses("invalid_request", "invalid_cursor", "worker_not_found", "store_unavailable"),
     },
 )
 async def list_worker_tasks(

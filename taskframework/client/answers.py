@@ -149,9 +149,9 @@ def read(kind: type[Kind], content: Any) -> Kind:
         return found
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the answer"
+        location = ".".join(map(str, first["loc"])) or "the answer"
         raise ApiError(
-            f"This is not a {kind.__name__}: {place}: {first['msg']}.",
+            f"This is not a {kind.__name__}: {location}: {first['msg']}.",
             hint="Check that the address is that of an API, of a release that this client knows.",
         ) from None
 
@@ -159,7 +159,7 @@ def read(kind: type[Kind], content: Any) -> Kind:
 AnyRemote = TypeVar("AnyRemote", bound=RemoteTask[Any] | RemoteBatch[Any])
 
 
-def of_kind(answer: AnyRemote, given: AnyTaskType | RemoteTask[Any] | RemoteBatch[Any]) -> AnyRemote:
+def with_kind(answer: AnyRemote, given: AnyTaskType | RemoteTask[Any] | RemoteBatch[Any]) -> AnyRemote:
     """Let an answer know the class by which its task was submitted, if the task was submitted by a class.
 
     Args:
@@ -172,7 +172,7 @@ def of_kind(answer: AnyRemote, given: AnyTaskType | RemoteTask[Any] | RemoteBatc
     kind = given._kind if isinstance(given, RemoteTask | RemoteBatch) else kind_of(given)
     if kind is None:
         return answer
-    known = with_result(answer, kind) if isinstance(answer, RemoteTask) else answer.model_copy()
+    known = with_typed_result(answer, kind) if isinstance(answer, RemoteTask) else answer.model_copy()
     known._kind = kind
     return known
 
@@ -180,7 +180,7 @@ def of_kind(answer: AnyRemote, given: AnyTaskType | RemoteTask[Any] | RemoteBatc
 AnyWithResult = TypeVar("AnyWithResult", bound=RemoteTask[Any] | RemoteResult[Any])
 
 
-def with_result(answer: AnyWithResult, kind: type[TaskKind[Any, Any]]) -> AnyWithResult:
+def with_typed_result(answer: AnyWithResult, kind: type[TaskKind[Any, Any]]) -> AnyWithResult:
     """Read the result of an answer, if there is one, as the class says."""
     if answer.status not in SUCCEEDED:
         return answer

@@ -10,10 +10,10 @@ import httpx
 
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
-from taskframework.client.wire import AsyncWire
+from taskframework.client.transport import AsyncTransport
 
 #: The defaults of a client: seconds to wait for an answer, and seconds during which a call is repeated.
-TIMEOUT, PATIENCE = 10.0, 30.0
+DEFAULT_TIMEOUT_SECONDS, DEFAULT_PATIENCE_SECONDS = 10.0, 30.0
 
 
 class TaskClient(AllCalls):
@@ -31,8 +31,8 @@ class TaskClient(AllCalls):
         self,
         url: str,
         *,
-        timeout: timedelta | float = TIMEOUT,
-        patience: timedelta | float = PATIENCE,
+        timeout: timedelta | float = DEFAULT_TIMEOUT_SECONDS,
+        patience: timedelta | float = DEFAULT_PATIENCE_SECONDS,
         api_key: str | None = None,
         http: httpx.AsyncClient | None = None,
     ) -> None:
@@ -49,8 +49,8 @@ class TaskClient(AllCalls):
             ConfigurationError: if the URL is not the address of an API.
         """
         address = address_of(url)
-        wire = AsyncWire(address, http)
-        super().__init__(ApiConnection(address, wire, timeout=timeout, patience=patience, api_key=api_key))
+        transport = AsyncTransport(address, http)
+        super().__init__(ApiConnection(address, transport, timeout=timeout, patience=patience, api_key=api_key))
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,4 +62,4 @@ class TaskClient(AllCalls):
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._api.wire.close()
+        await self._api.transport.close()

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from typing import Any, Unpack, overload
 from urllib.parse import quote
 
-from taskframework.client.answers import R, RemoteBatch, RemoteResult, id_of, of_kind, read, with_result
-from taskframework.client.bulk import subject_of, with_key
+from taskframework.client.answers import R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
+from taskframework.client.bulk import error_context_of, with_idempotency_key
 from taskframework.client.connection import Call, Calls, json_call
-from taskframework.client.families import FollowingItems, ItemResult, followed_results
+from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
@@ -71,10 +71,12 @@ class BatchCalls(Calls):
             ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
             Exception: any error of the iteration of the items.
         """
-        whole = with_key({"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options})
-        given = {name: value for name, value in whole.items() if value is not None}
-        answer = await self._api.ask(batch_call(several(items), given, subject_of(given)))
-        return of_kind(read(RemoteBatch, answer), task_type)
+        submission = with_idempotency_key(
+            {"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options}
+        )
+        sent_options = {name: value for name, value in submission.items() if value is not None}
+        answer = await self._api.ask(batch_call(several(items), sent_options, error_context_of(sent_options)))
+        return with_kind(read(RemoteBatch, answer), task_type)
 
     async def batch(self, batch_id: str) -> RemoteBatch:
         """A batch as it is now.
@@ -82,7 +84,9 @@ class BatchCalls(Calls):
         Raises:
             TaskNotFoundError: if there is no such batch.
         """
-        return read(RemoteBatch, await self._api.ask(Call("GET", _path(batch_id), about=_about(batch_id))))
+        return read(
+            RemoteBatch, await self._api.ask(Call("GET", _batch_path(batch_id), error_context=_error_context(batch_id)))
+        )
 
     def batches(self) -> AsyncGenerator[RemoteBatch, None]:
         """Batches from the newest to the oldest, read page by page while they are iterated."""
@@ -114,11 +118,16 @@ class BatchCalls(Calls):
             ResultUnreadableError: if a result does not fit the class by which the batch was submitted.
         """
         batch_id, kind = id_of(batch), None if isinstance(batch, str) else batch._kind
-        call = Call("GET", f"{_path(batch_id)}/results", query={"cursor": str(first)}, about=_about(batch_id))
-        found = followed_results(self._api, call, first) if follow else self._api.pages(call, RemoteResult)
+        call = Call(
+            "GET",
+            f"{_batch_path(batch_id)}/results",
+            query={"cursor": str(first)},
+            error_context=_error_context(batch_id),
+        )
+        found = follow_results(self._api, call, first) if follow else self._api.pages(call, RemoteResult)
         async with aclosing(found):
             async for result in found:
-                yield result if kind is None else with_result(result, kind)
+                yield result if kind is None else with_typed_result(result, kind)
 
     def stream_items(self, batch_id: str, *, after: str = "") -> AsyncGenerator[ItemResult, None]:
         """The result of each item of a batch, once, in the order in which the items end, until all have ended, even if
@@ -132,8 +141,10 @@ class BatchCalls(Calls):
             TaskNotFoundError: if there is no such batch, or no longer.
             ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
-        call = Call("GET", f"{_path(batch_id)}/events", query={"items": "true"}, about=_about(batch_id))
-        return FollowingItems(self._api, call, after).told()
+        call = Call(
+            "GET", f"{_batch_path(batch_id)}/events", query={"items": "true"}, error_context=_error_context(batch_id)
+        )
+        return ItemStreamReader(self._api, call, after).values()
 
     async def cancel_batch(self, batch_id: str, *, reason: str | None = None) -> RemoteBatch:
         """Cancel a batch and all its tasks that are not final.
@@ -146,8 +157,8 @@ class BatchCalls(Calls):
             TaskNotFoundError: if there is no such batch.
             TransitionRefusedError: if it is final.
         """
-        about = _about(batch_id, action="cancelled")
-        call = json_call("POST", f"{_path(batch_id)}/cancel", {"reason": reason}, about=about)
+        error_context = _error_context(batch_id, action="cancelled")
+        call = json_call("POST", f"{_batch_path(batch_id)}/cancel", {"reason": reason}, error_context=error_context)
         return read(RemoteBatch, await self._api.ask(call))
 
     async def retry_failed(self, batch_id: str) -> RemoteBatch:
@@ -159,14 +170,14 @@ class BatchCalls(Calls):
             TaskNotFoundError: if there is no such batch.
             TransitionRefusedError: if none of its tasks can be queued again.
         """
-        about = _about(batch_id, action="retried")
-        call = Call("POST", f"{_path(batch_id)}/retry-failed", about=about, is_repeatable=False)
+        error_context = _error_context(batch_id, action="retried")
+        call = Call("POST", f"{_batch_path(batch_id)}/retry-failed", error_context=error_context, is_repeatable=False)
         return read(RemoteBatch, await self._api.ask(call))
 
 
-def _path(batch_id: str) -> str:
+def _batch_path(batch_id: str) -> str:
     return f"/batches/{quote(batch_id, safe='')}"
 
 
-def _about(batch_id: str, **more: str) -> Mapping[str, str]:
+def _error_context(batch_id: str, **more: str) -> Mapping[str, str]:
     return {"task_id": batch_id, **more}

@@ -11,10 +11,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 import httpx
 
 from taskframework.client.answers import R, RemoteBatch, RemoteResult, RemoteTask
-from taskframework.client.asynchronous import PATIENCE, TIMEOUT
+from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_TIMEOUT_SECONDS
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
-from taskframework.client.wire import BlockingWire, done, each
+from taskframework.client.transport import BlockingTransport, iterate_blocking, run_blocking
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
@@ -29,7 +29,7 @@ def blocking(
 
     @functools.wraps(call)
     def blocks(self: SyncTaskClient, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
-        return done(call(self._calls, *args, **kwargs))
+        return run_blocking(call(self._calls, *args, **kwargs))
 
     return blocks
 
@@ -43,7 +43,7 @@ def iterating(
     def iterates(
         self: SyncTaskClient, /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Generator[Value, None, None]:
-        yield from each(call(self._calls, *args, **kwargs))
+        yield from iterate_blocking(call(self._calls, *args, **kwargs))
 
     return iterates
 
@@ -62,15 +62,15 @@ class SyncTaskClient:
         self,
         url: str,
         *,
-        timeout: timedelta | float = TIMEOUT,
-        patience: timedelta | float = PATIENCE,
+        timeout: timedelta | float = DEFAULT_TIMEOUT_SECONDS,
+        patience: timedelta | float = DEFAULT_PATIENCE_SECONDS,
         api_key: str | None = None,
         http: httpx.Client | None = None,
     ) -> None:
         """Prepare to ask, as a `TaskClient` does."""
         address = address_of(url)
-        self._wire = BlockingWire(address, http)
-        connection = ApiConnection(address, self._wire, timeout=timeout, patience=patience, api_key=api_key)
+        self._transport = BlockingTransport(address, http)
+        connection = ApiConnection(address, self._transport, timeout=timeout, patience=patience, api_key=api_key)
         self._calls = AllCalls(connection)
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class SyncTaskClient:
 
     def close(self) -> None:
         """Close the connections."""
-        done(self._wire.close())
+        run_blocking(self._transport.close())
 
     submit_many = blocking(AllCalls.submit_many)
     explain = blocking(AllCalls.explain)
@@ -129,7 +129,7 @@ class SyncTaskClient:
     def submit(
         self, task_type: AnyTaskType, parameters: Any = None, **options: Unpack[SubmissionOptions]
     ) -> RemoteTask[Any]:
-        return done(self._calls.submit(task_type, parameters, **options))
+        return run_blocking(self._calls.submit(task_type, parameters, **options))
 
     @overload
     def get(self, task: str) -> RemoteTask[Any]: ...
@@ -137,7 +137,7 @@ class SyncTaskClient:
     def get(self, task: RemoteTask[R]) -> RemoteTask[R]: ...
     @functools.wraps(AllCalls.get)
     def get(self, task: str | RemoteTask[Any]) -> RemoteTask[Any]:
-        return done(self._calls.get(task))
+        return run_blocking(self._calls.get(task))
 
     @overload
     def wait(self, task: str, timeout: timedelta | float | None = None) -> Any: ...
@@ -145,7 +145,7 @@ class SyncTaskClient:
     def wait(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> R: ...
     @functools.wraps(AllCalls.wait)
     def wait(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> Any:
-        return done(self._calls.wait(task, timeout))
+        return run_blocking(self._calls.wait(task, timeout))
 
     @overload
     def finished(self, task: str, timeout: timedelta | float | None = None) -> RemoteTask[Any]: ...
@@ -153,7 +153,7 @@ class SyncTaskClient:
     def finished(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> RemoteTask[R]: ...
     @functools.wraps(AllCalls.finished)
     def finished(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> RemoteTask[Any]:
-        return done(self._calls.finished(task, timeout))
+        return run_blocking(self._calls.finished(task, timeout))
 
     @overload
     def submit_batch(
@@ -177,7 +177,7 @@ class SyncTaskClient:
     ) -> RemoteBatch[R]: ...
     @functools.wraps(AllCalls.submit_batch)
     def submit_batch(self, task_type: AnyTaskType, items: Iterable[Any], **options: Any) -> RemoteBatch[Any]:
-        return done(self._calls.submit_batch(task_type, items, **options))
+        return run_blocking(self._calls.submit_batch(task_type, items, **options))
 
     @overload
     def batch_results(
@@ -191,4 +191,4 @@ class SyncTaskClient:
     def batch_results(
         self, batch: str | RemoteBatch[Any], *, follow: bool = False, first: int = 0
     ) -> Generator[RemoteResult[Any], None, None]:
-        yield from each(self._calls.batch_results(batch, follow=follow, first=first))
+        yield from iterate_blocking(self._calls.batch_results(batch, follow=follow, first=first))

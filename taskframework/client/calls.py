@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.client.batches import BatchCalls
-from taskframework.client.operating import OperatorCalls
+from taskframework.client.operations import OperatorCalls
 from taskframework.client.tasks import TaskCalls
 
 

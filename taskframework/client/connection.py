@@ -17,8 +17,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from taskframework.client.answers import Kind, Page, read
-from taskframework.client.refusals import UNAVAILABLE, refusal
-from taskframework.client.wire import Body, Pieces, Wire
+from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response
+from taskframework.client.transport import Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
 from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
 from taskframework.events.http import authorization
@@ -28,21 +28,21 @@ _PREFIX = "/api/v1"
 _TOO_MANY_REQUESTS = 429
 JSON = MappingProxyType({"Content-Type": "application/json"})
 #: Failures that happen before the interface receives anything.
-_UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_ERRORS_BEFORE_SENDING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 #: Failures that a repetition cannot solve, because the request itself is wrong.
-_OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_INVALID_REQUEST_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 #: What a connection error says if only one side uses TLS, or if the certificate is not trusted; and the hint for it.
-_TLS = {
+_TLS_HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "Set SSL_CERT_FILE to the authority that signed its certificate.",
     "WRONG_VERSION_NUMBER": "The server does not use TLS: write http:// in its address.",
     "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
 }
 #: Those of these errors that would come again at the next attempt.
-_TLS_AGAIN = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
-_GROWING = wait_random_exponential(multiplier=0.1, max=5)
+_PERMANENT_TLS_ERRORS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
+_BACKOFF = wait_random_exponential(multiplier=0.1, max=5)
 #: Seconds without progress after which an upload is given up. So many, because sending runs far ahead of storing: the
 #: buffers in between hold more than a database stores in a minute.
-_UPLOAD_SILENCE = 600.0
+_UPLOAD_TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Call:
 
     Attributes:
         path: the path below the prefix.
-        about: the facts about the call that its errors need.
+        error_context: the facts about the call that its errors need.
         is_repeatable: whether a second call changes nothing that the first one did not change. Any other call is
             repeated only if the first one certainly had no effect.
     """
@@ -61,13 +61,13 @@ class Call:
     query: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body = None
-    about: Mapping[str, Any] = field(default_factory=dict)
+    error_context: Mapping[str, Any] = field(default_factory=dict)
     is_repeatable: bool = True
 
     @property
     def is_upload(self) -> bool:
         """Whether the body is made while it is sent."""
-        return isinstance(self.body, Pieces)
+        return isinstance(self.body, StreamedBody)
 
 
 def json_call(method: str, path: str, content: Any, **more: Any) -> Call:
@@ -127,7 +127,7 @@ class ApiConnection:
     def __init__(
         self,
         url: str,
-        wire: Wire,
+        transport: HttpTransport,
         *,
         timeout: timedelta | float,
         patience: timedelta | float,
@@ -137,26 +137,26 @@ class ApiConnection:
 
         Args:
             url: of the interface, as `address_of` gives it.
-            wire: how to speak HTTP.
+            transport: how to speak HTTP.
             timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
             patience: how long a call is repeated, in seconds or as a timedelta.
             api_key: shown with each call.
         """
         self.url = url
-        self.wire = wire
+        self.transport = transport
         #: How many streamed answers are open.
-        self.streams = 0
+        self.open_streams = 0
         self._timeout = in_seconds(timeout)
         self._patience = in_seconds(patience)
         #: Sent with each call.
         self.headers = authorization(api_key)
 
     async def ask(self, call: Call, *, within: float = float("inf")) -> Any:
-        """Make a call and return the JSON of its answer; None if the answer has no content. See `answered`."""
-        _, content = await self.answered(call, within=within)
+        """Make a call and return the JSON of its answer; None if the answer has no content. See `ask_with_status`."""
+        _, content = await self.ask_with_status(call, within=within)
         return content
 
-    async def answered(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
+    async def ask_with_status(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
         """Make a call, several times if necessary.
 
         Args:
@@ -171,11 +171,11 @@ class ApiConnection:
             ApiUnavailableError: if there was no answer, or only requests to repeat later, until the patience ended.
         """
         seconds = min(self._timeout, within)
-        slowest = _UPLOAD_SILENCE if call.is_upload else seconds
-        timeout = httpx.Timeout(seconds, read=slowest, write=slowest)
-        response = await self._repeated(call, timeout, min(self._patience, within))
+        silence = _UPLOAD_TIMEOUT_SECONDS if call.is_upload else seconds
+        timeout = httpx.Timeout(seconds, read=silence, write=silence)
+        response = await self._send_with_retries(call, timeout, min(self._patience, within))
         if not response.is_success:
-            raise refusal(response, call.about)
+            raise error_of_response(response, call.error_context)
         try:
             return response.status_code, response.json() if response.content else None
         except ValueError:
@@ -197,7 +197,7 @@ class ApiConnection:
             call = replace(call, query={**call.query, "cursor": page.next_cursor})
 
     @asynccontextmanager
-    async def begun(
+    async def open_stream(
         self, call: Call, *, silence: float, patience: float | None = None
     ) -> AsyncGenerator[httpx.Response, None]:
         """Begin a call whose answer is read while it comes.
@@ -211,60 +211,60 @@ class ApiConnection:
             TaskframeworkError: as `ask`. Errors that end an answer after its beginning are those of httpx.
         """
         timeout = httpx.Timeout(min(self._timeout, silence), read=silence)
-        self.streams += 1
+        self.open_streams += 1
         try:
-            response = await self._repeated(
-                call, timeout, self._patience if patience is None else patience, streams=True
+            response = await self._send_with_retries(
+                call, timeout, self._patience if patience is None else patience, is_streamed=True
             )
             try:
                 if not response.is_success:
-                    raise refusal(response, call.about)
+                    raise error_of_response(response, call.error_context)
                 yield response
             finally:
-                await self.wire.end(response)
+                await self.transport.close_response(response)
         finally:
-            self.streams -= 1
+            self.open_streams -= 1
 
-    async def _repeated(
-        self, call: Call, timeout: httpx.Timeout, patience: float, *, streams: bool = False
+    async def _send_with_retries(
+        self, call: Call, timeout: httpx.Timeout, patience: float, *, is_streamed: bool = False
     ) -> httpx.Response:
-        began = self.wire.now()
+        began = self.transport.now()
 
         def is_over(state: RetryCallState) -> bool:
             # Of an upload only the pauses count, so that an upload that lasts long is not given up when it breaks once.
-            spent = state.idle_for if call.is_upload else self.wire.now() - began
+            spent = state.idle_for if call.is_upload else self.transport.now() - began
             return spent + state.upcoming_sleep >= patience
 
         retrying = AsyncRetrying(
-            retry=lambda state: _is_mended_by_another(state, call),
-            wait=_pause,
+            retry=lambda state: _should_retry(state, call),
+            wait=_seconds_until_retry,
             stop=is_over,
-            sleep=self.wire.sleep,
+            sleep=self.transport.sleep,
             retry_error_callback=_last_outcome,
         )
         try:
-            return await retrying(self._once, call, timeout, streams)
+            return await retrying(self._send_once, call, timeout, is_streamed)
         except httpx.HTTPError as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            if isinstance(error, _OURS):
+            if isinstance(error, _INVALID_REQUEST_ERRORS):
                 raise ApiError(f"The request cannot be sent: {reason}.") from error
-            hint = next((hint for words, hint in _TLS.items() if words in reason), None)
-            said = f"No answer from {redacted(self.url)}: {reason.removesuffix('.')}."
-            raise ApiUnavailableError(said, hint=hint) from error
+            hint = next((hint for words, hint in _TLS_HINTS.items() if words in reason), None)
+            message = f"No answer from {redacted(self.url)}: {reason.removesuffix('.')}."
+            raise ApiUnavailableError(message, hint=hint) from error
 
-    async def _once(self, call: Call, timeout: httpx.Timeout, streams: bool) -> httpx.Response:
+    async def _send_once(self, call: Call, timeout: httpx.Timeout, is_streamed: bool) -> httpx.Response:
         query = {name: value for name, value in call.query.items() if value is not None}
         url = str(httpx.URL(f"{self.url}{_PREFIX}{call.path}", params=query or None))
-        response = await self.wire.send(
+        response = await self.transport.send(
             call.method,
             url,
             headers={**self.headers, **call.headers},
             body=call.body,
             timeout=timeout,
-            streams=streams,
+            is_streamed=is_streamed,
         )
-        if streams and not response.is_success:
-            await self.wire.read(response)  # this ends it, too: if the call is repeated, nothing else would
+        if is_streamed and not response.is_success:
+            await self.transport.read_rest(response)  # this ends it, too: if the call is repeated, nothing else would
         return response
 
 
@@ -275,30 +275,30 @@ class Calls:
         self._api = api
 
 
-def _is_mended_by_another(state: RetryCallState, call: Call) -> bool:
+def _should_retry(state: RetryCallState, call: Call) -> bool:
     """Return whether another attempt may succeed and does no harm."""
     assert state.outcome is not None, "it was attempted"
-    if isinstance(call.body, Pieces) and call.body.is_spent:
+    if isinstance(call.body, StreamedBody) and call.body.is_consumed:
         return False
     error = state.outcome.exception()
     if error is None:
         status = state.outcome.result().status_code
-        return status == _TOO_MANY_REQUESTS or (status in UNAVAILABLE and call.is_repeatable)
-    if isinstance(error, httpx.TransportError) and not isinstance(error, _OURS):
-        if any(words in str(error) for words in _TLS_AGAIN):
+        return status == _TOO_MANY_REQUESTS or (status in UNAVAILABLE_STATUSES and call.is_repeatable)
+    if isinstance(error, httpx.TransportError) and not isinstance(error, _INVALID_REQUEST_ERRORS):
+        if any(words in str(error) for words in _PERMANENT_TLS_ERRORS):
             return False
-        return call.is_repeatable or isinstance(error, _UNHEARD)
+        return call.is_repeatable or isinstance(error, _ERRORS_BEFORE_SENDING)
     return False
 
 
-def _pause(state: RetryCallState) -> float:
+def _seconds_until_retry(state: RetryCallState) -> float:
     """Seconds until the next attempt: longer each time, and not before the time that the answer asks for."""
     assert state.outcome is not None, "it was attempted"
-    asked = 0.0 if state.outcome.failed else _asked_pause(state.outcome.result())
-    return max(asked, _GROWING(state))
+    requested = 0.0 if state.outcome.failed else _retry_after_seconds(state.outcome.result())
+    return max(requested, _BACKOFF(state))
 
 
-def _asked_pause(response: httpx.Response) -> float:
+def _retry_after_seconds(response: httpx.Response) -> float:
     given = response.headers.get("retry-after", "")
     if given.isdecimal():
         return float(given)

@@ -31,7 +31,7 @@ from taskframework.settings.urls import redacted
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError, StreamModeError
 
 #: Exceptions that are raised inside as well, with the attributes that they have there.
-_KNOWN: Mapping[type[Any], tuple[str, ...]] = {
+_ERROR_ATTRIBUTES: Mapping[type[Any], tuple[str, ...]] = {
     TaskNotFoundError: ("task_id",),
     TaskUnreadableError: ("task_id",),
     TransitionRefusedError: ("task_id", "action", "status"),
@@ -52,19 +52,19 @@ _KNOWN: Mapping[type[Any], tuple[str, ...]] = {
     StoreUnavailableError: (),
 }
 #: The same exceptions by their codes.
-KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
-    kind.code: (kind, names) for kind, names in _KNOWN.items()
+ERRORS_BY_CODE: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
+    kind.code: (kind, names) for kind, names in _ERROR_ATTRIBUTES.items()
 }
 #: Statuses by which the interface, or a proxy before it, says that it cannot serve now.
-UNAVAILABLE = frozenset({429, 502, 503, 504})
+UNAVAILABLE_STATUSES = frozenset({429, 502, 503, 504})
 
 
-def refusal(response: httpx.Response, about: Mapping[str, Any]) -> TaskframeworkError:
+def error_of_response(response: httpx.Response, error_context: Mapping[str, Any]) -> TaskframeworkError:
     """The exception for an answer that is not a success.
 
     Args:
         response: the answer, already read.
-        about: facts about the request that a problem document does not repeat, such as the task's id.
+        error_context: facts about the request that a problem document does not repeat, such as the task's id.
     """
     try:
         document = response.json()
@@ -74,8 +74,8 @@ def refusal(response: httpx.Response, about: Mapping[str, Any]) -> Taskframework
         if document["code"] == "not_found":  # the client asks only for paths that exist, so the address is wrong
             document["detail"] = f"There is nothing at {redacted(str(response.request.url))}."
             document["hint"] = "Give the client the address of an `api` or `dev`, without /api/v1."
-        return error_of(document, about)
-    kind = ApiUnavailableError if response.status_code in UNAVAILABLE else ApiError
+        return error_of(document, error_context)
+    kind = ApiUnavailableError if response.status_code in UNAVAILABLE_STATUSES else ApiError
     return kind(
         f"{redacted(str(response.request.url))} answered {response.status_code} {response.reason_phrase}, "
         "without a reason.",
@@ -84,23 +84,23 @@ def refusal(response: httpx.Response, about: Mapping[str, Any]) -> Taskframework
     )
 
 
-def error_of(document: Mapping[str, Any], about: Mapping[str, Any]) -> TaskframeworkError:
+def error_of(document: Mapping[str, Any], error_context: Mapping[str, Any]) -> TaskframeworkError:
     """The exception that a problem document describes."""
     code, status = str(document["code"]), document.get("status")
     detail, hint = str(document.get("detail", "")), str(document.get("hint", ""))
-    if code not in KINDS:
-        kind = ApiUnavailableError if status in UNAVAILABLE else ApiError
+    if code not in ERRORS_BY_CODE:
+        kind = ApiUnavailableError if status in UNAVAILABLE_STATUSES else ApiError
         return kind(detail, hint=hint, status=status, code=code, fields=document.get("errors") or ())
-    known, names = KINDS[code]
+    known, names = ERRORS_BY_CODE[code]
     error = known.__new__(known)
     # The message is that of the interface: the class itself could build it only from facts that are known there.
     TaskframeworkError.__init__(error, detail, hint=hint)
-    values = {**_told(document), **about}
+    values = {**_attributes_in(document), **error_context}
     vars(error).update({name: values.get(name) for name in names})
     return error
 
 
-def _told(document: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes_in(document: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of our exceptions, as far as a problem document gives them."""
     fields = document.get("errors") or [{"field": "", "message": ""}]
     first = fields[0]
@@ -109,21 +109,21 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
         "status": document.get("task_status"),
         "parent_id": document.get("task_id"),
         "batch_id": document.get("task_id"),
-        "index": _index(first["field"]),
+        "index": _item_index(first["field"]),
         "known": (),
         "field": first["field"],
         "what": first["field"],
         "reason": first["message"],
-        "problems": [{**wrong, "field": _inside(wrong["field"])} for wrong in fields],
+        "problems": [{**wrong, "field": _parameter_name(wrong["field"])} for wrong in fields],
     }
 
 
-def _inside(field: str) -> str:
+def _parameter_name(field: str) -> str:
     """The name of a field in the parameters, as `InvalidParametersError` has it."""
     return WHOLE if field == "parameters" else field.removeprefix("parameters.")
 
 
-def _index(field: str) -> int | None:
+def _item_index(field: str) -> int | None:
     """The index of an item of a batch, if the field is an item."""
     _, _, index = field.partition("items.")
     return int(index) if index.isdecimal() else None

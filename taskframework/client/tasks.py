@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack, overload
 from urllib.parse import quote
 
-from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, of_kind, read
-from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
+from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, read, with_kind
+from taskframework.client.bulk import NewTask, error_context_of, submit_all, with_idempotency_key
 from taskframework.client.connection import Call, Calls, json_call, new_key, task_path
-from taskframework.client.families import FollowingTree, TreeEvent
-from taskframework.client.following import FollowingTask
+from taskframework.client.family_readers import TreeEvent, TreeStreamReader
+from taskframework.client.stream_readers import TaskStreamReader
 from taskframework.clock import in_seconds
 from taskframework.errors import InvalidRequestError, ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
@@ -19,7 +19,7 @@ from taskframework.model.status import SUCCEEDED, TaskStatus
 from taskframework.submission.options import SubmissionOptions, accepted, accepted_name
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
-_FIRST_LOOK, _SLOWEST_LOOK = 0.05, 2.0
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 2.0
 
 
 class TaskCalls(Calls):
@@ -54,9 +54,9 @@ class TaskCalls(Calls):
             SubmissionError: if it was refused; nothing is stored.
             ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
         """
-        task = with_key({"task_type": task_type, "parameters": parameters, **options})
-        answer = await self._api.ask(json_call("POST", "/tasks", task, about=subject_of(task)))
-        return of_kind(read(RemoteTask, answer), task_type)
+        task = with_idempotency_key({"task_type": task_type, "parameters": parameters, **options})
+        answer = await self._api.ask(json_call("POST", "/tasks", task, error_context=error_context_of(task)))
+        return with_kind(read(RemoteTask, answer), task_type)
 
     async def submit_many(self, tasks: Iterable[NewTask]) -> list[RemoteTask | TaskframeworkError]:
         """Submit many tasks, in as few requests as possible.
@@ -68,7 +68,7 @@ class TaskCalls(Calls):
             An outcome for each, in the same order: the task, or the error that refused this one. A task that was lost
             on the way (`ApiUnavailableError`) may be stored nevertheless; give your own keys to submit it again.
         """
-        return await submitted(self._api, tasks)
+        return await submit_all(self._api, tasks)
 
     @overload
     async def get(self, task: str) -> RemoteTask[Any]: ...
@@ -84,7 +84,7 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task.
             ResultUnreadableError: if the result does not fit the class by which the task was submitted.
         """
-        return of_kind(await self._look(id_of(task), float("inf")), task)
+        return with_kind(await self._fetch_task(id_of(task), float("inf")), task)
 
     async def explain(self, task_id: str) -> RemoteExplanation:
         """Why a task is not running, or not finished, as it is now.
@@ -92,7 +92,7 @@ class TaskCalls(Calls):
         Raises:
             TaskNotFoundError: if there is no such task.
         """
-        call = Call("GET", f"{task_path(task_id)}/explain", about={"task_id": task_id})
+        call = Call("GET", f"{task_path(task_id)}/explain", error_context={"task_id": task_id})
         return read(RemoteExplanation, await self._api.ask(call))
 
     def list_tasks(
@@ -158,8 +158,8 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
-        about = {"task_id": task_id, "action": "cancelled"}
-        call = json_call("POST", f"{task_path(task_id)}/cancel", {"reason": reason}, about=about)
+        error_context = {"task_id": task_id, "action": "cancelled"}
+        call = json_call("POST", f"{task_path(task_id)}/cancel", {"reason": reason}, error_context=error_context)
         return read(RemoteTask, await self._api.ask(call))
 
     async def retry(self, task_id: str, *, reopen: bool = False) -> RemoteTask:
@@ -176,9 +176,9 @@ class TaskCalls(Calls):
             TransitionRefusedError: if it is in another status.
             ParentFinishedError: if its parent has ended and is not to be reopened.
         """
-        about = {"task_id": task_id, "action": "retried"}
+        error_context = {"task_id": task_id, "action": "retried"}
         path = f"{task_path(task_id)}/retry"
-        call = json_call("POST", path, {"reopen": reopen}, about=about, is_repeatable=False)
+        call = json_call("POST", path, {"reopen": reopen}, error_context=error_context, is_repeatable=False)
         return read(RemoteTask, await self._api.ask(call))
 
     async def signal(self, task_id: str, name: str, payload: Any = None, *, key: str | None = None) -> RemoteTask:
@@ -204,7 +204,7 @@ class TaskCalls(Calls):
             f"{task_path(task_id)}/signals/{quote(name, safe='')}",
             payload,
             headers={"Idempotency-Key": options["idempotency_key"]},
-            about={"task_id": task_id, "action": "signalled"},
+            error_context={"task_id": task_id, "action": "signalled"},
         )
         return read(RemoteTask, await self._api.ask(call))
 
@@ -218,8 +218,8 @@ class TaskCalls(Calls):
         Raises:
             TaskNotFoundError: if there is no such task.
         """
-        about = {"task_id": task_id}
-        call = Call("GET", f"{task_path(task_id)}/subtasks", query={"status": status}, about=about)
+        error_context = {"task_id": task_id}
+        call = Call("GET", f"{task_path(task_id)}/subtasks", query={"status": status}, error_context=error_context)
         return self._api.pages(call, RemoteTask)
 
     @overload
@@ -240,10 +240,10 @@ class TaskCalls(Calls):
             TaskFailedError: if the task ended without a result.
             ResultTimeoutError, TaskNotFoundError, ApiUnavailableError, ResultUnreadableError: as `finished`.
         """
-        over = await self.finished(task, timeout)
-        if over.status in SUCCEEDED:
-            return over.result
-        raise TaskFailedError(id_of(task), over.status, over.error)
+        ended = await self.finished(task, timeout)
+        if ended.status in SUCCEEDED:
+            return ended.result
+        raise TaskFailedError(id_of(task), ended.status, ended.error)
 
     @overload
     async def finished(self, task: str, timeout: timedelta | float | None = None) -> RemoteTask[Any]: ...
@@ -262,22 +262,22 @@ class TaskCalls(Calls):
             ApiUnavailableError: if no answer came in time.
             ResultUnreadableError: if the result does not fit the class by which the task was submitted.
         """
-        return of_kind(await self._over(id_of(task), timeout), task)
+        return with_kind(await self._wait_until_final(id_of(task), timeout), task)
 
-    async def _over(self, task_id: str, timeout: timedelta | float | None) -> RemoteTask[Any]:
-        left = self._countdown(timeout)
-        task = await self._look(task_id, left())
-        following = FollowingTask(self._api, task_id, task.history[-1]["sequence"] if task.history else 0)
-        pause = _FIRST_LOOK
+    async def _wait_until_final(self, task_id: str, timeout: timedelta | float | None) -> RemoteTask[Any]:
+        seconds_left = self._countdown(timeout)
+        task = await self._fetch_task(task_id, seconds_left())
+        reader = TaskStreamReader(self._api, task_id, task.history[-1]["sequence"] if task.history else 0)
+        pause = _FIRST_POLL_SECONDS
         while not task.status.is_final:
-            if left() <= 0:
+            if seconds_left() <= 0:
                 raise ResultTimeoutError(task_id, task.status)
-            if await following.until_final(left):
-                pause = _FIRST_LOOK
+            if await reader.wait_until_final(seconds_left):
+                pause = _FIRST_POLL_SECONDS
             else:
-                await self._api.wire.sleep(max(0.0, min(pause, left())))
-                pause = min(pause * 1.5, _SLOWEST_LOOK)
-            task = await self._look(task_id, left())
+                await self._api.transport.sleep(max(0.0, min(pause, seconds_left())))
+                pause = min(pause * 1.5, _MAX_POLL_SECONDS)
+            task = await self._fetch_task(task_id, seconds_left())
         return task
 
     def stream(self, task_id: str, *, after: int = 0) -> AsyncGenerator[ExternalEvent, None]:
@@ -291,7 +291,7 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task, or no longer.
             ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
-        return FollowingTask(self._api, task_id, after).told()
+        return TaskStreamReader(self._api, task_id, after).values()
 
     def stream_tree(self, task_id: str, *, after: str = "") -> AsyncGenerator[TreeEvent, None]:
         """The events of a task and of all tasks below it, until all of them have ended, even if connections break.
@@ -306,13 +306,13 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task, or no longer.
             ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
-        call = Call("GET", f"{task_path(task_id)}/events", query={"tree": "true"}, about={"task_id": task_id})
-        return FollowingTree(self._api, call, after).told()
+        call = Call("GET", f"{task_path(task_id)}/events", query={"tree": "true"}, error_context={"task_id": task_id})
+        return TreeStreamReader(self._api, call, after).values()
 
-    async def _look(self, task_id: str, left: float) -> RemoteTask:
-        call = Call("GET", task_path(task_id), about={"task_id": task_id})
-        return read(RemoteTask, await self._api.ask(call, within=max(left, _SLOWEST_LOOK)))
+    async def _fetch_task(self, task_id: str, seconds_left: float) -> RemoteTask:
+        call = Call("GET", task_path(task_id), error_context={"task_id": task_id})
+        return read(RemoteTask, await self._api.ask(call, within=max(seconds_left, _MAX_POLL_SECONDS)))
 
     def _countdown(self, timeout: timedelta | float | None) -> Callable[[], float]:
-        end = float("inf") if timeout is None else self._api.wire.now() + in_seconds(timeout)
-        return lambda: end - self._api.wire.now()
+        end = float("inf") if timeout is None else self._api.transport.now() + in_seconds(timeout)
+        return lambda: end - self._api.transport.now()

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from taskframework.client.bulk import MOST_BYTES, MOST_TOGETHER
+from taskframework.client.bulk import MAX_BODY_BYTES, MAX_ITEMS_PER_REQUEST
 from taskframework.client.connection import JSON, Call, as_json
 
 Items = Iterable[Any] | AsyncIterable[Any]
@@ -23,44 +23,51 @@ class Upload:
     def __init__(self, items: Items) -> None:
         self._items = items
         #: Whether items were taken that cannot be iterated again.
-        self.is_spent = False
+        self.is_consumed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.is_spent = isinstance(self._items, AsyncIterable) or iter(self._items) is self._items
+        self.is_consumed = isinstance(self._items, AsyncIterable) or iter(self._items) is self._items
         lines: list[bytes] = []
         size, since = 0, time.monotonic()
         index = 0
-        async for item in _one_by_one(self._items):
+        async for item in _iterate_items(self._items):
             lines.append(as_json(item, f"item {index}"))
             index += 1
             size += len(lines[-1])
             if size >= _PIECE_BYTES or time.monotonic() - since >= _PIECE_SECONDS:
-                yield _text(lines)
+                yield _join_lines(lines)
                 lines, size, since = [], 0, time.monotonic()
         if lines:
-            yield _text(lines)
+            yield _join_lines(lines)
 
 
-def batch_call(items: Items, options: Mapping[str, Any], about: Mapping[str, Any]) -> Call:
+def batch_call(items: Items, options: Mapping[str, Any], error_context: Mapping[str, Any]) -> Call:
     """Make the call that submits a batch.
 
     Args:
         items: the parameters of each task.
         options: all other fields of the request.
-        about: the facts about the call that its errors need.
+        error_context: the facts about the call that its errors need.
 
     Raises:
         ValueNotStorableError: if an item of a batch that is sent as a whole cannot be written as JSON.
     """
-    if isinstance(items, Sequence) and len(items) <= MOST_TOGETHER:
+    if isinstance(items, Sequence) and len(items) <= MAX_ITEMS_PER_REQUEST:
         body = as_json({**options, "items": list(items)})
-        if len(body) <= MOST_BYTES:
-            return Call("POST", "/batches", headers=JSON, body=body, about=about)
+        if len(body) <= MAX_BODY_BYTES:
+            return Call("POST", "/batches", headers=JSON, body=body, error_context=error_context)
     headers = {"Content-Type": "application/x-ndjson"}
-    return Call("POST", "/batches", query=to_jsonable_python(options), headers=headers, body=Upload(items), about=about)
+    return Call(
+        "POST",
+        "/batches",
+        query=to_jsonable_python(options),
+        headers=headers,
+        body=Upload(items),
+        error_context=error_context,
+    )
 
 
-async def _one_by_one(items: Items) -> AsyncIterator[Any]:
+async def _iterate_items(items: Items) -> AsyncIterator[Any]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
@@ -69,5 +76,5 @@ async def _one_by_one(items: Items) -> AsyncIterator[Any]:
             yield item
 
 
-def _text(lines: Sequence[bytes]) -> bytes:
+def _join_lines(lines: Sequence[bytes]) -> bytes:
     return b"\n".join(lines) + b"\n"

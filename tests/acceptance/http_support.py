@@ -96,7 +96,7 @@ async def stuck_reader(api: Api, path: str = "/api/v1/events") -> socket.socket:
     reader.setblocking(False)
     await loop.sock_connect(reader, (api.base_url.host, api.base_url.port))
     await loop.sock_sendall(reader, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-    await eventually(lambda: api.feed.watchers)
+    await eventually(lambda: api.feed.watcher_count)
     return reader
 
 

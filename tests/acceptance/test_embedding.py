@@ -15,8 +15,8 @@ import pytest
 
 from taskframework import TaskFramework
 from taskframework.api.app import create_app
-from taskframework.api.listening import listen
 from taskframework.api.server import ApiServer
+from taskframework.api.sockets import bind_sockets
 from tests.acceptance.http_support import TASKS, settings
 from tests.support.command import Started, environment_with, start_program
 from tests.support.pages import steps_of
@@ -78,7 +78,7 @@ def test_open_streams_do_not_hold_up_the_stop(outer: tuple[Started, httpx.Client
 
 async def test_streams_end_with_the_framework_and_begin_again_with_it(tmp_path: Path) -> None:
     framework = TaskFramework(settings(tmp_path))
-    server = ApiServer(create_app(framework), listen([(socket.AF_INET, "127.0.0.1")], 0, key=""))
+    server = ApiServer(create_app(framework), bind_sockets([(socket.AF_INET, "127.0.0.1")], 0, key=""))
     await server.start()
     try:
         async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=20) as client:

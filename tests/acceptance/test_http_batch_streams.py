@@ -12,7 +12,7 @@ import pytest
 import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import TaskFramework
-from taskframework.api.items import ItemsFollower
+from taskframework.api.items_follower import ItemsFollower
 from tests.acceptance.http_support import (
     BATCHES,
     Api,
@@ -37,11 +37,11 @@ async def submit(api: Api, **changes: Any) -> str:
     return str(answer.json()["batch_id"])
 
 
-@pytest.mark.parametrize("most_open", [5, 1000])
+@pytest.mark.parametrize("max_open_tasks", [5, 1000])
 async def test_a_reader_that_is_cut_twenty_times_gets_each_item_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_open: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_open_tasks: int
 ) -> None:
-    monkeypatch.setattr(ItemsFollower, "most_open", most_open)
+    monkeypatch.setattr(ItemsFollower, "max_open_tasks", max_open_tasks)
     async with serve(tmp_path) as api:
         batch_id, reader = await submit(api), Reader(begins_at=None)
         assert await read_with_cuts([api], f"{BATCHES}/{batch_id}/events?items=true", reader) > 20
@@ -68,7 +68,7 @@ async def test_so_does_one_that_changes_the_process(tmp_path: Path, amqp_url: st
         assert len(reader.items) == ITEMS
         await assert_told_of_all_items(second, batch_id, reader)
         assert own.has == {batch_id: reader.has[batch_id]}
-        await eventually(lambda: first.feed.watchers == second.feed.watchers == 0)
+        await eventually(lambda: first.feed.watcher_count == second.feed.watcher_count == 0)
 
 
 async def test_a_batch_alone_is_told_in_sequence_to_its_true_end(tmp_path: Path) -> None:
@@ -130,4 +130,4 @@ async def test_only_a_batch_is_followed_as_one(tmp_path: Path, query: str) -> No
         task = await api.submit({"task_type": "waits"})
         answer = await api.get(f"{BATCHES}/{task['task_id']}/events{query}")
         assert (answer.status_code, answer.json()["code"]) == (404, "task_not_found")
-        assert api.feed.watchers == 0
+        assert api.feed.watcher_count == 0

@@ -114,7 +114,7 @@ async def test_bad_chunks_are_refused(tmp_path: Path) -> None:
 
 
 async def test_reading_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "READ_TIMEOUT_SECONDS", 0.2)
     large = COUNT_WORDS | {"parameters": {"text": "x" * 1_000_000}}
     async with serve(tmp_path, worker=False) as api, connected(api) as wire:
         for _ in range(20):  # more than the kernel takes for a client that does not read
@@ -130,7 +130,7 @@ async def test_headers_have_their_time(tmp_path: Path, monkeypatch: pytest.Monke
     async with serve(tmp_path, worker=False) as api, connected(api) as second, AsyncExitStack() as stack:
         second.send(HEALTH)
         assert await second.status() == 200
-        monkeypatch.setattr(connections, "HEAD_SECONDS", 2)
+        monkeypatch.setattr(connections, "HEAD_TIMEOUT_SECONDS", 2)
         half, silent = [await stack.enter_async_context(connected(api)) for _ in range(2)]
         half.send(HEALTH[:20])
         second.send(HEALTH[:20])
@@ -150,7 +150,7 @@ async def test_a_request_under_way_and_a_stream_have_all_the_time(
         assert await idle.status() == 200
         stream.send(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await stream.reader.readuntil(b": heartbeat")
-        monkeypatch.setattr(connections, "HEAD_SECONDS", 2)
+        monkeypatch.setattr(connections, "HEAD_TIMEOUT_SECONDS", 2)
         async with connected(api) as silent:
             assert await silent.rest() == b"", "the time is over"
         idle.send(HEALTH)
@@ -160,7 +160,7 @@ async def test_a_request_under_way_and_a_stream_have_all_the_time(
             await stream.reader.readuntil(b"task.submitted")
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_PIECE_SECONDS", 0.1), ("_SLOWEST", 10**9)])
+@pytest.mark.parametrize(("limit", "value"), [("_PIECE_SECONDS", 0.1), ("_MIN_BYTES_PER_SECOND", 10**9)])
 async def test_a_body_has_its_time_and_its_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
@@ -174,7 +174,7 @@ async def test_a_body_has_its_time_and_its_pace(
                 wire.send(b" ")
                 await asyncio.sleep(0.05)
 
-        dripping = asyncio.create_task(drip()) if limit == "_SLOWEST" else None
+        dripping = asyncio.create_task(drip()) if limit == "_MIN_BYTES_PER_SECOND" else None
         try:
             assert await wire.status() == 408
         finally:
@@ -190,7 +190,7 @@ async def test_what_still_comes_of_an_answered_request_has_its_time(
     async with serve(tmp_path, worker=False) as api, connected(api) as wire:
         wire.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         assert await wire.status() == 404
-        monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+        monkeypatch.setattr(connections, "HEAD_TIMEOUT_SECONDS", 0.2)
         wire.send(b"x" * 200_000)
         assert await wire.rest() == b""
 
@@ -216,4 +216,4 @@ async def test_connections_beyond_the_bound_are_refused_and_the_others_go_on(tmp
 )
 def test_the_bound_follows_the_file_descriptors(monkeypatch: pytest.MonkeyPatch, descriptors: int, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
-    assert connections.most_connections() == most
+    assert connections.default_max_connections() == most

@@ -18,7 +18,7 @@ from httpx_sse import aconnect_sse
 import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import TaskFramework
-from taskframework.api import following
+from taskframework.api import task_follower
 from tests.acceptance.http_support import TASKS, WAITS, Api, independent_client, serve, settings
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Waits
@@ -102,7 +102,7 @@ async def test_so_do_those_that_change_the_process(tmp_path: Path, amqp_url: str
 async def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(task_follower, "HEARTBEAT_SECONDS", 0.05)
     async with serve(tmp_path, worker=False) as api:
         await api.submit({**WAITS, "stream": {"key": "o", "mode": "ordered_results"}})
         client, heard = independent_client(api), list[str]()
@@ -114,7 +114,7 @@ async def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_process(
 
         listening = asyncio.create_task(listen())
         await eventually(lambda: heard.count(": heartbeat") > 3, timeout=20)
-        assert api.feed.watchers == 1
+        assert api.feed.watcher_count == 1
     try:
         await asyncio.wait_for(listening, 20)
     except httpx.TransportError:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from httpx_sse import aconnect_sse
 
-from taskframework.api import feed, following, listening
+from taskframework.api import feed, sockets, task_follower
 from taskframework.api import server as server_module
 from tests.acceptance.http_support import (
     BATCHES,
@@ -108,7 +108,7 @@ async def test_who_was_away_is_told_that_events_of_all_tasks_are_not_repeated(tm
 
 
 async def test_a_silent_stream_sends_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(task_follower, "HEARTBEAT_SECONDS", 0.01)
     async with serve(tmp_path, worker=False) as api:
         task = await api.submit(COUNT_WORDS)
         for path in (f"{TASKS}/{task['task_id']}/events", "/api/v1/events"):
@@ -129,8 +129,8 @@ async def test_streams_whose_readers_leave_are_forgotten(tmp_path: Path) -> None
             for _ in range(5):
                 await stack.enter_async_context(api.events_of(task))
                 await stack.enter_async_context(aconnect_sse(api, "GET", "/api/v1/events"))
-            assert state.watchers == 10
-        await eventually(lambda: state.watchers == 0)
+            assert state.watcher_count == 10
+        await eventually(lambda: state.watcher_count == 0)
 
 
 STREAMS = {
@@ -164,7 +164,7 @@ async def test_a_reader_that_stops_reading_is_cut_off_with_resync(
         with closing(await stuck_reader(api, path)) as reader:
             [[watcher]] = state._watchers.values()
             for revision in itertools.count(1_000):
-                if watcher.is_behind:
+                if watcher.has_missed_events:
                     break
                 await tell_progress(api, task_id, revision)
             received = bytearray()
@@ -172,7 +172,7 @@ async def test_a_reader_that_stops_reading_is_cut_off_with_resync(
                 while data := await loop.sock_recv(reader, 65536):
                     received += data
         assert b"event: resync\n" in received.rpartition(b"event: task.")[2]
-        await eventually(lambda: state.watchers == 0)
+        await eventually(lambda: state.watcher_count == 0)
 
 
 async def test_stopping_ends_open_streams_and_waits_for_no_reader(
@@ -203,20 +203,20 @@ async def test_a_reader_that_stopped_reading_does_not_hold_up_the_stop(
         api = await running.enter_async_context(serve(tmp_path, worker=False))
         with closing(await stuck_reader(api)):
             [watcher] = api.feed._watchers[None]
-            while not watcher.is_behind:
+            while not watcher.has_missed_events:
                 await tell_much(api)
             await running.aclose()
             await eventually(lambda: not api.server.server_state.connections, what="the connection is given up")
-            assert api.feed.watchers == 0
+            assert api.feed.watcher_count == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets the kernel drop a connection that is stuck")
 async def test_a_reader_that_never_reads_again_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_STALLED_MILLISECONDS", 300)
+    monkeypatch.setattr(sockets, "_STALLED_MILLISECONDS", 300)
     async with serve(tmp_path, worker=False) as api:
         with closing(await stuck_reader(api)):
             [watcher] = api.feed._watchers[None]
-            while not watcher.is_behind:
+            while not watcher.has_missed_events:
                 await tell_much(api)
-            await eventually(lambda: api.feed.watchers == 0, timeout=30)
+            await eventually(lambda: api.feed.watcher_count == 0, timeout=30)
             assert not api.server.server_state.connections

@@ -18,7 +18,7 @@ import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import BackgroundTaskExecutable, RetryableError, SubtaskSummary, TaskContext, TaskFramework
 from taskframework.api import feed
-from taskframework.api.tree import TreeFollower
+from taskframework.api.tree_follower import TreeFollower
 from tests.acceptance.http_support import BATCHES, TASKS, Api, independent_client, one, read_with_cuts, serve, settings
 from tests.support.event_reader import Reader
 from tests.support.eventually import eventually
@@ -55,7 +55,8 @@ class Gate(BackgroundTaskExecutable[None, None]):
 
 LEVELS = [6, 4]
 MODULES_OF_STREAMS = {
-    f"taskframework.api.{name}" for name in ("stream", "feed", "tree", "items", "following", "places")
+    f"taskframework.api.{name}"
+    for name in ("event_streams", "feed", "tree_follower", "items_follower", "task_follower", "places")
 }
 
 
@@ -72,11 +73,11 @@ async def assert_told_of_everything(api: Api, task: dict[str, Any], reader: Read
     assert len(tasks) == 1 + 1 + 6 * (1 + 4 + 1), "a parent has a second round of one"
 
 
-@pytest.mark.parametrize("most_open", [3, 256])
+@pytest.mark.parametrize("max_open_tasks", [3, 256])
 async def test_a_reader_that_is_cut_twenty_times_misses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_open: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_open_tasks: int
 ) -> None:
-    monkeypatch.setattr(TreeFollower, "most_open", most_open)
+    monkeypatch.setattr(TreeFollower, "max_open_tasks", max_open_tasks)
     async with serve(tmp_path, extra=[Grows]) as api:
         task, reader = await api.submit({"task_type": "grows", "parameters": {"levels": LEVELS}}), Reader()
         assert await read_with_cuts([api], tree_of(task), reader) > 20
@@ -98,7 +99,7 @@ async def test_nor_does_one_that_changes_the_process(tmp_path: Path, amqp_url: s
         task, reader = await first.submit({"task_type": "grows", "parameters": {"levels": LEVELS}}), Reader()
         assert await read_with_cuts([first, second], tree_of(task), reader) > 20
         await assert_told_of_everything(second, task, reader)
-        await eventually(lambda: first.feed.watchers == second.feed.watchers == 0)
+        await eventually(lambda: first.feed.watcher_count == second.feed.watcher_count == 0)
 
 
 async def test_a_tree_is_followed_from_any_task_in_it(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ async def test_another_last_event_id_is_refused(tmp_path: Path, given: str) -> N
         task = await api.submit({"task_type": "gate"})
         answer = await api.get(tree_of(task), headers={"Last-Event-ID": given.replace("{id}", task["task_id"])})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
-        assert api.feed.watchers == 0
+        assert api.feed.watcher_count == 0
 
 
 async def test_an_unknown_parameter_is_refused(tmp_path: Path) -> None:
@@ -146,10 +147,10 @@ async def test_of_a_thousand_clients_that_come_and_go_nothing_is_left(tmp_path: 
                 together = [client.stream("GET", path) for client in clients for path in paths for _ in range(9)]
                 answers = await asyncio.gather(*map(stack.enter_async_context, together))
                 assert {answer.status_code for answer in answers} == {200}
-                assert api.feed.watchers == len(answers)
-        await eventually(lambda: api.feed.watchers == 0)
+                assert api.feed.watcher_count == len(answers)
+        await eventually(lambda: api.feed.watcher_count == 0)
         assert not api.feed._watchers
-        assert not api.feed._of_parents
+        assert not api.feed._parent_watchers
         assert api.feed._subscriber is None
         await eventually(lambda: not api.server.server_state.connections and len(asyncio.all_tasks()) <= before)
         await eventually(lambda: objects_of_streams() <= kept)

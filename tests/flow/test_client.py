@@ -24,7 +24,7 @@ from taskframework import (
     TransitionRefusedError,
     UnknownTaskTypeError,
 )
-from taskframework.api import following
+from taskframework.api import task_follower
 from taskframework.api.server import serving
 from taskframework.client.answers import RemoteTask
 from tests.chaos.proxy import Proxy
@@ -169,7 +169,7 @@ async def test_a_submission_whose_answer_is_lost_is_stored_once(opened: Open) ->
 async def test_events_come_once_and_in_order_over_connections_that_break(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(task_follower, "HEARTBEAT_SECONDS", 0.05)
     async with opened() as stage:
         task = await stage.client.submit("flaky", {"succeed_at": 4, "delay": 0.01})
         heard = []

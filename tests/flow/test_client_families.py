@@ -22,7 +22,7 @@ from taskframework import (
     TransitionRefusedError,
 )
 from taskframework.api.server import serving
-from taskframework.client.families import ItemResult, TreeEvent
+from taskframework.client.family_readers import ItemResult, TreeEvent
 from tests.chaos.proxy import Proxy
 from tests.flow.conftest import Run
 from tests.support.clients import KINDS, client_of

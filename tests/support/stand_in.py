@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from taskframework.api.listening import listen, resolve
 from taskframework.api.server import ApiServer
+from taskframework.api.sockets import bind_sockets, resolve
 
 _PAGE = 2
 _NOW = "2026-11-20T09:30:00.000Z"
@@ -45,7 +45,7 @@ class StandIn:
         ]
         server = ApiServer(
             Starlette(routes=routes),
-            listen(await resolve("127.0.0.1", key=""), 0, key=""),
+            bind_sockets(await resolve("127.0.0.1", key=""), 0, key=""),
             root_path="",
             max_connections=None,
         )

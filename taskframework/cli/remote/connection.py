@@ -11,14 +11,14 @@ from taskframework.errors import ApiError
 class CommandConnection(ApiConnection):
     """Makes calls as the client does. If an answer is not one that commands can read, the error says so."""
 
-    async def answered(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
-        """As `ApiConnection.answered`.
+    async def ask_with_status(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
+        """As `ApiConnection.ask_with_status`.
 
         Raises:
             ApiError: also if an answer with content is not a JSON object.
         """
         try:
-            status, content = await super().answered(call, within=within)
+            status, content = await super().ask_with_status(call, within=within)
         except ApiError as error:
             if error.status == 401:
                 error.hint = "Give a key with --api-key or TASKFRAMEWORK_KEY; `taskframework keys create` creates one."

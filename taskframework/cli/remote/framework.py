@@ -9,10 +9,10 @@ from typing import Any, Self, Unpack, cast
 from taskframework.cli.remote import operations as remote
 from taskframework.cli.remote import workbench
 from taskframework.cli.remote.connection import CommandConnection
-from taskframework.client.asynchronous import PATIENCE, TIMEOUT
+from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_TIMEOUT_SECONDS
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
-from taskframework.client.wire import AsyncWire
+from taskframework.client.transport import AsyncTransport
 from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
@@ -66,8 +66,10 @@ class RemoteFramework:
         #: The defaults, because the interface does not show the settings of its installation.
         self.settings = Settings()
         address = address_of(url)
-        self._wire = AsyncWire(address, None)
-        self._api = CommandConnection(address, self._wire, timeout=TIMEOUT, patience=PATIENCE, api_key=key)
+        self._transport = AsyncTransport(address, None)
+        self._api = CommandConnection(
+            address, self._transport, timeout=DEFAULT_TIMEOUT_SECONDS, patience=DEFAULT_PATIENCE_SECONDS, api_key=key
+        )
         self.services = RemoteServices(self._api)
 
     @asynccontextmanager
@@ -76,7 +78,7 @@ class RemoteFramework:
         try:
             yield self
         finally:
-            await self._wire.close()
+            await self._transport.close()
 
     async def get(self, task_id: str) -> Task:
         """As `TaskFramework.get`."""

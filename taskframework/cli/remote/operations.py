@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from taskframework.cli.remote import views
 from taskframework.cli.remote.asked import Remote, asked, items_of, page_of
-from taskframework.client.bulk import subject_of, with_key
+from taskframework.client.bulk import error_context_of, with_idempotency_key
 from taskframework.client.connection import Call, json_call, new_key, task_path
-from taskframework.client.families import followed_results
+from taskframework.client.family_readers import follow_results
 from taskframework.model.batch_status import BatchResult
 from taskframework.model.pauses import Pause
 from taskframework.model.query import MAX_LIMIT, Page
@@ -62,9 +62,11 @@ class RemoteSubmission(Remote):
     async def submit(self, request: SubmitRequest) -> Submission:
         """As `TaskSubmissionService.submit`."""
         options = dict(request.options)
-        task = with_key({"task_type": str(request.task_type), "parameters": request.parameters, **options})
+        task = with_idempotency_key({"task_type": str(request.task_type), "parameters": request.parameters, **options})
         named = named_user(request.user_id)
-        status, view = await self._api.answered(json_call("POST", "/tasks", {**task, **named}, about=subject_of(task)))
+        status, view = await self._api.ask_with_status(
+            json_call("POST", "/tasks", {**task, **named}, error_context=error_context_of(task))
+        )
         return Submission(views.task_of(view), status == CREATED_NOW)
 
 
@@ -177,7 +179,7 @@ class RemoteSchedules(Remote):
 
     async def run(self, name: str, *, key: str | None = None) -> Submission:
         call = Call("POST", f"{_schedule(name)}/run", headers={"Idempotency-Key": key or new_key()})
-        status, view = await self._api.answered(call)
+        status, view = await self._api.ask_with_status(call)
         return Submission(views.task_of(view), status == CREATED_NOW)
 
 
@@ -225,7 +227,7 @@ class RemoteBatches(Remote):
         self, batch_id: str, scope: Scope, *, first: int = 0
     ) -> AsyncIterator[Sequence[BatchResult]]:
         call = Call("GET", f"{_batch(batch_id)}/results")
-        async for result in followed_results(self._api, call, first):
+        async for result in follow_results(self._api, call, first):
             yield [views.batch_result_of(result.model_dump())]
 
 

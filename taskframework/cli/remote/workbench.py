@@ -11,7 +11,7 @@ from taskframework.cli.remote import letters, views
 from taskframework.cli.remote.asked import Remote, asked, page_of
 from taskframework.cli.remote.operations import CREATED_NOW, named_user
 from taskframework.client.connection import json_call, task_path
-from taskframework.client.operating import begin_call
+from taskframework.client.operations import begin_call
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
 from taskframework.model.replays import Action, ManyReplay, Where
 from taskframework.model.scope import Scope
@@ -84,7 +84,7 @@ class RemoteMending(Remote):
     ) -> Submission | None:
         wanted = {"task_type": task_type, "parameters": parameters, "dry_run": dry_run, **named_user(user_id)}
         path = f"{_LETTERS}/{quote(message_id, safe='')}/repair"
-        status, view = await self._api.answered(json_call("POST", path, wanted))
+        status, view = await self._api.ask_with_status(json_call("POST", path, wanted))
         return None if dry_run else Submission(views.task_of(view), status == CREATED_NOW)
 
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from taskframework.api.feed import Heard, Watcher, event_frame
+from taskframework.api.feed import FeedEvent, Watcher, event_frame
 from taskframework.api.places import KnownTask, read_place
-from taskframework.api.tree import TreeFollower
+from taskframework.api.tree_follower import TreeFollower
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.scope import EVERYONE
 from tests.support.event_reader import Reader
@@ -28,16 +28,16 @@ class Wire(Watcher):
         super().__init__(EVERYONE, family.top)
         self.family = family
         self.is_good = is_good
-        self.late: list[Heard] = []
+        self.late: list[FeedEvent] = []
         family.news.clear()  # nobody listened
 
     def watch_subtasks(self, watcher: Watcher, task_id: str) -> None:
         self.parents.add(task_id)
 
-    def forget_subtasks(self, watcher: Watcher, task_id: str) -> None:
+    def unwatch_subtasks(self, watcher: Watcher, task_id: str) -> None:
         self.parents.discard(task_id)
 
-    async def take(self, seconds: float) -> list[Heard]:
+    async def take(self, seconds: float) -> list[FeedEvent]:
         random, heard = self.family.random, self.late
         for _ in range(random.randint(0, 6)):
             self.family.step()
@@ -49,9 +49,9 @@ class Wire(Watcher):
         self.late = heard[in_time:]
         return heard[:in_time]
 
-    def _arrived(self) -> list[Heard]:
+    def _arrived(self) -> list[FeedEvent]:
         watched = [
-            Heard(event, event_frame(event))
+            FeedEvent(event, event_frame(event))
             for event in self.family.news
             if event.task_id == self.task_id or event.data["parent_task_id"] in self.parents
         ]
@@ -68,7 +68,7 @@ class Script(Wire):
         super().__init__(family, is_good=True)
         self.happens = list(happens)
 
-    async def take(self, seconds: float) -> list[Heard]:
+    async def take(self, seconds: float) -> list[FeedEvent]:
         while seconds and self.happens:
             self.happens.pop(0)()
             if heard := self._arrived():

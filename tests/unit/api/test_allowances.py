@@ -33,7 +33,7 @@ def test_a_burst_passes_and_then_the_rate() -> None:
 
 
 def test_so_many_names_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowances, "_MOST", 3)
+    monkeypatch.setattr(allowances, "_MAX_BUCKETS", 3)
     counted, one = Allowances(_Clock()), BucketLimit(rate=1, burst=1)
     for name in ("a", "b", "c", "a", "d"):
         counted.take(name, one)

@@ -85,7 +85,7 @@ async def test_the_subscription_lasts_as_long_as_somebody_watches(feed: Feed, br
     assert broker._running
     await feed.leave(second)
     assert not broker._running
-    assert feed.watchers == 0
+    assert feed.watcher_count == 0
     third = await feed.join(EVERYONE, "a")
     await publish(broker, event(1, "a"))
     assert len(await third.take(5)) == 1
@@ -101,7 +101,7 @@ async def test_who_is_too_slow_is_cut_off_and_the_others_go_on(
         await publish(broker, event(sequence))
         assert [one.event.sequence for one in await quick.take(5)] == [sequence]
     assert slow.is_over
-    assert slow.is_behind
+    assert slow.has_missed_events
     assert [one.event.sequence for one in await slow.take(5)] == [1, 2], "in order, as far as it goes"
     assert await slow.take(5) == []
     assert not quick.is_over
@@ -114,7 +114,7 @@ async def test_one_event_larger_than_the_limit_still_fits(
     watcher = await feed.join(EVERYONE)
     await publish(broker, event(1))
     assert len(await watcher.take(5)) == 1
-    assert not watcher.is_behind
+    assert not watcher.has_missed_events
 
 
 async def test_closing_ends_all_and_lets_nobody_in(feed: Feed, broker: CountingBroker) -> None:
@@ -124,7 +124,7 @@ async def test_closing_ends_all_and_lets_nobody_in(feed: Feed, broker: CountingB
     await eventually(waiting.done)
     await feed.close()
     assert watcher.is_over
-    assert not watcher.is_behind
+    assert not watcher.has_missed_events
     assert await watcher.take(60) == []
     with pytest.raises(RequestRefusedError) as refused:
         await feed.join(EVERYONE)
@@ -143,7 +143,7 @@ async def test_there_is_a_limit_of_watchers(feed: Feed, monkeypatch: pytest.Monk
 
 
 async def test_one_caller_leaves_streams_to_others(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "MAX_OF_ONE", 2)
+    monkeypatch.setattr(feed_module, "MAX_WATCHERS_PER_CALLER", 2)
     first, _ = await feed.join(EVERYONE, caller="tf_1"), await feed.join(EVERYONE, "a", caller="tf_1")
     with pytest.raises(RequestRefusedError, match="of this caller") as refused:
         await feed.join(EVERYONE, caller="tf_1")
@@ -157,7 +157,7 @@ async def test_one_caller_leaves_streams_to_others(feed: Feed, monkeypatch: pyte
 async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "_LISTEN_SECONDS", 0.01)
+    monkeypatch.setattr(feed_module, "_JOIN_TIMEOUT_SECONDS", 0.01)
     broker.interrupt()
     watcher = await feed.join(EVERYONE)
     broker.restore()

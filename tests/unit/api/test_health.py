@@ -222,14 +222,14 @@ async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: 
     again = values((await api.get("/metrics")).text)
     assert (again[queued], again[depth]) == (0, 0)
 
-    monkeypatch.setattr(health, "_FRESH_SECONDS", 0)
+    monkeypatch.setattr(health, "_REFRESH_SECONDS", 0)
     later = values((await api.get("/metrics")).text)
     assert (later[queued], later[depth]) == (1, 1)
 
 
 @pytest.mark.parametrize("answer", [away, asyncio.Event().wait], ids=["away", "hangs"])
 async def test_metrics_do_without_the_store(api: Api, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
-    monkeypatch.setattr(health, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(health, "_REFRESH_TIMEOUT_SECONDS", 0.01)
     monkeypatch.setattr(api.framework.services.store, "count_by_status", answer)
     await api.submit()
     found = await api.get("/metrics")

@@ -298,7 +298,7 @@ def _path(path: str, ids: Mapping[str, str]) -> str:
 
 
 async def test_a_stream_ends_with_the_key_that_began_it(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskframework.api.stream.REMEMBERED_SECONDS", 0.01)
+    monkeypatch.setattr("taskframework.api.event_streams.REMEMBERED_SECONDS", 0.01)
     monkeypatch.setattr("taskframework.operations.keys.REMEMBERED_SECONDS", 0.0)
     services = keyed.api.framework.services
     for role, path in ((Role.READER, "/api/v1/events"), (Role.OPERATOR, f"{TASKS}/{{}}/events")):
@@ -307,7 +307,7 @@ async def test_a_stream_ends_with_the_key_that_began_it(keyed: Keyed, monkeypatc
         following = asyncio.create_task(
             keyed.api.get(path.format(task["task_id"]), headers={"Authorization": f"Bearer {text}"})
         )
-        await eventually(lambda: keyed.api.feed.watchers)
+        await eventually(lambda: keyed.api.feed.watcher_count)
         await services.keys.revoke(key.prefix, by="test")
         async with asyncio.timeout(10):
             assert (await following).status_code == 200, "it ended, as streams do"
@@ -368,7 +368,7 @@ async def test_without_keys_only_this_machine_is_served(api: Api, header: str, g
 
 async def test_event_streams_are_counted_for_each_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     task = await keyed.submit("other", stream={"key": "orders/8", "mode": "serial"})
-    monkeypatch.setattr("taskframework.api.feed.MAX_OF_ONE", 0)
+    monkeypatch.setattr("taskframework.api.feed.MAX_WATCHERS_PER_CALLER", 0)
     events = {**keyed.headers["other"], "Accept": "text/event-stream"}
     for path in ("events", f"tasks/{task['task_id']}/events", "streams/orders/8/results"):
         refused = await keyed.api.get(f"/api/v1/{path}", headers=events)

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 # Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
 import taskframework.brokers.embedded  # noqa: F401
 from taskframework import Caller, ConfigurationError, Role, Settings, TaskFramework, mount, task
-from taskframework.api.callers import still_counts
+from taskframework.api.callers import is_caller_still_valid
 from taskframework.stores.sqlite import ExecutionLock
 
 TASKS = "/jobs/api/v1/tasks"
@@ -161,9 +161,9 @@ async def test_a_stream_goes_on_while_the_application_knows_its_caller(framework
     [api] = [route.app for route in app.routes if isinstance(route, Mount)]
     scope = {"type": "http", "app": api, "headers": [(b"cookie", b"name=ann")]}
     for caller, counts in ((PEOPLE["ann"], True), (PEOPLE["boss"], False)):
-        assert await still_counts(Request({**scope, "taskframework.caller": caller})) is counts
+        assert await is_caller_still_valid(Request({**scope, "taskframework.caller": caller})) is counts
     gone = Request({**scope, "headers": [(b"cookie", b"name=nobody")], "taskframework.caller": PEOPLE["ann"]})
-    assert not await still_counts(gone)
+    assert not await is_caller_still_valid(gone)
 
 
 class TaskView(BaseModel):

@@ -45,7 +45,7 @@ async def pages_of(api: Api, path: str, cursor_name: str = "cursor") -> list[lis
         answer = await api.get(path, params=query)
         assert answer.status_code == 200, answer.text
         # One part more than the bound: a part is read before its size is known.
-        assert len(answer.content) < _MOST + pages._TOGETHER * 3 * len(_LARGE)
+        assert len(answer.content) < _MOST + pages._READ_BATCH_SIZE * 3 * len(_LARGE)
         page = answer.json()
         if page["items"]:
             found.append(page["items"])

@@ -11,14 +11,14 @@ import orjson
 import pytest
 
 from taskframework.api import places
-from taskframework.api.places import KnownTask, PlaceInvalidError, place_text, read_place
+from taskframework.api.places import KnownTask, PlaceInvalidError, read_place, write_place
 from taskframework.model.subtasks import subtask_id
 
 
 def shape(known: KnownTask) -> Any:
     """All that a place says."""
     rounds = [
-        (one.generation, one.number, one.told, {slot: shape(sub) for slot, sub in one.open.items()})
+        (one.generation, one.number, one.shown_until, {slot: shape(sub) for slot, sub in one.open_subtasks.items()})
         for one in known.rounds
     ]
     return (known.task_id, known.sequence, known.progress, rounds)
@@ -26,48 +26,48 @@ def shape(known: KnownTask) -> Any:
 
 def family() -> KnownTask:
     top = KnownTask("top", sequence=4, progress=7)
-    top.enter(0, 2)
-    top.rounds[0].begin(3)
-    top.rounds[0].open[1].close()
-    below = top.rounds[1].begin(0)
+    top.enter_round(0, 2)
+    top.rounds[0].open_subtask(3)
+    top.rounds[0].open_subtasks[1].close()
+    below = top.rounds[1].open_subtask(0)
     below.sequence = 3
-    below.enter(1, 1)
-    below.rounds[0].begin(1).sequence = 2
+    below.enter_round(1, 1)
+    below.rounds[0].open_subtask(1).sequence = 2
     return top
 
 
 def test_a_place_is_read_as_it_was_written() -> None:
-    assert shape(read_place("top", place_text(family()), 10)) == shape(family())
+    assert shape(read_place("top", write_place(family()), 10)) == shape(family())
 
 
 def test_the_example_says_what_the_module_tells_of_it() -> None:
     top = KnownTask("top", sequence=7)
-    top.enter(0, 1)
-    top.rounds[0].begin(3)
+    top.enter_round(0, 1)
+    top.rounds[0].open_subtask(3)
     for slot in (0, 1, 3):
-        top.rounds[0].open[slot].close()
-    top.rounds[0].open[2].sequence = 5
+        top.rounds[0].open_subtasks[slot].close()
+    top.rounds[0].open_subtasks[2].sequence = 5
     example = [7, 0, [0, 1, 4, 2, 5]]
     assert f"`{example}`" in (places.__doc__ or "")
     assert shape(read_place("top", text_of(example), 10)) == shape(top)
 
 
 def test_the_ids_of_what_is_open_follow_from_the_place() -> None:
-    read = read_place("top", place_text(family()), 10)
-    below = read.rounds[1].open[0]
+    read = read_place("top", write_place(family()), 10)
+    below = read.rounds[1].open_subtasks[0]
     assert below.task_id == subtask_id("top", 0, 2, 0)
-    assert below.rounds[0].open[1].task_id == subtask_id(below.task_id, 1, 1, 1)
+    assert below.rounds[0].open_subtasks[1].task_id == subtask_id(below.task_id, 1, 1, 1)
 
 
 def test_a_place_of_many_tasks_fits_in_a_header() -> None:
     top, chance = KnownTask("top", sequence=3), random.Random(1)
-    top.enter(0, 1)
-    top.rounds[0].begin(99_999)
+    top.enter_round(0, 1)
+    top.rounds[0].open_subtask(99_999)
     for slot in set(range(100_000)) - set(chance.sample(range(98_000, 100_000), 1000)):
-        top.rounds[0].open[slot].close()
-    for known in top.rounds[0].open.values():
+        top.rounds[0].open_subtasks[slot].close()
+    for known in top.rounds[0].open_subtasks.values():
         known.sequence = chance.choice([1, 2, 2, 2, 4])
-    assert len(place_text(top)) < 1500
+    assert len(write_place(top)) < 1500
 
 
 def text_of(content: Any) -> str:
@@ -116,19 +116,19 @@ def test_a_place_is_as_deep_as_a_family_at_most() -> None:
 
 def test_rounds_in_between_are_not_passed_over() -> None:
     known = KnownTask("top")
-    known.enter(0, 1)
-    known.enter(0, 1)
-    known.enter(0, 3)
-    known.enter(2, 2)
+    known.enter_round(0, 1)
+    known.enter_round(0, 1)
+    known.enter_round(0, 3)
+    known.enter_round(2, 2)
     assert [(one.generation, one.number) for one in known.rounds] == [(0, 1), (0, 2), (0, 3), (2, 1), (2, 2)]
 
 
 def test_what_is_ahead_is_known_by_its_id() -> None:
     known = KnownTask("top")
-    known.enter(0, 1)
+    known.enter_round(0, 1)
     [newest] = known.rounds
-    newest.begin(1)
-    assert newest.slot_ahead(newest.id_of(1), 3) is None
-    assert [newest.slot_ahead(newest.id_of(slot), 3) for slot in range(2, 6)] == [2, 3, 4, None]
-    newest.begin(3)
-    assert [newest.slot_ahead(newest.id_of(slot), 3) for slot in range(2, 8)] == [None, None, 4, 5, 6, None]
+    newest.open_subtask(1)
+    assert newest.upcoming_slot(newest.id_of(1), 3) is None
+    assert [newest.upcoming_slot(newest.id_of(slot), 3) for slot in range(2, 6)] == [2, 3, 4, None]
+    newest.open_subtask(3)
+    assert [newest.upcoming_slot(newest.id_of(slot), 3) for slot in range(2, 8)] == [None, None, 4, 5, 6, None]

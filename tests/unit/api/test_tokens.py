@@ -186,11 +186,11 @@ async def test_one_key_in_a_pem_file(open_api: OpenApi, tmp_path: Path) -> None:
 
 
 async def test_a_stream_ends_with_its_token(open_api: OpenApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskframework.api.stream.REMEMBERED_SECONDS", 0.01)
+    monkeypatch.setattr("taskframework.api.event_streams.REMEMBERED_SECONDS", 0.01)
     async with open_api(security=_security(tmp_path, jwt_leeway="0s")) as api:
         token = _token(exp=int(time.time()) + 2)
         following = asyncio.create_task(api.get("/api/v1/events", headers={"Authorization": f"Bearer {token}"}))
-        await eventually(lambda: api.feed.watchers)
+        await eventually(lambda: api.feed.watcher_count)
         async with asyncio.timeout(10):
             assert (await following).status_code == 200, "it ended, as streams do"
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from taskframework.client.wire import AsyncWire, BlockingWire
+from taskframework.client.transport import AsyncTransport, BlockingTransport
 from taskframework.model.view import public_view
 from taskframework.testing.factories import new_task
 from tests.support.clients import KINDS, client_of
@@ -47,9 +47,9 @@ def connect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         stages[-1].pauses.append(seconds)
         await asyncio.sleep(0) if request.param == "asyncio" else None
 
-    for wire in (AsyncWire, BlockingWire):
-        monkeypatch.setattr(wire, "sleep", sleep)
-        monkeypatch.setattr(wire, "now", lambda _: stages[-1].passed + sum(stages[-1].pauses))
+    for transport in (AsyncTransport, BlockingTransport):
+        monkeypatch.setattr(transport, "sleep", sleep)
+        monkeypatch.setattr(transport, "now", lambda _: stages[-1].passed + sum(stages[-1].pauses))
 
     def connected(*answers: Answer | Callable[[httpx.Request], httpx.Response], **options: Any) -> Stage:
         stages.append(Stage(request.param, _in_turn(answers), **options))

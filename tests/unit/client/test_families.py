@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from taskframework import ApiError, ApiUnavailableError
-from taskframework.api.feed import frame
-from taskframework.api.following import RESYNC
-from taskframework.client.following import PAUSE
+from taskframework.api.feed import sse_frame
+from taskframework.api.task_follower import RESYNC
+from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS
 from taskframework.model.view import public_view
 from tests.unit.client.conftest import Connect, Pieces, Stage, problem, stream
 from tests.unit.client.test_streaming import BROKEN, OVER, lived
@@ -58,7 +58,7 @@ async def test_a_batch_that_takes_long_is_asked_for_again(connect: Connect) -> N
     stage = connect(*silent, lines(line(7)))
     assert await followed(stage, first=7) == [7]
     assert asked(stage) == ["7"] * 4
-    assert stage.pauses == [PAUSE] * 3
+    assert stage.pauses == [RECONNECT_PAUSE_SECONDS] * 3
 
 
 async def test_line_ends_within_a_text_end_no_line(connect: Connect) -> None:
@@ -66,7 +66,7 @@ async def test_line_ends_within_a_text_end_no_line(connect: Connect) -> None:
     whole = line(0, text)
     stage = connect(lines(whole[:60], whole[60:]))
     assert [one.result async for one in stage.client.batch_results("b", follow=True)] == [text]
-    whole_item = frame("item", result(0, text), "b-items-1")
+    whole_item = sse_frame("item", result(0, text), "b-items-1")
     stage = connect(stream(whole_item[:60], whole_item[60:]), OVER)
     assert [one.result async for one in stage.client.stream_items("b")] == [text]
 
@@ -89,7 +89,7 @@ async def test_an_empty_page_ends_what_is_there_now(connect: Connect) -> None:
 
 async def test_of_a_snapshot_each_event_is_told_and_the_place_moves_behind_the_last(connect: Connect) -> None:
     task = lived("submitted", "started", "completed")
-    stage = connect(stream(frame("snapshot", public_view(task), "t-1-tree-a"), RESYNC), OVER)
+    stage = connect(stream(sse_frame("snapshot", public_view(task), "t-1-tree-a"), RESYNC), OVER)
     heard = [(event.type, event.place) async for event in stage.client.stream_tree("t-1", after="t-1-tree-0")]
     assert heard == [("task.submitted", "t-1-tree-0"), ("task.started", "t-1-tree-0"), ("task.completed", "t-1-tree-a")]
     assert [request.headers["last-event-id"] for request in stage.asked] == ["t-1-tree-0", "t-1-tree-a"]
@@ -97,8 +97,8 @@ async def test_of_a_snapshot_each_event_is_told_and_the_place_moves_behind_the_l
 
 
 async def test_what_is_told_of_the_batch_itself_moves_the_place_on(connect: Connect) -> None:
-    of_batch = frame("snapshot", {"batch_id": "b"}, "b-items-a")
-    stage = connect(stream(of_batch, frame("item", result(4), "b-items-b"), error=BROKEN), OVER)
+    of_batch = sse_frame("snapshot", {"batch_id": "b"}, "b-items-a")
+    stage = connect(stream(of_batch, sse_frame("item", result(4), "b-items-b"), error=BROKEN), OVER)
     assert [(one.index, one.place) async for one in stage.client.stream_items("b")] == [(4, "b-items-b")]
     stage = connect(stream(of_batch, error=BROKEN), OVER)
     assert [one async for one in stage.client.stream_items("b")] == []

@@ -9,9 +9,9 @@ import pytest
 
 from taskframework import ApiError, ApiUnavailableError, InvalidRequestError, TaskframeworkError
 from taskframework.api.codes import CODES
-from taskframework.api.problems import RequestRefusedError, describe
+from taskframework.api.problems import RequestRefusedError, problem_of
 from taskframework.client.answers import RemoteTask
-from taskframework.client.refusals import KINDS, error_of
+from taskframework.client.refusals import ERRORS_BY_CODE, error_of
 from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
@@ -56,22 +56,22 @@ ABOUT = {"task_type": "send-mail", "key": "welcome", "task_id": "t-1", "action":
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_comes_out_as_it_went_in(error: Any) -> None:
-    told = error_of(describe(error).document(""), ABOUT)
+    told = error_of(problem_of(error).document(""), ABOUT)
     assert type(told) is type(error)
     assert (str(told), told.message, told.hint, told.args) == (str(error), error.message, error.hint, error.args)
     assert vars(told) == {**vars(error), "hint": error.hint}
 
 
 def test_the_id_of_a_task_that_cannot_be_read_is_told() -> None:
-    told = error_of(describe(TaskUnreadableError("t-1", "schema 9")).document(""), ABOUT)
+    told = error_of(problem_of(TaskUnreadableError("t-1", "schema 9")).document(""), ABOUT)
     assert isinstance(told, TaskUnreadableError)
     assert told.task_id == "t-1"
 
 
-@pytest.mark.parametrize("code", sorted(CODES.keys() - KINDS.keys()))
+@pytest.mark.parametrize("code", sorted(CODES.keys() - ERRORS_BY_CODE.keys()))
 def test_every_other_code_is_an_error_of_the_interface(code: str) -> None:
     fields = [{"field": "limit", "message": "too large"}]
-    document = describe(RequestRefusedError("No.", hint="Go.", code=code, fields=fields)).document("")
+    document = problem_of(RequestRefusedError("No.", hint="Go.", code=code, fields=fields)).document("")
     told = error_of(document, {})
     assert type(told) is (ApiUnavailableError if CODES[code][0] in (429, 503) else ApiError)
     assert isinstance(told, ApiError)
@@ -80,7 +80,7 @@ def test_every_other_code_is_an_error_of_the_interface(code: str) -> None:
 
 
 def test_every_code_that_is_known_inside_is_one_of_the_interface() -> None:
-    assert KINDS.keys() <= CODES.keys()
+    assert ERRORS_BY_CODE.keys() <= CODES.keys()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from taskframework import ApiError, ApiUnavailableError, ExternalEvent, TaskNotFoundError, TaskStatus
-from taskframework.api.feed import event_frame, frame
-from taskframework.api.following import HEARTBEAT, RESYNC
-from taskframework.client.following import PAUSE
+from taskframework.api.feed import event_frame, sse_frame
+from taskframework.api.task_follower import HEARTBEAT, RESYNC
+from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS
 from taskframework.events.external import lifecycle_events, progress_event
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.view import public_view
@@ -79,7 +79,7 @@ async def test_the_interface_may_be_away_for_a_while(connect: Connect) -> None:
 async def test_a_connection_that_tells_nothing_is_followed_by_a_pause(connect: Connect) -> None:
     stage = connect(stream(HEARTBEAT), stream(error=BROKEN), stream(*FRAMES), OVER)
     assert await heard(stage) == WHOLE
-    assert stage.pauses == [PAUSE, PAUSE]
+    assert stage.pauses == [RECONNECT_PAUSE_SECONDS, RECONNECT_PAUSE_SECONDS]
 
 
 async def test_heartbeats_are_no_events_and_what_was_missed_is_asked_for(connect: Connect) -> None:
@@ -90,7 +90,7 @@ async def test_heartbeats_are_no_events_and_what_was_missed_is_asked_for(connect
 
 async def test_where_the_beginning_is_forgotten_the_rest_comes(connect: Connect) -> None:
     whole = public_view(lived(*LIFE, forgotten=2))
-    stage = connect(stream(FRAMES[0], frame("snapshot", whole, "t-1-5")), OVER)
+    stage = connect(stream(FRAMES[0], sse_frame("snapshot", whole, "t-1-5")), OVER)
     events: list[ExternalEvent] = [event async for event in stage.client.stream("t-1")]
     assert [(event.type, event.sequence) for event in events] == [WHOLE[0], *WHOLE[2:]]
     told = lifecycle_events(TASK, 4, "http://api")[0]

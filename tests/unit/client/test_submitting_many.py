@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from taskframework import ApiError, ApiUnavailableError, UnknownTaskTypeError, ValueNotStorableError
-from taskframework.api.bodies import MAX_BULK
-from taskframework.api.problems import describe
+from taskframework.api.bodies import MAX_BULK_ITEMS
+from taskframework.api.problems import problem_of
 from taskframework.client.answers import RemoteTask
 from taskframework.settings.durations import parse_duration
 from tests.unit.client.conftest import Connect, problem, task_view
@@ -24,11 +24,11 @@ def take(request: httpx.Request) -> httpx.Response:
     def outcome(index: int, one: dict[str, Any]) -> dict[str, Any]:
         if one["task_type"] == MAIL:
             return {"index": index, "status": 202, "task": task_view(parameters=one.get("parameters")), "error": None}
-        refusal = describe(UnknownTaskTypeError(one["task_type"], ())).document("")
+        refusal = problem_of(UnknownTaskTypeError(one["task_type"], ())).document("")
         return {"index": index, "status": 422, "task": None, "error": refusal}
 
     tasks = json.loads(request.content)["tasks"]
-    assert 0 < len(tasks) <= MAX_BULK
+    assert 0 < len(tasks) <= MAX_BULK_ITEMS
     return httpx.Response(200, json={"items": [outcome(index, one) for index, one in enumerate(tasks)]})
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from taskframework.client import SyncTaskClient, TaskClient
-from taskframework.client.wire import done, each
+from taskframework.client.transport import iterate_blocking, run_blocking
 
 
 def calls(client: type) -> dict[str, str]:
@@ -29,7 +29,7 @@ def test_both_have_the_same_calls() -> None:
 
 
 def test_the_help_of_a_blocking_call_tells_what_the_call_does() -> None:
-    assert "Queue a task anew" in pydoc.render_doc(SyncTaskClient.retry)
+    assert "Queue again a task" in pydoc.render_doc(SyncTaskClient.retry)
 
 
 def test_what_needs_an_event_loop_is_refused() -> None:
@@ -37,7 +37,7 @@ def test_what_needs_an_event_loop_is_refused() -> None:
         await asyncio.sleep(0)
 
     with pytest.raises(TypeError, match="needs an event loop; use TaskClient"):
-        done(work())
+        run_blocking(work())
 
 
 def test_values_are_iterated_to_their_end_and_no_further() -> None:
@@ -50,8 +50,8 @@ def test_values_are_iterated_to_their_end_and_no_further() -> None:
         finally:
             told.append("closed")
 
-    assert list(each(values())) == [1, 2]
-    left = each(values())
+    assert list(iterate_blocking(values())) == [1, 2]
+    left = iterate_blocking(values())
     assert next(left) == 1
     left.close()
     assert told == ["closed", "closed"]

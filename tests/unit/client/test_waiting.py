@@ -12,9 +12,9 @@ import pytest
 
 from taskframework import ApiUnavailableError, ResultTimeoutError, TaskFailedError, TaskNotFoundError
 from taskframework.api.feed import event_frame
-from taskframework.api.following import HEARTBEAT
+from taskframework.api.task_follower import HEARTBEAT
 from taskframework.client import TaskClient
-from taskframework.client.following import MOST_STREAMS
+from taskframework.client.stream_readers import MAX_WAITING_STREAMS
 from taskframework.events.external import lifecycle_events
 from taskframework.testing.factories import new_task
 from tests.unit.client.conftest import Connect, Stage, problem, stream, task
@@ -146,6 +146,6 @@ async def test_many_waits_leave_connections_for_other_calls() -> None:
 
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     async with http, TaskClient("http://api", http=http) as client:
-        waits = [client.wait(f"t-{n}", timeout=60) for n in range(MOST_STREAMS + 20)]
+        waits = [client.wait(f"t-{n}", timeout=60) for n in range(MAX_WAITING_STREAMS + 20)]
         assert await asyncio.gather(*waits) == [{"words": 3}] * len(waits)
-    assert streams == MOST_STREAMS
+    assert streams == MAX_WAITING_STREAMS

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from taskframework.api import following
-from taskframework.api.feed import Heard, Watcher, event_frame
-from taskframework.api.following import Follower
+from taskframework.api import task_follower
+from taskframework.api.feed import FeedEvent, Watcher, event_frame
+from taskframework.api.task_follower import TaskFollower
 from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
@@ -48,7 +48,7 @@ class Store:
 
 def put(watcher: Watcher, *events: ExternalEvent) -> None:
     for event in events:
-        watcher.put(Heard(event, event_frame(event)))
+        watcher.put(FeedEvent(event, event_frame(event)))
 
 
 def event_of(sequence: int, types: tuple[str, ...] = TYPES) -> ExternalEvent:
@@ -58,9 +58,9 @@ def event_of(sequence: int, types: tuple[str, ...] = TYPES) -> ExternalEvent:
 
 def follower(
     task: Task, watcher: Watcher, store: Any = None, after: int | None = None, progress: int | None = None
-) -> Follower:
+) -> TaskFollower:
     known: Any = store or Store(task)
-    return Follower(task, watcher, known, EVERYONE, "here", None if after is None else (after, progress))
+    return TaskFollower(task, watcher, known, EVERYONE, "here", None if after is None else (after, progress))
 
 
 async def told(frames: AsyncIterator[bytes]) -> list[str]:
@@ -110,7 +110,7 @@ async def test_who_has_all_there_is_waits_for_more(watcher: Watcher) -> None:
 async def test_nothing_is_left_of_a_final_task_that_is_known(
     watcher: Watcher, sequence: int, after: int, nothing: bool
 ) -> None:
-    assert follower(task_at(sequence), watcher, after=after).has_nothing is nothing
+    assert follower(task_at(sequence), watcher, after=after).has_nothing_to_send is nothing
 
 
 async def test_who_was_away_too_long_gets_the_whole_task(watcher: Watcher) -> None:
@@ -202,11 +202,11 @@ async def test_a_replayed_task_goes_on(watcher: Watcher) -> None:
 
 
 async def test_silence_is_when_the_store_is_asked(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(task_follower, "HEARTBEAT_SECONDS", 0.001)
     store = Store(task_at(2))
     frames = follower(task_at(2), watcher, store).frames()
     assert _told((await anext(frames)).decode().strip()) == "snapshot t-2"
-    assert await anext(frames) == following.HEARTBEAT
+    assert await anext(frames) == task_follower.HEARTBEAT
     store.task = task_at(5)
     assert await told(frames) == ["task.retrying t-3", "task.started t-4", "task.completed t-5"]
 
@@ -216,16 +216,16 @@ async def test_a_store_that_is_away_ends_no_stream(watcher: Watcher, monkeypatch
         async def get(self, task_id: str, scope: Scope) -> Task:
             raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(task_follower, "HEARTBEAT_SECONDS", 0.001)
     frames = follower(task_at(2), watcher, Away()).frames()
     await anext(frames)
-    assert await anext(frames) == following.HEARTBEAT
+    assert await anext(frames) == task_follower.HEARTBEAT
     put(watcher, event_of(3))
     assert _told((await anext(frames)).decode().strip()) == "task.retrying t-3"
 
 
 async def test_a_task_that_was_removed_ends_the_stream(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(task_follower, "HEARTBEAT_SECONDS", 0.001)
     assert await told(follower(task_at(2), watcher, Store(None)).frames()) == ["snapshot t-2", "resync"]
 
 
@@ -237,7 +237,7 @@ async def test_a_stopping_process_ends_the_stream_after_what_waits(watcher: Watc
 
 async def test_a_slow_reader_is_told_to_look_again(watcher: Watcher) -> None:
     put(watcher, event_of(3))
-    watcher.is_behind = True
+    watcher.has_missed_events = True
     watcher.end()
     assert await told(follower(task_at(2), watcher).frames()) == ["snapshot t-2", "task.retrying t-3", "resync"]
 

@@ -11,7 +11,7 @@ from taskframework.model.query import MAX_LIMIT
 from taskframework.submission.options import Name
 
 DEFAULT_LIMIT = 50
-MOST_ENTRIES = "Maximum number of entries per page; large entries make a page shorter"
+LIMIT_DESCRIPTION = "Maximum number of entries per page; large entries make a page shorter"
 
 
 class PageQuery(BaseModel):
@@ -19,7 +19,7 @@ class PageQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=MOST_ENTRIES)
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=LIMIT_DESCRIPTION)
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
 
 

@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from taskframework.api import following
-from taskframework.api.callers import caller_of, counted_as, scope_of, still_counts
+from taskframework.api import task_follower
+from taskframework.api.callers import caller_of, is_caller_still_valid, quota_name, scope_of
 from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
 from taskframework.api.feed import Feed, Watcher
-from taskframework.api.following import HEARTBEAT, RESYNC, Follower
-from taskframework.api.openapi import STREAM_CONTENT, refuses
+from taskframework.api.openapi import STREAM_CONTENT, problem_responses
 from taskframework.api.places import KnownTask, PlaceInvalidError, read_place
 from taskframework.api.problems import RequestRefusedError
-from taskframework.api.tree import TreeFollower
+from taskframework.api.task_follower import HEARTBEAT, RESYNC, TaskFollower
+from taskframework.api.tree_follower import TreeFollower
 from taskframework.model.subtasks import MAX_DEPTH
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
@@ -38,7 +38,7 @@ LAST_EVENT_ID = {
     "description": "Id of the last event received; sent by browsers that reconnect. Empty means none.",
     "schema": {"type": "string"},
 }
-REFUSALS = (
+PROBLEM_CODES = (
     "task_not_found",
     "task_unreadable",
     "invalid_request",
@@ -46,7 +46,7 @@ REFUSALS = (
     "too_many_streams",
     "stopping",
 )
-STREAM = {
+STREAM_RESPONSE = {
     "description": "Server-sent events; a comment is sent after every 10 seconds without an event",
     "content": STREAM_CONTENT,
 }
@@ -65,7 +65,7 @@ class EventStream(StreamingResponse):
         self._frames = frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ending = asyncio.create_task(self._end_with_the_key())
+        ending = asyncio.create_task(self._end_with_caller())
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -73,9 +73,9 @@ class EventStream(StreamingResponse):
             await self._frames.aclose()
             await self._feed.leave(self._watcher)
 
-    async def _end_with_the_key(self) -> None:
+    async def _end_with_caller(self) -> None:
         """End the stream when the key that began it is no longer valid."""
-        while await still_counts(self._request):  # noqa: ASYNC110 - another process may revoke it
+        while await is_caller_still_valid(self._request):  # noqa: ASYNC110 - another process may revoke it
             await asyncio.sleep(REMEMBERED_SECONDS)
         self._watcher.end()
 
@@ -104,9 +104,9 @@ class FeedQuery(BaseModel):
     dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
-        200: STREAM,
+        200: STREAM_RESPONSE,
         204: {"description": "The task has ended and the client has received its last event"},
-        **refuses(*REFUSALS),
+        **problem_responses(*PROBLEM_CODES),
     },
 )
 async def follow_task(request: Request, task_id: IdInPath, query: Annotated[TaskStreamQuery, Query()]) -> Response:
@@ -127,23 +127,23 @@ async def follow_task(request: Request, task_id: IdInPath, query: Annotated[Task
     response_class=Response,
     dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
-    responses={200: STREAM, **refuses("invalid_request", "too_many_streams", "stopping")},
+    responses={200: STREAM_RESPONSE, **problem_responses("invalid_request", "too_many_streams", "stopping")},
 )
 async def follow_all(request: Request, query: Annotated[FeedQuery, Query()]) -> Response:
     """The events of all tasks from now on. What happened before, or while a client was away, is not repeated: a
     client that sends Last-Event-ID is told so by `event: resync`.
     """
     feed = _feed_of(request)
-    scope, caller = scope_of(request, query.user_id), counted_as(caller_of(request))
+    scope, caller = scope_of(request, query.user_id), quota_name(caller_of(request))
     watcher = await feed.join(scope, task_type=query.task_type, caller=caller)
     return EventStream(request, feed, watcher, _all_frames(watcher, bool(request.headers.get("last-event-id"))))
 
 
 async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes, None]:
     yield RESYNC if was_away else HEARTBEAT
-    while (heard := await watcher.take(following.HEARTBEAT_SECONDS)) or not watcher.is_over:
-        yield b"".join(one.frame for one in heard) or HEARTBEAT
-    if watcher.is_behind:
+    while (events := await watcher.take(task_follower.HEARTBEAT_SECONDS)) or not watcher.is_over:
+        yield b"".join(event.frame for event in events) or HEARTBEAT
+    if watcher.has_missed_events:
         yield RESYNC
 
 
@@ -156,13 +156,13 @@ async def follow_one(request: Request, task_id: str, view: Callable[[Task], dict
         view: makes the snapshot of the task.
     """
     framework, scope = framework_of(request), scope_of(request)
-    after, source = _last_known(request, f"{task_id}-", _read_sequence), framework.settings.app.source
+    after, source = _read_last_event_id(request, f"{task_id}-", _read_sequence), framework.settings.app.source
 
-    async def follower(watcher: Watcher) -> Follower:
+    async def make_follower(watcher: Watcher) -> TaskFollower:
         task = await framework.services.tasks.get(task_id, scope)
-        return Follower(task, watcher, framework.services.store, scope, source, after, view)
+        return TaskFollower(task, watcher, framework.services.store, scope, source, after, view)
 
-    return await _streamed(request, task_id, follower)
+    return await _stream_response(request, task_id, make_follower)
 
 
 async def follow_family(
@@ -177,42 +177,42 @@ async def follow_family(
         view: makes the snapshot of the task.
     """
     framework, scope, feed = framework_of(request), scope_of(request), _feed_of(request)
-    most = 2 * kind.most_open + MAX_DEPTH
-    known = _last_known(request, kind.id_of(task_id, ""), lambda place: read_place(task_id, place, most))
+    max_open = 2 * kind.max_open_tasks + MAX_DEPTH
+    known = _read_last_event_id(request, kind.id_of(task_id, ""), lambda place: read_place(task_id, place, max_open))
     followed, source = known or KnownTask(task_id), framework.settings.app.source
 
-    async def follower(watcher: Watcher) -> TreeFollower:
-        made = kind(followed, feed, watcher, framework.services.store, scope, source, view)
-        await made.begin()
-        return made
+    async def make_follower(watcher: Watcher) -> TreeFollower:
+        follower = kind(followed, feed, watcher, framework.services.store, scope, source, view)
+        await follower.begin()
+        return follower
 
-    return await _streamed(request, task_id, follower)
+    return await _stream_response(request, task_id, make_follower)
 
 
-async def _streamed(
-    request: Request, task_id: str, follower: Callable[[Watcher], Awaitable[Follower | TreeFollower]]
+async def _stream_response(
+    request: Request, task_id: str, make_follower: Callable[[Watcher], Awaitable[TaskFollower | TreeFollower]]
 ) -> Response:
     """Answer with the frames of a follower; with 204 if it will never have any, so that browsers do not connect again.
 
     Args:
         request: the request of the client.
         task_id: the task to watch.
-        follower: makes the follower after the watcher has joined, so that no event is missed between the two.
+        make_follower: makes the follower after the watcher has joined, so that no event is missed between the two.
     """
     feed = _feed_of(request)
-    watcher = await feed.join(scope_of(request), task_id, caller=counted_as(caller_of(request)))
+    watcher = await feed.join(scope_of(request), task_id, caller=quota_name(caller_of(request)))
     try:
-        made = await follower(watcher)
+        follower = await make_follower(watcher)
     except BaseException:
         await feed.leave(watcher)
         raise
-    if made.has_nothing:
+    if follower.has_nothing_to_send:
         await feed.leave(watcher)
         return Response(status_code=204)
-    return EventStream(request, feed, watcher, made.frames())
+    return EventStream(request, feed, watcher, follower.frames())
 
 
-def _last_known(request: Request, beginning: str, read: Callable[[str], Known]) -> Known | None:
+def _read_last_event_id(request: Request, beginning: str, read: Callable[[str], Known]) -> Known | None:
     """The place of the client by its Last-Event-ID; None if it has received nothing.
 
     Args:

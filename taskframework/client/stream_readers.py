@@ -24,16 +24,16 @@ from taskframework.settings.urls import redacted
 ValueT = TypeVar("ValueT")
 
 #: How many streams at most wait for the end of a task. httpx has 100 connections, and other calls need some, too.
-MOST_STREAMS = 50
+MAX_WAITING_STREAMS = 50
 #: Seconds until a stream that gave nothing new is opened again.
-PAUSE = 1.0
+RECONNECT_PAUSE_SECONDS = 1.0
 #: Seconds by which a wait may exceed its timeout because its stream is silent.
-_LATE = 1.0
+_MAX_LATE_SECONDS = 1.0
 #: Fields of a task that a snapshot has and an event does not have.
-_ONLY_WHOLE = ("parameters", "history")
+_SNAPSHOT_ONLY_FIELDS = ("parameters", "history")
 
 
-class Following(ABC, Generic[ValueT]):
+class StreamReader(ABC, Generic[ValueT]):
     """The place of one reader in a stream."""
 
     def __init__(self, api: ApiConnection, call: Call, last_id: str) -> None:
@@ -51,26 +51,26 @@ class Following(ABC, Generic[ValueT]):
         self.is_over = False
 
     @abstractmethod
-    def _take(self, sent: ServerSentEvent) -> list[ValueT]:
+    def _take_values(self, message: ServerSentEvent) -> list[ValueT]:
         """Return the new values in a sent message, and keep the id after which the stream continues."""
 
-    async def told(self) -> AsyncGenerator[ValueT, None]:
+    async def values(self) -> AsyncGenerator[ValueT, None]:
         """All values of the stream, over as many connections as necessary.
 
         Raises:
-            TaskframeworkError: as `connection`; ApiUnavailableError if no answer came in time.
+            TaskframeworkError: as `read_connection`; ApiUnavailableError if no answer came in time.
         """
         while not self.is_over:
-            is_told = False
-            async with aclosing(self.connection()) as parts:
+            has_news = False
+            async with aclosing(self.read_connection()) as parts:
                 async for values in parts:
-                    is_told = is_told or bool(values)
+                    has_news = has_news or bool(values)
                     for value in values:
                         yield value
-            if not is_told and not self.is_over:
-                await self._api.wire.sleep(PAUSE)
+            if not has_news and not self.is_over:
+                await self._api.transport.sleep(RECONNECT_PAUSE_SECONDS)
 
-    async def connection(
+    async def read_connection(
         self, *, silence: float = LONGEST_SILENCE, patience: float | None = None
     ) -> AsyncGenerator[list[ValueT], None]:
         """The new values of one connection, until it ends; an empty list is a sign of life.
@@ -81,16 +81,16 @@ class Following(ABC, Generic[ValueT]):
         """
         was_silent = True
         try:
-            async with self._api.begun(self._opening(), silence=silence, patience=patience) as response:
+            async with self._api.open_stream(self._opening_call(), silence=silence, patience=patience) as response:
                 if response.status_code == 204:
                     self.is_over = True
                     return
-                _require_events(response)
-                async with aclosing(self._api.wire.events(response)) as sent:
-                    async for one in sent:
+                _require_event_stream(response)
+                async with aclosing(self._api.transport.iterate_events(response)) as messages:
+                    async for message in messages:
                         was_silent = False
                         # After `resync` the events that were missed come with the next connection.
-                        yield [] if is_heartbeat(one) or one.event == "resync" else self._take(one)
+                        yield [] if is_heartbeat(message) or message.event == "resync" else self._take_values(message)
         except httpx.ReadTimeout:
             if was_silent:  # the interface sends something at once, so a proxy keeps it back
                 raise ApiError(
@@ -100,12 +100,12 @@ class Following(ABC, Generic[ValueT]):
         except httpx.TransportError:
             return  # it broke; the next connection continues from here
 
-    def _opening(self) -> Call:
+    def _opening_call(self) -> Call:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self._last_id} if self._last_id else {})
         return replace(self._call, headers=headers)
 
 
-class FollowingTask(Following[ExternalEvent]):
+class TaskStreamReader(StreamReader[ExternalEvent]):
     """The place of one reader in the events of a task."""
 
     def __init__(self, api: ApiConnection, task_id: str, after: int) -> None:
@@ -116,7 +116,7 @@ class FollowingTask(Following[ExternalEvent]):
             task_id: the task.
             after: the sequence of the last event the reader has; 0 for none.
         """
-        call = Call("GET", f"{task_path(task_id)}/events", about={"task_id": task_id})
+        call = Call("GET", f"{task_path(task_id)}/events", error_context={"task_id": task_id})
         super().__init__(api, call, f"{task_id}-{after}")
         self._task_id = task_id
         self._sequence = after
@@ -124,35 +124,35 @@ class FollowingTask(Following[ExternalEvent]):
         #: Whether the interface gives no streams, so that the wait continues without them.
         self.is_refused = False
 
-    async def until_final(self, left: Callable[[], float]) -> bool:
+    async def wait_until_final(self, seconds_left: Callable[[], float]) -> bool:
         """Listen until the task is final, the connection ends or the time is nearly over.
 
         Args:
-            left: gives the seconds that are left.
+            seconds_left: gives the seconds that are left.
 
         Returns:
             Whether anything new came.
         """
-        silence = min(LONGEST_SILENCE, left())
-        is_told = False
-        if self.is_refused or self._api.streams >= MOST_STREAMS:
+        silence = min(LONGEST_SILENCE, seconds_left())
+        has_news = False
+        if self.is_refused or self._api.open_streams >= MAX_WAITING_STREAMS:
             return False
         try:
-            async with aclosing(self.connection(silence=silence, patience=0)) as told:
-                async for events in told:
-                    is_told = is_told or bool(events)
+            async with aclosing(self.read_connection(silence=silence, patience=0)) as connection:
+                async for events in connection:
+                    has_news = has_news or bool(events)
                     if any(TaskStatus(event.data["status"]).is_final for event in events):
                         break
-                    if left() < silence - _LATE:
+                    if seconds_left() < silence - _MAX_LATE_SECONDS:
                         break
         except ApiUnavailableError:
-            return is_told
+            return has_news
         except TaskframeworkError as error:
             self.is_refused = isinstance(error, ApiError)
-        return is_told
+        return has_news
 
-    def _take(self, sent: ServerSentEvent) -> list[ExternalEvent]:
-        return [event for event in events_in(sent, self._api.url) if self._is_new(event)]
+    def _take_values(self, message: ServerSentEvent) -> list[ExternalEvent]:
+        return [event for event in events_in(message, self._api.url) if self._is_new(event)]
 
     def _is_new(self, event: ExternalEvent) -> bool:
         if event.progress_revision is None:
@@ -166,19 +166,19 @@ class FollowingTask(Following[ExternalEvent]):
         return is_new
 
 
-def events_in(sent: ServerSentEvent, source: str) -> list[ExternalEvent]:
+def events_in(message: ServerSentEvent, source: str) -> list[ExternalEvent]:
     """The events of a sent message; for a snapshot, which comes if the task's first events are forgotten, its history.
 
     Args:
-        sent: an event, or a snapshot of a task.
+        message: an event, or a snapshot of a task.
         source: the source of the events of a snapshot, because a task does not name its installation.
     """
-    if sent.event == "snapshot":
-        return list(_history_of(orjson.loads(sent.data), source))
-    return read_events(ExternalMessage(sent.data.encode(), SINGLE, {}))
+    if message.event == "snapshot":
+        return list(_events_of_snapshot(orjson.loads(message.data), source))
+    return read_events(ExternalMessage(message.data.encode(), SINGLE, {}))
 
 
-def _require_events(response: httpx.Response) -> None:
+def _require_event_stream(response: httpx.Response) -> None:
     try:
         require_events(response)
     except SSEError as error:
@@ -186,8 +186,8 @@ def _require_events(response: httpx.Response) -> None:
         raise ApiError(f"No events at {url}: {error}.", status=response.status_code) from None
 
 
-def _history_of(view: Mapping[str, Any], source: str) -> Iterator[ExternalEvent]:
-    data = {name: value for name, value in view.items() if name not in _ONLY_WHOLE}
+def _events_of_snapshot(view: Mapping[str, Any], source: str) -> Iterator[ExternalEvent]:
+    data = {name: value for name, value in view.items() if name not in _SNAPSHOT_ONLY_FIELDS}
     for entry in view["history"]:
         yield ExternalEvent(
             id=f"{view['task_id']}-{entry['sequence']}",

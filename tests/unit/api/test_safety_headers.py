@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from taskframework.api.app import create_app, create_health_app
-from taskframework.api.safety import SAFETY
+from taskframework.api.safety_headers import SAFETY_HEADERS
 from tests.unit.api.conftest import TASKS, Api
 
 _PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/metrics", "/nowhere", TASKS, f"{TASKS}/nobody", "/api/v1/me")
@@ -20,7 +20,9 @@ _PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/metrics", "/nowhere", TAS
 async def test_every_answer_has_them(api: Api, method: str) -> None:
     for path in _PATHS:
         answer = await api.request(method, path)
-        wanted = dict(SAFETY) | ({"cache-control": "no-cache"} if (path, answer.status_code) == ("/", 200) else {})
+        wanted = dict(SAFETY_HEADERS) | (
+            {"cache-control": "no-cache"} if (path, answer.status_code) == ("/", 200) else {}
+        )
         del wanted["content-security-policy"]
         assert {name: answer.headers[name] for name in wanted} == wanted
         assert len(answer.headers.get_list("content-security-policy")) == 1, "two policies would both count"
@@ -32,7 +34,7 @@ async def test_the_answers_of_a_worker_have_them(api: Api) -> None:
     app = create_health_app(api.framework)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker") as client:
         answer = await client.get("/healthz")
-    assert {name: answer.headers[name] for name in SAFETY} == SAFETY
+    assert {name: answer.headers[name] for name in SAFETY_HEADERS} == SAFETY_HEADERS
 
 
 async def test_under_tls_browsers_are_told_to_stay_with_it(api: Api) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taskframework.api import tree
-from taskframework.api.items import ItemsFollower
+from taskframework.api import tree_follower
+from taskframework.api.items_follower import ItemsFollower
 from taskframework.model.batch_status import results_of
 from taskframework.model.batches import Seal
 from taskframework.model.interventions import Replay
@@ -35,8 +35,8 @@ def assert_told_of_everything(family: Family, reader: Reader, chunk_size: int) -
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "_PAGE", 3)
-    monkeypatch.setattr(ItemsFollower, "most_open", 3)
+    monkeypatch.setattr(tree_follower, "_PAGE_SIZE", 3)
+    monkeypatch.setattr(ItemsFollower, "max_open_tasks", 3)
 
 
 @pytest.mark.usefixtures("small")
@@ -55,7 +55,7 @@ async def test_each_item_is_told_once_whatever_is_lost(seed: int, chunk_size: in
 async def test_where_nothing_is_lost_items_are_told_without_waiting_for_silence(
     seed: int, chunk_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ItemsFollower, "_look_around", None)
+    monkeypatch.setattr(ItemsFollower, "_check_for_lost_events", None)
     family, reader = Family(seed), Reader()
     family.upload(20, chunk_size)
     await follow_with_cuts(family, reader, is_good=True)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from taskframework.api.feed import Heard, Watcher, event_frame, frame
+from taskframework.api.feed import FeedEvent, Watcher, event_frame, sse_frame
 from taskframework.errors import StoreError
 from taskframework.events.external import PREFIX, ExternalEvent, lifecycle_events, progress_event
 from taskframework.model.scope import Scope
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 10.0
 HEARTBEAT = b": heartbeat\n\n"
 #: The last event of a stream whose reader was too slow, or that cannot know what the reader missed: look again.
-RESYNC = frame("resync", {"reason": "events were missed; read the current state"})
+RESYNC = sse_frame("resync", {"reason": "events were missed; read the current state"})
 
 FINAL_TYPES = frozenset(PREFIX + status.value.lower() for status in FINAL)
 
@@ -48,7 +48,7 @@ def missed_events(task: Task, sequence: int, progress: int | None, source: str) 
     return events
 
 
-class Follower:
+class TaskFollower:
     """The place of one stream in the events of its task."""
 
     def __init__(
@@ -85,45 +85,47 @@ class Follower:
         self._is_ended = False
 
     @property
-    def has_nothing(self) -> bool:
+    def has_nothing_to_send(self) -> bool:
         """Whether the client has everything, and nothing more will come."""
         return self._task.status.is_final and self._sequence is not None and self._sequence >= self._task.sequence
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """The bytes to send, until the task is final, the watcher is over, or the task is gone."""
-        yield self._tell_missed(self._task) or HEARTBEAT
+        yield self._catch_up(self._task) or HEARTBEAT
         while not self._is_ended:
-            heard = await self._watcher.take(HEARTBEAT_SECONDS)
-            if not heard and self._watcher.is_over:
+            events = await self._watcher.take(HEARTBEAT_SECONDS)
+            if not events and self._watcher.is_over:
                 break
             # If nothing is heard, the store is asked: so the stream ends even if an event was lost on its way here.
-            yield (b"".join([await self._tell(one) for one in heard]) if heard else await self._look()) or HEARTBEAT
-        if self._watcher.is_behind and not self._is_ended:
+            yield (
+                b"".join([await self._handle_event(event) for event in events]) if events else await self._read_store()
+            ) or HEARTBEAT
+        if self._watcher.has_missed_events and not self._is_ended:
             yield RESYNC
 
-    async def _tell(self, heard: Heard) -> bytes:
-        event, known = heard.event, self._sequence or 0
+    async def _handle_event(self, feed_event: FeedEvent) -> bytes:
+        event, known_sequence = feed_event.event, self._sequence or 0
         if self._is_ended:
             return b""
         is_progress = event.progress_revision is not None
         # Progress carries the sequence of the last event. Sent before that event, it would make the event look known.
-        if event.sequence > known + (not is_progress):
-            return await self._look()
+        if event.sequence > known_sequence + (not is_progress):
+            return await self._read_store()
         if event.progress_revision is not None:
-            return self._tell_progress(heard, event.progress_revision)
-        if event.sequence <= known:
+            return self._handle_progress(feed_event, event.progress_revision)
+        if event.sequence <= known_sequence:
             return b""
         self._sequence = event.sequence
         self._is_ended = event.type in FINAL_TYPES
-        return heard.frame
+        return feed_event.frame
 
-    def _tell_progress(self, heard: Heard, revision: int) -> bytes:
+    def _handle_progress(self, feed_event: FeedEvent, revision: int) -> bytes:
         if revision <= (self._progress or 0):
             return b""
         self._progress = revision
-        return heard.frame
+        return feed_event.frame
 
-    async def _look(self) -> bytes:
+    async def _read_store(self) -> bytes:
         try:
             task = await self._store.get(self._task.task_id, self._scope)
         except StoreError as error:
@@ -132,9 +134,9 @@ class Follower:
         if task is None:
             self._is_ended = True
             return RESYNC
-        return self._tell_missed(task)
+        return self._catch_up(task)
 
-    def _tell_missed(self, task: Task) -> bytes:
+    def _catch_up(self, task: Task) -> bytes:
         """All events that the client does not have; the whole task if it has none, or if the first of them are gone."""
         events = None
         if self._sequence is not None:
@@ -142,5 +144,5 @@ class Follower:
         self._sequence, self._progress = task.sequence, task.progress_revision
         self._is_ended = task.status.is_final
         if events is None:
-            return frame("snapshot", self._view(task), f"{task.task_id}-{task.sequence}")
+            return sse_frame("snapshot", self._view(task), f"{task.task_id}-{task.sequence}")
         return b"".join(map(event_frame, events))

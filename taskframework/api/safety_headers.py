@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 #: Scripts, styles, pictures and connections come only from files of this server; no other site may frame a page.
 CONTENT_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-SAFETY: Mapping[str, str] = MappingProxyType(
+SAFETY_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         # A browser must not guess a type, because results are texts of users.
         "x-content-type-options": "nosniff",
@@ -26,13 +26,13 @@ SAFETY: Mapping[str, str] = MappingProxyType(
     }
 )
 #: Only in answers over TLS: for a year the browser then uses only TLS for this host.
-_ALWAYS_TLS = (b"strict-transport-security", b"max-age=31536000")
-_RAW = tuple((name.encode(), value.encode()) for name, value in SAFETY.items())
+_STRICT_TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
+_RAW_SAFETY_HEADERS = tuple((name.encode(), value.encode()) for name, value in SAFETY_HEADERS.items())
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
-def with_safety(headers: RawHeaders, *, is_encrypted: bool) -> list[tuple[bytes, bytes]]:
+def with_safety_headers(headers: RawHeaders, *, is_encrypted: bool) -> list[tuple[bytes, bytes]]:
     """The headers of an answer with the safety headers added; those that the answer sets itself stay.
 
     Args:
@@ -41,5 +41,5 @@ def with_safety(headers: RawHeaders, *, is_encrypted: bool) -> list[tuple[bytes,
     """
     own = list(headers)
     names = {name for name, _ in own}
-    own += [header for header in _RAW if header[0] not in names]
-    return [*own, _ALWAYS_TLS] if is_encrypted else own
+    own += [header for header in _RAW_SAFETY_HEADERS if header[0] not in names]
+    return [*own, _STRICT_TRANSPORT_SECURITY] if is_encrypted else own

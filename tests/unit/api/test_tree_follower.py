@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from taskframework.api import tree
-from taskframework.api.following import RESYNC
+from taskframework.api import tree_follower
 from taskframework.api.places import read_place
-from taskframework.api.tree import TreeFollower
+from taskframework.api.task_follower import RESYNC
+from taskframework.api.tree_follower import TreeFollower
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE
@@ -21,12 +21,12 @@ from tests.unit.api.family_streams import Script, Wire, follow, follower, told
 
 async def follow_with_cuts(family: Family, reader: Reader, **wire: Any) -> None:
     while not await follow(family, reader, Wire(family, **wire), events=family.random.choice([1, 2, 5, 20, None])):
-        assert reader.last_id is None or open_in(reader.last_id) <= TreeFollower.most_open + DEPTH
+        assert reader.last_id is None or open_in(reader.last_id) <= TreeFollower.max_open_tasks + DEPTH
 
 
 def open_in(last_id: str) -> int:
     place = read_place(Family.top, last_id.removeprefix(TreeFollower.id_of(Family.top, "")), 1000)
-    return sum(1 for _ in place.all()) - 1
+    return sum(1 for _ in place.walk()) - 1
 
 
 def assert_told_of_everything(family: Family, reader: Reader) -> None:
@@ -39,8 +39,8 @@ def assert_told_of_everything(family: Family, reader: Reader) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few tasks are as many as there is room for."""
-    monkeypatch.setattr(tree, "_PAGE", 3)
-    monkeypatch.setattr(TreeFollower, "most_open", 4)
+    monkeypatch.setattr(tree_follower, "_PAGE_SIZE", 3)
+    monkeypatch.setattr(TreeFollower, "max_open_tasks", 4)
 
 
 @pytest.mark.usefixtures("small")
@@ -58,7 +58,7 @@ async def test_where_nothing_is_lost_a_tree_is_told_without_waiting_for_silence(
 ) -> None:
     # With other policies a parent may end while its sub-tasks are being stored, of which silence alone makes sure.
     family, reader = Family(seed, policies=["allow_failures"]), Reader()
-    monkeypatch.setattr(TreeFollower, "_look_around", None)
+    monkeypatch.setattr(TreeFollower, "_check_for_lost_events", None)
     await follow_with_cuts(family, reader, is_good=True)
     assert_told_of_everything(family, reader)
 
@@ -66,7 +66,7 @@ async def test_where_nothing_is_lost_a_tree_is_told_without_waiting_for_silence(
 @pytest.fixture
 def no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for silence fails."""
-    monkeypatch.setattr(TreeFollower, "_look_around", None)
+    monkeypatch.setattr(TreeFollower, "_check_for_lost_events", None)
 
 
 @pytest.mark.usefixtures("no_silence")
@@ -151,7 +151,7 @@ async def test_replayed_subtasks_are_told_of_as_there_is_room() -> None:
     async for chunk in follower(family, reader, Script(family, *happens)).frames():
         for frame in chunk.split(b"\n\n")[:-1]:
             reader.read(frame)
-        assert reader.last_id is None or open_in(reader.last_id) <= TreeFollower.most_open
+        assert reader.last_id is None or open_in(reader.last_id) <= TreeFollower.max_open_tasks
     assert_told_of_everything(family, reader)
 
 
@@ -181,7 +181,7 @@ async def test_of_a_reopened_subtask_nothing_below_it_is_told_twice() -> None:
 
 
 async def test_more_replays_than_anybody_would_wait_for_end_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "_MOST_RETURNED", 5)
+    monkeypatch.setattr(tree_follower, "_MAX_REVIVED_SUBTASKS", 5)
     family = Family(1)
     replays = [Replay(child, EVERYONE, "me", MINUTE) for child in failed(family, 9)[:-1]]
     script = Script(family, lambda: family.apply(*replays))
@@ -215,7 +215,7 @@ async def test_who_knows_the_end_of_everything_gets_nothing() -> None:
     await follow(family, reader, Wire(family, is_good=True))
     again = follower(family, reader, Wire(family, is_good=True))
     await again.begin()
-    assert again.has_nothing
+    assert again.has_nothing_to_send
 
 
 async def test_a_store_that_is_away_is_told_before_the_answer_begins() -> None:
@@ -233,10 +233,10 @@ async def test_a_task_that_was_removed_ends_the_stream() -> None:
     assert [chunk async for chunk in made.frames()][-1] == RESYNC
 
 
-@pytest.mark.parametrize("is_behind", [True, False])
-async def test_a_stream_ends_when_its_watcher_does(is_behind: bool) -> None:
+@pytest.mark.parametrize("has_missed_events", [True, False])
+async def test_a_stream_ends_when_its_watcher_does(has_missed_events: bool) -> None:
     family = Family(1)
     watcher = Script(family)
-    watcher.is_over, watcher.is_behind = True, is_behind
+    watcher.is_over, watcher.has_missed_events = True, has_missed_events
     chunks = [chunk async for chunk in follower(family, Reader(), watcher).frames()]
-    assert (chunks[-1] == RESYNC) is is_behind
+    assert (chunks[-1] == RESYNC) is has_missed_events

@@ -57,7 +57,7 @@ def require_loopback(host: str, addresses: Sequence[Address]) -> None:
     )
 
 
-def listen(addresses: Sequence[Address], port: int, *, key: str) -> list[socket.socket]:
+def bind_sockets(addresses: Sequence[Address], port: int, *, key: str) -> list[socket.socket]:
     """Bind each address; the later addresses take the port that the first one got.
 
     Raises:
@@ -72,7 +72,7 @@ def listen(addresses: Sequence[Address], port: int, *, key: str) -> list[socket.
         if not (sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)):
             for bound in sockets:
                 bound.close()
-            raise _refusal(error, addresses[len(sockets)][1], port, key) from error
+            raise _bind_error(error, addresses[len(sockets)][1], port, key) from error
     return sockets
 
 
@@ -95,7 +95,7 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
     return bound
 
 
-def _refusal(error: OSError, address: str, port: int, key: str) -> ConfigurationError:
+def _bind_error(error: OSError, address: str, port: int, key: str) -> ConfigurationError:
     given = f"--port or {key}" if key == "api.port" else key
     match error.errno:
         case errno.EADDRINUSE:

@@ -12,12 +12,12 @@ from httpx_sse import ServerSentEvent
 
 from taskframework.client.answers import RemoteResult, read
 from taskframework.client.connection import ApiConnection, Call
-from taskframework.client.following import PAUSE, Following, events_in
+from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS, StreamReader, events_in
 from taskframework.errors import ApiError
 from taskframework.events.external import ExternalEvent
 from taskframework.events.http import LONGEST_SILENCE
 
-_NAMES = [field.name for field in fields(ExternalEvent)]
+_EVENT_FIELDS = [field.name for field in fields(ExternalEvent)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +41,31 @@ class ItemResult(RemoteResult):
     place: str
 
 
-class FollowingTree(Following[TreeEvent]):
+class TreeStreamReader(StreamReader[TreeEvent]):
     """The place of one reader in the events of a task and of all tasks below it."""
 
-    def _take(self, sent: ServerSentEvent) -> list[TreeEvent]:
-        events = events_in(sent, self._api.url)
+    def _take_values(self, message: ServerSentEvent) -> list[TreeEvent]:
+        events = events_in(message, self._api.url)
         # A reader that leaves between two events of one message gets all events of that message again.
-        places = [self._last_id] * (len(events) - 1) + [sent.id]
-        self._last_id = sent.id
+        places = [self._last_id] * (len(events) - 1) + [message.id]
+        self._last_id = message.id
         return [
-            TreeEvent(**{name: getattr(event, name) for name in _NAMES}, place=place)
+            TreeEvent(**{name: getattr(event, name) for name in _EVENT_FIELDS}, place=place)
             for event, place in zip(events, places, strict=True)
         ]
 
 
-class FollowingItems(Following[ItemResult]):
+class ItemStreamReader(StreamReader[ItemResult]):
     """The place of one reader in the items of a batch. Other events of the batch move the place, but are not given."""
 
-    def _take(self, sent: ServerSentEvent) -> list[ItemResult]:
-        self._last_id = sent.id
-        if sent.event != "item":
+    def _take_values(self, message: ServerSentEvent) -> list[ItemResult]:
+        self._last_id = message.id
+        if message.event != "item":
             return []
-        return [read(ItemResult, {**orjson.loads(sent.data), "place": sent.id})]
+        return [read(ItemResult, {**orjson.loads(message.data), "place": message.id})]
 
 
-async def followed_results(api: ApiConnection, call: Call, first: int) -> AsyncGenerator[RemoteResult, None]:
+async def follow_results(api: ApiConnection, call: Call, first: int) -> AsyncGenerator[RemoteResult, None]:
     """The results of a batch in the order of its items, each as soon as its item and all items before it have ended.
 
     Args:
@@ -80,18 +80,18 @@ async def followed_results(api: ApiConnection, call: Call, first: int) -> AsyncG
         before = first
         lines = replace(call, query={"cursor": str(first)}, headers={"Accept": "application/x-ndjson"})
         try:
-            async with api.begun(lines, silence=LONGEST_SILENCE) as response:
-                async for line in _lines(api.wire.pieces(response)):
-                    result = read(RemoteResult, _json(line))
+            async with api.open_stream(lines, silence=LONGEST_SILENCE) as response:
+                async for line in _split_lines(api.transport.iterate_bytes(response)):
+                    result = read(RemoteResult, _parse_json(line))
                     first = result.index + 1
                     yield result
             return
         except httpx.TransportError:  # the connection broke, or was silent for too long
             if first == before:
-                await api.wire.sleep(PAUSE)
+                await api.transport.sleep(RECONNECT_PAUSE_SECONDS)
 
 
-async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _split_lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """Split only at line feeds: the other line ends that Python knows may occur inside a text."""
     rest = b""
     async for piece in pieces:
@@ -102,7 +102,7 @@ async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
         raise httpx.RemoteProtocolError("the last line is incomplete")
 
 
-def _json(line: bytes) -> Any:
+def _parse_json(line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

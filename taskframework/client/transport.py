@@ -16,37 +16,44 @@ Value = TypeVar("Value")
 
 
 @runtime_checkable
-class Pieces(Protocol):
+class StreamedBody(Protocol):
     """A body that is made while it is sent."""
 
     @property
-    def is_spent(self) -> bool:
+    def is_consumed(self) -> bool:
         """Whether a part of the body was taken that cannot be made again."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-Body = bytes | Pieces | None
+Body = bytes | StreamedBody | None
 
 
-class Wire(Protocol):
-    """What the client needs of HTTP, as coroutines. Those of the blocking wire never wait for an event loop."""
+class HttpTransport(Protocol):
+    """What the client needs of HTTP, as coroutines. Those of the blocking transport never wait for an event loop."""
 
     async def send(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: Body, timeout: httpx.Timeout, streams: bool
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: Body,
+        timeout: httpx.Timeout,
+        is_streamed: bool,
     ) -> httpx.Response:
-        """Send a request; with `streams` the answer is only begun, and must be ended."""
+        """Send a request; with `is_streamed` the answer is only begun, and must be ended."""
 
-    def events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
+    def iterate_events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         """The server-sent events of an answer that was begun."""
 
-    def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    def iterate_bytes(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         """The bytes of an answer that was begun, as they come."""
 
-    async def end(self, response: httpx.Response) -> None:
+    async def close_response(self, response: httpx.Response) -> None:
         """Close an answer that was begun."""
 
-    async def read(self, response: httpx.Response) -> None:
+    async def read_rest(self, response: httpx.Response) -> None:
         """Read the rest of an answer that was begun."""
 
     async def sleep(self, seconds: float) -> None: ...
@@ -57,30 +64,37 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-class AsyncWire:
+class AsyncTransport:
     """HTTP from asyncio."""
 
     def __init__(self, url: str, http: httpx.AsyncClient | None) -> None:
         self._http = http or httpx.AsyncClient(transport=httpx.AsyncHTTPTransport() if is_near(url) else None)
-        self._is_ours = http is None
+        self._owns_client = http is None
 
     async def send(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: Body, timeout: httpx.Timeout, streams: bool
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: Body,
+        timeout: httpx.Timeout,
+        is_streamed: bool,
     ) -> httpx.Response:
         request = self._http.build_request(method, url, headers=headers, content=body, timeout=timeout)
-        return await self._http.send(request, stream=streams)
+        return await self._http.send(request, stream=is_streamed)
 
-    def events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
+    def iterate_events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         return EventSource(response).aiter_sse()
 
-    async def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    async def iterate_bytes(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         async for piece in response.aiter_bytes():
             yield piece
 
-    async def end(self, response: httpx.Response) -> None:
+    async def close_response(self, response: httpx.Response) -> None:
         await response.aclose()
 
-    async def read(self, response: httpx.Response) -> None:
+    async def read_rest(self, response: httpx.Response) -> None:
         await response.aread()
 
     async def sleep(self, seconds: float) -> None:
@@ -90,36 +104,43 @@ class AsyncWire:
         return time.monotonic()
 
     async def close(self) -> None:
-        if self._is_ours:
+        if self._owns_client:
             await self._http.aclose()
 
 
-class BlockingWire:
+class BlockingTransport:
     """HTTP that blocks."""
 
     def __init__(self, url: str, http: httpx.Client | None) -> None:
         self._http = http or httpx.Client(transport=httpx.HTTPTransport() if is_near(url) else None)
-        self._is_ours = http is None
+        self._owns_client = http is None
 
     async def send(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: Body, timeout: httpx.Timeout, streams: bool
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: Body,
+        timeout: httpx.Timeout,
+        is_streamed: bool,
     ) -> httpx.Response:
-        content = each(_generated(body)) if isinstance(body, AsyncIterable) else body
+        content = iterate_blocking(_as_generator(body)) if isinstance(body, AsyncIterable) else body
         request = self._http.build_request(method, url, headers=headers, content=content, timeout=timeout)
-        return self._http.send(request, stream=streams)
+        return self._http.send(request, stream=is_streamed)
 
-    async def events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
+    async def iterate_events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         for sent in EventSource(response).iter_sse():
             yield sent
 
-    async def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    async def iterate_bytes(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         for piece in response.iter_bytes():
             yield piece
 
-    async def end(self, response: httpx.Response) -> None:
+    async def close_response(self, response: httpx.Response) -> None:
         response.close()
 
-    async def read(self, response: httpx.Response) -> None:
+    async def read_rest(self, response: httpx.Response) -> None:
         response.read()
 
     async def sleep(self, seconds: float) -> None:
@@ -129,17 +150,17 @@ class BlockingWire:
         return time.monotonic()
 
     async def close(self) -> None:
-        if self._is_ours:
+        if self._owns_client:
             self._http.close()
 
 
-async def _generated(pieces: AsyncIterable[Value]) -> AsyncGenerator[Value, None]:
+async def _as_generator(pieces: AsyncIterable[Value]) -> AsyncGenerator[Value, None]:
     async for piece in pieces:
         yield piece
 
 
-def done(work: Coroutine[Any, Any, Value]) -> Value:
-    """Do work that awaits only a blocking wire, so that one step completes it.
+def run_blocking(work: Coroutine[Any, Any, Value]) -> Value:
+    """Do work that awaits only a blocking transport, so that one step completes it.
 
     Raises:
         TypeError: inside the work, where it waits for something else.
@@ -153,12 +174,12 @@ def done(work: Coroutine[Any, Any, Value]) -> Value:
     raise AssertionError("work that was refused this way waits again")
 
 
-def each(values: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
-    """Iterate the values in the same way as `done` does work."""
+def iterate_blocking(values: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
+    """Iterate the values in the same way as `run_blocking` runs work."""
     try:
         while True:
-            yield done(values.__anext__())
+            yield run_blocking(values.__anext__())
     except StopAsyncIteration:
         return
     finally:
-        done(values.aclose())
+        run_blocking(values.aclose())

@@ -12,11 +12,11 @@ from pydantic import AwareDatetime
 from taskframework.client.answers import Answer, RemoteTask, read
 from taskframework.client.connection import Call, Calls, json_call, new_key
 
-_LETTERS = "/admin/dead-letters"
-_REPLAYS = "/admin/replays"
+_LETTERS_PATH = "/admin/dead-letters"
+_REPLAYS_PATH = "/admin/replays"
 #: The highest rate that is allowed, in tasks a second. With a rate an action always runs in the background, so that the
 #: answer is the action.
-_NO_RATE = 1000.0
+_MAX_RATE = 1000.0
 
 
 class RemoteLetter(Answer):
@@ -112,11 +112,11 @@ class OperatorCalls(Calls):
             text: only dead letters with this text in the error.
         """
         query = {"kind": kind, "task_type": task_type, "user_id": user_id, "fingerprint": fingerprint, "text": text}
-        return self._api.pages(Call("GET", _LETTERS, query=query), RemoteLetter)
+        return self._api.pages(Call("GET", _LETTERS_PATH, query=query), RemoteLetter)
 
     def dead_letter_groups(self, *, task_type: str | None = None) -> AsyncGenerator[RemoteGroup, None]:
         """The causes of dead letters, the most frequent first; only those of one task type, if it is given."""
-        return self._api.pages(Call("GET", f"{_LETTERS}/groups", query={"task_type": task_type}), RemoteGroup)
+        return self._api.pages(Call("GET", f"{_LETTERS_PATH}/groups", query={"task_type": task_type}), RemoteGroup)
 
     async def dead_letter(self, letter_id: str) -> RemoteLetter:
         """One dead letter with all its fields.
@@ -124,7 +124,10 @@ class OperatorCalls(Calls):
         Raises:
             TaskNotFoundError: if there is no such dead letter.
         """
-        return read(RemoteLetter, await self._api.ask(Call("GET", _letter(letter_id), about={"task_id": letter_id})))
+        return read(
+            RemoteLetter,
+            await self._api.ask(Call("GET", _letter_path(letter_id), error_context={"task_id": letter_id})),
+        )
 
     async def replay(
         self, ids: Sequence[str], *, dry_run: bool = False, reopen: bool = False, reason: str | None = None
@@ -137,7 +140,7 @@ class OperatorCalls(Calls):
             reopen: if the parent of a sub-task has ended, let the parent wait for it and end again.
             reason: kept in the history.
         """
-        return await self._outcomes("replay", ids, dry_run=dry_run, reopen=reopen, reason=reason)
+        return await self._act_on_letters("replay", ids, dry_run=dry_run, reopen=reopen, reason=reason)
 
     async def replay_edited(
         self, ids: Sequence[str], parameters: Any, *, dry_run: bool = False, reason: str | None = None
@@ -147,11 +150,11 @@ class OperatorCalls(Calls):
         Raises:
             InvalidParametersError: if they do not fit one of the tasks; then no task is queued.
         """
-        return await self._outcomes("replay", ids, parameters=parameters, dry_run=dry_run, reason=reason)
+        return await self._act_on_letters("replay", ids, parameters=parameters, dry_run=dry_run, reason=reason)
 
     async def discard(self, ids: Sequence[str], *, reason: str, dry_run: bool = False) -> list[RemoteOutcome]:
         """Give up dead letters: they are removed from all lists. A task can still be retried by its id."""
-        return await self._outcomes("discard", ids, reason=reason, dry_run=dry_run)
+        return await self._act_on_letters("discard", ids, reason=reason, dry_run=dry_run)
 
     async def repair(
         self, letter_id: str, task_type: str, parameters: Any = None, *, user_id: str | None = None
@@ -170,7 +173,7 @@ class OperatorCalls(Calls):
         """
         named = {} if user_id is None else {"user_id": user_id}
         content = {"task_type": task_type, "parameters": parameters, **named}
-        call = json_call("POST", f"{_letter(letter_id)}/repair", content, about={"task_id": letter_id})
+        call = json_call("POST", f"{_letter_path(letter_id)}/repair", content, error_context={"task_id": letter_id})
         return read(RemoteTask[Any], await self._api.ask(call))
 
     async def replay_all(
@@ -184,11 +187,11 @@ class OperatorCalls(Calls):
             reopen: as in `replay`.
             reason: kept in the history.
         """
-        return await self._begun(f"{_LETTERS}/replay", where, rate=rate, reopen=reopen, reason=reason)
+        return await self._begin(f"{_LETTERS_PATH}/replay", where, rate=rate, reopen=reopen, reason=reason)
 
     async def discard_all(self, where: dict[str, str], *, reason: str, rate: float | None = None) -> RemoteReplay:
         """Discard all dead letters that match the conditions, in the background; `where` as in `replay_all`."""
-        return await self._begun(f"{_LETTERS}/discard", where, rate=rate, reason=reason)
+        return await self._begin(f"{_LETTERS_PATH}/discard", where, rate=rate, reason=reason)
 
     async def retry_all(
         self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None
@@ -200,13 +203,13 @@ class OperatorCalls(Calls):
             rate: how many a second at most; None means as fast as possible.
             reason: kept in the history.
         """
-        return await self._begun("/tasks/retry", where, rate=rate, reason=reason)
+        return await self._begin("/tasks/retry", where, rate=rate, reason=reason)
 
     async def cancel_all(
         self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None
     ) -> RemoteReplay:
         """Cancel tasks that are not final, in the background; `where` as in `retry_all`."""
-        return await self._begun("/tasks/cancel", where, rate=rate, reason=reason)
+        return await self._begin("/tasks/cancel", where, rate=rate, reason=reason)
 
     async def replay_status(self, replay_id: str) -> RemoteReplay:
         """How far an action on many is.
@@ -214,7 +217,7 @@ class OperatorCalls(Calls):
         Raises:
             ApiError: if there is no action with this id.
         """
-        return read(RemoteReplay, await self._api.ask(Call("GET", _replay(replay_id))))
+        return read(RemoteReplay, await self._api.ask(Call("GET", _replay_path(replay_id))))
 
     async def stop_replay(self, replay_id: str) -> RemoteReplay:
         """Let an action on many begin no further tasks; the answer shows what it has done.
@@ -222,13 +225,13 @@ class OperatorCalls(Calls):
         Raises:
             ApiError: if there is no action with this id.
         """
-        return read(RemoteReplay, await self._api.ask(json_call("POST", f"{_replay(replay_id)}/stop", {})))
+        return read(RemoteReplay, await self._api.ask(json_call("POST", f"{_replay_path(replay_id)}/stop", {})))
 
-    async def _outcomes(self, action: str, ids: Sequence[str], **more: Any) -> list[RemoteOutcome]:
-        call = json_call("POST", f"{_LETTERS}/{action}", {"ids": list(ids), **more}, is_repeatable=False)
+    async def _act_on_letters(self, action: str, ids: Sequence[str], **more: Any) -> list[RemoteOutcome]:
+        call = json_call("POST", f"{_LETTERS_PATH}/{action}", {"ids": list(ids), **more}, is_repeatable=False)
         return read(_Outcomes, await self._api.ask(call)).items
 
-    async def _begun(self, path: str, where: dict[str, str], *, rate: float | None, **more: Any) -> RemoteReplay:
+    async def _begin(self, path: str, where: dict[str, str], *, rate: float | None, **more: Any) -> RemoteReplay:
         return read(RemoteReplay, await self._api.ask(begin_call(path, where, rate=rate, **more)))
 
 
@@ -242,13 +245,13 @@ def begin_call(path: str, where: Mapping[str, str], *, rate: float | None, key: 
         key: an idempotency key; without it a new one is made.
         more: fields of the body.
     """
-    content = {"filter": where, "rate": rate or _NO_RATE, **more}
+    content = {"filter": where, "rate": rate or _MAX_RATE, **more}
     return json_call("POST", path, content, headers={"Idempotency-Key": key or new_key()})
 
 
-def _letter(letter_id: str) -> str:
-    return f"{_LETTERS}/{quote(letter_id, safe='')}"
+def _letter_path(letter_id: str) -> str:
+    return f"{_LETTERS_PATH}/{quote(letter_id, safe='')}"
 
 
-def _replay(replay_id: str) -> str:
-    return f"{_REPLAYS}/{quote(replay_id, safe='')}"
+def _replay_path(replay_id: str) -> str:
+    return f"{_REPLAYS_PATH}/{quote(replay_id, safe='')}"

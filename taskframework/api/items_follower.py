@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from taskframework.api.feed import Heard, frame
-from taskframework.api.following import FINAL_TYPES
+from taskframework.api.feed import FeedEvent, sse_frame
 from taskframework.api.places import KnownTask
-from taskframework.api.tree import TreeFollower
+from taskframework.api.task_follower import FINAL_TYPES
+from taskframework.api.tree_follower import TreeFollower
 from taskframework.events.external import ExternalEvent
 from taskframework.model.batch_status import results_of
 from taskframework.model.batches import parts_of
@@ -23,39 +23,39 @@ class ItemsFollower(TreeFollower):
     """
 
     kind = "items"
-    most_open = 1000
+    max_open_tasks = 1000
     statuses = FINAL
     _chunk_size = 1
 
-    def _matters(self, event: ExternalEvent) -> bool:
+    def _is_relevant(self, event: ExternalEvent) -> bool:
         return event.type in FINAL_TYPES
 
-    def _is_first_news(self, event: ExternalEvent) -> bool:
+    def _can_begin_with(self, event: ExternalEvent) -> bool:
         return _has_ended(event)
 
-    def _tell_heard(self, known: KnownTask, heard: Heard) -> None:
-        event = heard.event
+    def _send_live_event(self, known: KnownTask, feed_event: FeedEvent) -> None:
+        event = feed_event.event
         if known is self._top:
-            super()._tell_heard(known, heard)
+            super()._send_live_event(known, feed_event)
         elif _has_ended(event):
             if self._chunk_size > 1:  # if it failed, the event does not say how many items it has
-                self._due[known.task_id] = None
+                self._tasks_to_read[known.task_id] = None
             else:
                 item = {name: event.data.get(name) for name in ("task_id", "status", "result", "error")}
-                self._close(known)
-                self._send(frame("item", {"index": known.slot, **item}))
+                self._close_task(known)
+                self._send_frame(sse_frame("item", {"index": known.slot, **item}))
 
-    def _tell_missed(self, known: KnownTask, task: Task) -> bool:
+    def _send_missed_events(self, known: KnownTask, task: Task) -> bool:
         if known is self._top:
             self._chunk_size = parts_of(task)[0].chunk_size
-            return super()._tell_missed(known, task)
+            return super()._send_missed_events(known, task)
         if task.status.is_final:
             results = results_of(task, self._chunk_size)
             for result in results[known.sequence : -1]:
                 known.sequence += 1
-                self._send(frame("item", result.view()))
-            self._close(known)
-            self._send(frame("item", results[-1].view()))
+                self._send_frame(sse_frame("item", result.view()))
+            self._close_task(known)
+            self._send_frame(sse_frame("item", results[-1].view()))
         return False
 
 

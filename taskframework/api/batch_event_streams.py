@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
 from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
-from taskframework.api.items import ItemsFollower
-from taskframework.api.openapi import refuses
-from taskframework.api.stream import LAST_EVENT_ID, REFUSALS, STREAM, follow_family, follow_one
+from taskframework.api.event_streams import LAST_EVENT_ID, PROBLEM_CODES, STREAM_RESPONSE, follow_family, follow_one
+from taskframework.api.items_follower import ItemsFollower
+from taskframework.api.openapi import problem_responses
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.task import Task
 
@@ -35,9 +35,9 @@ class BatchStreamQuery(BaseModel):
     dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
-        200: STREAM,
+        200: STREAM_RESPONSE,
         204: {"description": "The batch has ended and the client has received everything"},
-        **refuses(*REFUSALS),
+        **problem_responses(*PROBLEM_CODES),
     },
 )
 async def follow_batch(request: Request, batch_id: IdInPath, query: Annotated[BatchStreamQuery, Query()]) -> Response:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from taskframework.api.listening import listen, require_loopback, resolve
+from taskframework.api.sockets import bind_sockets, require_loopback, resolve
 from taskframework.errors import ConfigurationError
 
 
@@ -47,7 +47,7 @@ async def test_a_host_that_is_none_is_named() -> None:
 
 def test_a_free_port_is_the_same_for_all_addresses() -> None:
     with ExitStack() as stack:
-        bound = listen([(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.0.0.2")], 0, key="api.port")
+        bound = bind_sockets([(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.0.0.2")], 0, key="api.port")
         for one in bound:
             stack.enter_context(closing(one))
         assert [one.getsockname()[0] for one in bound] == ["127.0.0.1", "127.0.0.2"]
@@ -56,7 +56,7 @@ def test_a_free_port_is_the_same_for_all_addresses() -> None:
 
 def test_a_port_in_use_says_what_to_do(taken: int) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        listen([(socket.AF_INET, "127.0.0.1")], taken, key="api.port")
+        bind_sockets([(socket.AF_INET, "127.0.0.1")], taken, key="api.port")
     assert str(taken) in refused.value.message
     assert "in use" in refused.value.message
     assert "api.port" in refused.value.hint
@@ -64,12 +64,12 @@ def test_a_port_in_use_says_what_to_do(taken: int) -> None:
 
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
-        listen([(socket.AF_INET, "192.0.2.1")], 0, key="api.port")
+        bind_sockets([(socket.AF_INET, "192.0.2.1")], 0, key="api.port")
 
 
 def test_what_was_bound_before_the_error_is_given_back(taken: int) -> None:
     addresses = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
     with pytest.raises(ConfigurationError):
-        listen(addresses, taken, key="api.port")
+        bind_sockets(addresses, taken, key="api.port")
     with closing(socket.create_server(("127.0.0.2", taken))):
         pass
