@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 import pytest
 from blockbuster import BlockBuster
 
-from taskframework.cli.process import spare_the_collector
+from taskframework.cli.process import reduce_garbage_collection
 from tests.support.external import ExternalMongo, ExternalRabbit
 from tests.support.process import keep_data_in_memory
 from tests.support.redis import RedisServer
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """As in the processes of users: a fifth of the tests' time went into looking at what is loaded and stays."""
-    spare_the_collector()
+    reduce_garbage_collection()
 
 
 @pytest.fixture(scope="session")
