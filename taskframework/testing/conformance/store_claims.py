@@ -113,9 +113,9 @@ class RenewalCases(StoreSuite):
         for task, _ in running[:2]:
             await make_move(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
 
-        asked = await store.cancel_requests(fences)
+        requests = await store.cancel_requests(fences)
 
-        assert asked == {fence: (await read_task(store, task.task_id)).cancel for task, fence in running[:2]}
+        assert requests == {fence: (await read_task(store, task.task_id)).cancel for task, fence in running[:2]}
         assert await read_task(store, before.task_id) == before, "looking renews nothing"
 
     async def test_a_wish_to_stop_reaches_only_who_runs_the_task(self, store: TaskStore) -> None:

@@ -47,11 +47,11 @@ class InsertCases(StoreSuite):
         assert (await read_task(store, task.task_id)).priority == "of-a-newer-release"
 
     async def test_each_of_many_has_its_own_outcome(self, store: TaskStore) -> None:
-        there = await put(store, parameters={"n": 0})
+        existing = await put(store, parameters={"n": 0})
         now = store.now()
         tasks = [new_task(now=now, parameters={"n": n}) for n in range(1200)]
         tasks[3] = new_task(now=now).evolve(parameters=object())
-        tasks[5] = there.evolve(parameters={"n": 5})
+        tasks[5] = existing.evolve(parameters={"n": 5})
 
         replies = await store.insert(tasks)
 
@@ -59,7 +59,7 @@ class InsertCases(StoreSuite):
         inserted = {at: reply for at, reply in enumerate(replies) if isinstance(reply, Inserted)}
         assert len(inserted) == 1199
         assert {at for at, reply in inserted.items() if not reply.is_new} == {5}
-        assert inserted[5].task == there
+        assert inserted[5].task == existing
         assert all(reply.task.parameters == {"n": at} for at, reply in inserted.items() if reply.is_new)
         assert (await read_task(store, tasks[1199].task_id)).parameters == {"n": 1199}
         assert await store.insert([]) == []

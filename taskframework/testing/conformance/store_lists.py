@@ -207,26 +207,26 @@ class DeadLetterCases(StoreSuite):
 
     async def test_what_is_given_up_is_in_no_list_until_it_is_dead_again(self, store: TaskStore) -> None:
         kept = await put_final(store, TaskStatus.FAILED)
-        gone = await put_final(store, TaskStatus.DEAD_LETTER)
-        await make_move(store, Discard(gone.task_id, EVERYONE, "operator", "of last year"))
-        await expect_refusal(store, Discard(gone.task_id, EVERYONE, "operator", "once more"))
+        discarded = await put_final(store, TaskStatus.DEAD_LETTER)
+        await make_move(store, Discard(discarded.task_id, EVERYONE, "operator", "of last year"))
+        await expect_refusal(store, Discard(discarded.task_id, EVERYONE, "operator", "once more"))
         assert _ids(await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5)) == [kept.task_id]
         assert sum(each.count for each in await store.count_dead(EVERYONE, TaskFilter(dead=True), most=9)) == 1
-        queued = await make_move(store, Replay(gone.task_id, EVERYONE, "operator", SECOND))
+        queued = await make_move(store, Replay(discarded.task_id, EVERYONE, "operator", SECOND))
         _, fence = await claim_task(store, queued)
         await make_move(store, Fail(fence, "w", make_error(), False, SECOND))
         assert len((await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5)).items) == 2
 
     async def test_dead_tasks_are_found_by_their_error_and_end(self, store: TaskStore) -> None:
         now = store.now()
-        odd = "50% of (a.*) $x _ 'quoted'"
+        odd_text = "50% of (a.*) $x _ 'quoted'"
         tasks = [
             await put_final(
                 store, status, error=replace(make_error(text), fingerprint=cause), finished_at=now - n * HOUR
             )
             for n, (status, text, cause) in enumerate(
                 [
-                    (TaskStatus.FAILED, f"first: {odd}", "f1"),
+                    (TaskStatus.FAILED, f"first: {odd_text}", "f1"),
                     (TaskStatus.DEAD_LETTER, "SECOND", "f2"),
                     (TaskStatus.FAILED, "third", "f1"),
                 ]
@@ -234,7 +234,7 @@ class DeadLetterCases(StoreSuite):
         ]
         for filter, found in (
             (TaskFilter(dead=True, fingerprint="f1"), [0, 2]),
-            (TaskFilter(dead=True, error=odd), [0]),
+            (TaskFilter(dead=True, error=odd_text), [0]),
             (TaskFilter(dead=True, error="FIRST"), [0]),
             (TaskFilter(dead=True, error="second"), [1]),
             (TaskFilter(dead=True, ended_by=now - HOUR), [1, 2]),

@@ -181,20 +181,18 @@ class RecordCases(StoreSuite):
         assert later.expires_at == expires_at + HOUR
 
     @pytest.mark.parametrize("is_new", [True, False], ids=["new", "changed"])
-    @pytest.mark.parametrize("together", [1, 7])
-    async def test_a_write_whose_reply_is_lost_is_made_once(
-        self, store: TaskStore, is_new: bool, together: int
-    ) -> None:
-        new = [NOTES.new(f"{n}", content=Note("new")) for n in range(together)]
+    @pytest.mark.parametrize("count", [1, 7])
+    async def test_a_write_whose_reply_is_lost_is_made_once(self, store: TaskStore, is_new: bool, count: int) -> None:
+        new = [NOTES.new(f"{n}", content=Note("new")) for n in range(count)]
         wanted = new if is_new else [NOTES.changed(record, Note("changed")) for record in await write_new(store, *new)]
         with lose_reply("record.reply"):
             try:
                 replies = await store.write_records(wanted)
             except StoreUnavailableError:  # the write may have been applied, and here it was
                 replies = await store.write_records(wanted)
-                assert replies == [None] * together
+                assert replies == [None] * count
             else:
                 assert None not in replies
         found = await store.read_records([record.id for record in wanted])
         assert {record.data["text"] for record in found.values()} == {"new" if is_new else "changed"}
-        assert len(found) == together
+        assert len(found) == count

@@ -51,8 +51,8 @@ class SubtaskCases(StoreSuite):
             await _put_subtask(store, slot, statuses[slot])
         await _put_subtask(store, 3, TaskStatus.QUEUED, RoundOfSubtasks("parent", 2, 4))
 
-        async def slots(**asked: Any) -> list[int]:
-            found = await store.list_subtasks(_ROUND, **asked)
+        async def slots(**options: Any) -> list[int]:
+            found = await store.list_subtasks(_ROUND, **options)
             return [task.parent.slot for task in found if task.parent is not None]
 
         assert await slots(limit=100) == list(range(25))

@@ -99,10 +99,10 @@ class ValueCases(StoreSuite):
         """Texts that a user may give as reasons, errors and names."""
         for text in (value if isinstance(value, str) else repr(value) for value in HOSTILE.values()):
             task, fence = await put_running(store)
-            asked = await make_move(store, Cancel(task.task_id, EVERYONE, text, text))
-            assert asked.cancel is not None
-            assert (asked.cancel.by, asked.cancel.reason) == (text, text)
-            assert asked.history[-1].data == {"by": text, "reason": text}
+            cancelled = await make_move(store, Cancel(task.task_id, EVERYONE, text, text))
+            assert cancelled.cancel is not None
+            assert (cancelled.cancel.by, cancelled.cancel.reason) == (text, text)
+            assert cancelled.history[-1].data == {"by": text, "reason": text}
             failed = await make_move(store, Fail(fence, text, make_error(text), True, HOUR))
             assert failed.history[-1].worker_id == text
 
