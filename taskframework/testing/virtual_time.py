@@ -91,12 +91,12 @@ class Harness:
     framework: TaskFramework
 
     def __init__(
-        self, configure: Callable[[TaskFramework], None], settings: Settings, clock: FakeClock, file: Path
+        self, equip: Callable[[TaskFramework], None], settings: Settings, clock: FakeClock, file: Path
     ) -> None:
         """Prepare; use `harness` to get one that runs."""
         self.clock = clock
         self.events: list[TaskEvent] = []
-        self._configure = configure
+        self._equip = equip
         self._settings = settings
         self._faults = Faults()
         self._process = contextlib.AsyncExitStack()
@@ -300,7 +300,7 @@ class Harness:
     async def _start(self) -> None:
         self._faults = Faults()
         framework = self.framework = _Framework(self._settings, self.clock, self._faults, self.events)
-        self._configure(framework)
+        self._equip(framework)
         await self._process.enter_async_context(framework.running())
 
     async def _stop(self) -> None:
@@ -358,7 +358,7 @@ async def harness(
         LifespanError: if a hook fails.
     """
 
-    def configure(framework: TaskFramework) -> None:
+    def equip(framework: TaskFramework) -> None:
         for task in tasks:
             framework.register(task)
         for item in middleware:
@@ -372,7 +372,7 @@ async def harness(
         file = folder / "tasks.db"
         merged = {name: {**_SETTINGS.get(name, {}), **sections.get(name, {})} for name in {*_SETTINGS, *sections}}
         settings = Settings.model_validate({**merged, "store": {"url": f"sqlite:///{file}"}})
-        async with Harness(configure, settings, FakeClock(start), file)._open() as running:
+        async with Harness(equip, settings, FakeClock(start), file)._open() as running:
             yield running
 
 
