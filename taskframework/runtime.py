@@ -347,7 +347,7 @@ class TaskFramework(Extensible):
         """Open store, broker and repairs, then begin to consume; the exit closes all in reverse order."""
         from taskframework.recovery.sweeper import forget_dispatches
         from taskframework.wiring.process import build_process_services
-        from taskframework.wiring.repairs import take_over
+        from taskframework.wiring.repairs import reap_leases_on_sqlite
 
         broker = build_broker(self.settings, self._clock)
         services = await self._open_store(stack, dispatches=worker or broker.outlives_process)
@@ -369,7 +369,7 @@ class TaskFramework(Extensible):
         for work in (process.cascade, process.retrier, process.spawner, process.early_signals):
             stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # exits run in reverse, so this follows all that may open it
-        await take_over(process)
+        await reap_leases_on_sqlite(process)
         for repair in process.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)

@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 import pytest
 from blockbuster import BlockBuster
 
-from taskframework.cli.process import spare_the_collector
+from taskframework.cli.process import reduce_garbage_collection
 from tests.support.external import ExternalMongo, ExternalRabbit
 from tests.support.process import keep_data_in_memory
 from tests.support.redis import RedisServer
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """As in the processes of users: a fifth of the tests' time went into looking at what is loaded and stays."""
-    spare_the_collector()
+    reduce_garbage_collection()
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +80,7 @@ def _blocking_calls() -> BlockBuster:
     # A client is made once; looking whether it runs in a container is part of that.
     watch.functions["os.stat"].can_block_in("pymongo/pool_options.py", "get_container_env_info")
     # Whether certificates are there is looked at once, at the start.
-    watch.functions["os.access"].can_block_in("wiring/adapters.py", "_require_files")
+    watch.functions["os.access"].can_block_in("wiring/adapters.py", "_require_readable_files")
     # Once, for the message of a hook that fails at the start; it does not wait for a disk.
     watch.functions["os.getcwd"].can_block_in("taskframework/frames.py", "shown_place")
     for call in ("os.stat", "io.TextIOWrapper.read", "io.BufferedReader.read"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from docs.generator.tables import table
 from taskframework.cli.examples import EXAMPLES
-from taskframework.cli.main import command_line
+from taskframework.cli.main import build_command_line
 
 _INTRODUCTION = """\
 # Command line
@@ -22,12 +22,12 @@ This page is made from the commands, by `make docs`.
 def markdown() -> str:
     """Every command under the panel of the help that it is in."""
     parts, panel = [_INTRODUCTION], None
-    commands: Mapping[str, Any] = command_line().commands
+    commands: Mapping[str, Any] = build_command_line().commands
     for name, command in commands.items():
         if command.rich_help_panel != panel:
             panel = command.rich_help_panel
             parts.append(f"\n## {panel}\n")
-        parts += [_command(*found) for found in _below(name, command.real())]
+        parts += [_command(*found) for found in _below(name, command.load_command())]
     return "".join(parts)
 
 

@@ -21,7 +21,7 @@ Key = TypeVar("Key")
 Event = TypeVar("Event")
 
 #: The name of the timer for idleness. No actor gives this name to its own timers.
-_IDLE = "\0idle"
+_IDLE_TIMER = "\0idle"
 
 
 class ActorsStoppedError(TaskframeworkError):
@@ -63,11 +63,11 @@ class KeyedActors(Generic[Key, Event]):
             raise ValueError(f"mailbox must be 1 or more, not {mailbox}: no event could ever be delivered")
         if in_seconds(idle_after) <= 0:
             raise ValueError(f"idle_after must be a time above zero, not {idle_after!r}")
-        self._make = make
-        self._mailbox = mailbox
+        self._make_actor = make
+        self._mailbox_size = mailbox
         self._idle_after = idle_after
         self._clock = clock or SystemClock()
-        self._running: dict[Key, _Running[Key, Event]] = {}
+        self._running: dict[Key, _RunningActor[Key, Event]] = {}
         self._tasks = Background()
         self._is_stopped = False
 
@@ -95,16 +95,16 @@ class KeyedActors(Generic[Key, Event]):
             ActorsStoppedError: after `stop`.
         """
         while True:
-            running = self._of(key)
+            running = self._get_or_start(key)
             if await running.mailbox.put(event):
                 return
-            await running.over.wait()
+            await running.ended.wait()
 
     async def close(self, key: Key) -> None:
         """End the actor of a key after its waiting events, and wait for its `on_end`. Without an actor, do nothing."""
         if (running := self._running.get(key)) is not None:
             running.mailbox.close()
-            await running.over.wait()
+            await running.ended.wait()
 
     async def stop(self) -> None:
         """Take no more events, let every actor handle its waiting events, and end all actors."""
@@ -113,24 +113,26 @@ class KeyedActors(Generic[Key, Event]):
             running.mailbox.close()
         await self._tasks.finished()
 
-    def _of(self, key: Key) -> _Running[Key, Event]:
+    def _get_or_start(self, key: Key) -> _RunningActor[Key, Event]:
         if self._is_stopped:
             raise ActorsStoppedError
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = _Running(key, self._make, self._mailbox, self._idle_after, self._clock)
+            running = self._running[key] = _RunningActor(
+                key, self._make_actor, self._mailbox_size, self._idle_after, self._clock
+            )
             self._tasks.start(self._run(key, running))
         return running
 
-    async def _run(self, key: Key, running: _Running[Key, Event]) -> None:
+    async def _run(self, key: Key, running: _RunningActor[Key, Event]) -> None:
         try:
             await running.run()
         finally:
             del self._running[key]
-            running.over.set()
+            running.ended.set()
 
 
-class _Running(Generic[Key, Event]):
+class _RunningActor(Generic[Key, Event]):
     """One actor with its mailbox, its timers and the task that calls it."""
 
     def __init__(
@@ -144,33 +146,33 @@ class _Running(Generic[Key, Event]):
         self._key = key
         self.mailbox = Mailbox[Event](mailbox)
         #: Set when the actor has ended; then the key may get another actor.
-        self.over = asyncio.Event()
+        self.ended = asyncio.Event()
         self._timers = MailboxTimers(clock, self.mailbox.put_firing)
         self._idle_after = idle_after
         self._actor = make(key, self._timers)
 
     async def run(self) -> None:
         """Call the actor until it ends."""
-        self._timers.set(_IDLE, self._idle_after)
+        self._timers.set(_IDLE_TIMER, self._idle_after)
         while (item := await self.mailbox.next()) is not None:
             if isinstance(item, Firing):
-                await self._fire(item)
+                await self._handle_firing(item)
             else:
-                self._timers.set(_IDLE, self._idle_after)
+                self._timers.set(_IDLE_TIMER, self._idle_after)
                 await self._call(self._actor.receive, item)
         await self._timers.stop()
         await self._call(self._actor.on_end)
 
-    async def _fire(self, firing: Firing) -> None:
-        if not self._timers.counts(firing) or self.mailbox.is_closed:
+    async def _handle_firing(self, firing: Firing) -> None:
+        if not self._timers.is_current(firing) or self.mailbox.is_closed:
             return
-        if firing.name != _IDLE:
-            self._timers.set(_IDLE, self._idle_after)
+        if firing.name != _IDLE_TIMER:
+            self._timers.set(_IDLE_TIMER, self._idle_after)
             await self._call(self._actor.on_timer, firing.name)
-        elif self.mailbox.is_empty and not self._timers.are_set(but=_IDLE):
+        elif self.mailbox.is_empty and not self._timers.is_any_set(except_for=_IDLE_TIMER):
             self.mailbox.close()  # nothing was awaited since the check, so no event came in between
         else:
-            self._timers.set(_IDLE, self._idle_after)
+            self._timers.set(_IDLE_TIMER, self._idle_after)
 
     async def _call(self, method: Callable[..., Awaitable[None]], *args: object) -> None:
         """Call a method. An error is logged and the actor continues: it knows best which of its state is right."""

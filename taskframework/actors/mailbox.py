@@ -21,17 +21,17 @@ class Firing:
 
     name: str
     #: The number of the timer's setting that caused it.
-    setting: int
+    change_count: int
 
 
 class Mailbox(Generic[Event]):
     """Events and firings in the order in which they came. While the mailbox is full, senders of events wait."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_events: int) -> None:
         """Make an empty mailbox for at most so many events."""
         self._waiting: deque[Event | Firing] = deque()
-        self._room = asyncio.Semaphore(most)
-        self._something = asyncio.Event()
+        self._free_places = asyncio.Semaphore(max_events)
+        self._has_news = asyncio.Event()
         self.is_closed = False
 
     @property
@@ -40,45 +40,45 @@ class Mailbox(Generic[Event]):
 
     async def put(self, event: Event) -> bool:
         """Add an event as soon as there is room; False if the mailbox was closed before."""
-        await self._room.acquire()
+        await self._free_places.acquire()
         if self.is_closed:
-            self._room.release()
+            self._free_places.release()
             return False
         self._waiting.append(event)
-        self._something.set()
+        self._has_news.set()
         return True
 
     def put_firing(self, firing: Firing) -> None:
         """Add a firing. Only one firing of each timer counts, so firings need no limit."""
         self._waiting.append(firing)
-        self._something.set()
+        self._has_news.set()
 
     def close(self) -> None:
         """Take no more events; those that wait are still handed out."""
         self.is_closed = True
-        self._something.set()
+        self._has_news.set()
 
     async def next(self) -> Event | Firing | None:
         """Return the oldest event or firing, as soon as there is one; None when the mailbox is closed and empty."""
         while not self._waiting:
             if self.is_closed:
                 return None
-            self._something.clear()
-            await self._something.wait()
+            self._has_news.clear()
+            await self._has_news.wait()
         item = self._waiting.popleft()
         if not isinstance(item, Firing):
-            self._room.release()
+            self._free_places.release()
         return item
 
 
 @dataclass(slots=True)
 class _Timer:
     #: How often the timer was set or cancelled.
-    setting: int = 0
+    change_count: int = 0
     #: When the timer is due, by the clock's `monotonic`; None if it is not set.
-    due: float | None = None
+    due_at: float | None = None
     #: When the sleeper wakes. It sleeps again if the timer was set to a later time meanwhile.
-    wakes: float = 0.0
+    wakes_at: float = 0.0
     sleeper: asyncio.Task[None] | None = None
 
 
@@ -100,29 +100,29 @@ class MailboxTimers:
         if self._is_stopped:
             return
         timer = self._timers.setdefault(name, _Timer())
-        timer.setting += 1
-        timer.due = self._clock.monotonic() + in_seconds(after)
-        is_early_enough = timer.sleeper is not None and not timer.sleeper.done() and timer.wakes <= timer.due
+        timer.change_count += 1
+        timer.due_at = self._clock.monotonic() + in_seconds(after)
+        is_early_enough = timer.sleeper is not None and not timer.sleeper.done() and timer.wakes_at <= timer.due_at
         if not is_early_enough:
             if timer.sleeper is not None:
                 timer.sleeper.cancel()
-            timer.wakes = timer.due
+            timer.wakes_at = timer.due_at
             timer.sleeper = asyncio.create_task(self._sleep(name, timer))
 
     def cancel(self, name: str) -> None:
         """As in `Timers`."""
         if (timer := self._timers.get(name)) is not None:
-            timer.setting += 1
-            timer.due = None
+            timer.change_count += 1
+            timer.due_at = None
 
-    def counts(self, firing: Firing) -> bool:
+    def is_current(self, firing: Firing) -> bool:
         """Return whether the timer was neither set nor cancelled since it fired."""
         timer = self._timers.get(firing.name)
-        return timer is not None and timer.setting == firing.setting
+        return timer is not None and timer.change_count == firing.change_count
 
-    def are_set(self, *, but: str) -> bool:
+    def is_any_set(self, *, except_for: str) -> bool:
         """Return whether any timer except this one is set."""
-        return any(timer.due is not None for name, timer in self._timers.items() if name != but)
+        return any(timer.due_at is not None for name, timer in self._timers.items() if name != except_for)
 
     async def stop(self) -> None:
         """Let no timer fire from now on, and none be set."""
@@ -132,10 +132,10 @@ class MailboxTimers:
         await end(*sleepers)
 
     async def _sleep(self, name: str, timer: _Timer) -> None:
-        while timer.due is not None:
-            if (left := timer.due - self._clock.monotonic()) <= 0:
-                timer.due = None
-                self._put(Firing(name, timer.setting))
+        while timer.due_at is not None:
+            if (left := timer.due_at - self._clock.monotonic()) <= 0:
+                timer.due_at = None
+                self._put(Firing(name, timer.change_count))
                 return
-            timer.wakes = timer.due
+            timer.wakes_at = timer.due_at
             await self._clock.sleep(left)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Accepted = TypeVar("Accepted")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 5.0
 
 
 def job_key(
@@ -37,9 +37,9 @@ def job_key(
     Returns:
         `tenant:session:index:type:language:hash`, or a hash of that if it is longer than a key may be.
     """
-    hashed = fingerprint(orjson.dumps(features, option=orjson.OPT_SORT_KEYS))
+    features_hash = fingerprint(orjson.dumps(features, option=orjson.OPT_SORT_KEYS))
     parts = (tenant_id, session_id, str(index), job_type, target_language)
-    key = ":".join([*(quote(part, safe="") for part in parts), hashed])
+    key = ":".join([*(quote(part, safe="") for part in parts), features_hash])
     return key if len(key) <= MAX_NAME else f"job:{fingerprint(key, 'a')}{fingerprint(key, 'b')}"
 
 
@@ -61,13 +61,13 @@ async def submit_once(
         SubmissionError: at once, if the submission is refused.
     """
     clock = clock or SystemClock()
-    end, pause = clock.monotonic() + patience.total_seconds(), _FIRST_PAUSE
+    give_up_at, pause = clock.monotonic() + patience.total_seconds(), _FIRST_PAUSE_SECONDS
     while True:
         try:
             return await submit()
         except (StoreUnavailableError, ApiUnavailableError) as error:
-            if clock.monotonic() + pause > end:
+            if clock.monotonic() + pause > give_up_at:
                 raise
             logger.info("not submitted yet: %s", error.message)
         await clock.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+        pause = min(pause * 2, _MAX_PAUSE_SECONDS)

@@ -183,7 +183,9 @@ class SyncTaskFramework:
         if isinstance(items, Sequence):
             handle = self.run(lambda: submit(task_type, items, user_id=user_id, **options))
         else:
-            handle = self._thread.run_with(items, lambda taken: submit(task_type, taken, user_id=user_id, **options))
+            handle = self._thread.run_with(
+                items, lambda async_items: submit(task_type, async_items, user_id=user_id, **options)
+            )
         return SyncBatchHandle(handle, self._thread)
 
     @overload
@@ -193,8 +195,8 @@ class SyncTaskFramework:
     def handle(self, task_id: str, kind: AnyKind | None = None) -> SyncTaskHandle[Any]:
         """`TaskFramework.handle`: a handle on a task that was submitted earlier."""
         self.open()
-        given: Any = kind
-        return SyncTaskHandle(self.framework.handle(task_id, given), self._thread)
+        untyped_kind: Any = kind
+        return SyncTaskHandle(self.framework.handle(task_id, untyped_kind), self._thread)
 
     @overload
     def batch(self, batch_id: str) -> SyncBatchHandle[Any]: ...
@@ -203,8 +205,8 @@ class SyncTaskFramework:
     def batch(self, batch_id: str, kind: AnyKind | None = None) -> SyncBatchHandle[Any]:
         """`TaskFramework.batch`: a handle on a batch that was submitted earlier."""
         self.open()
-        given: Any = kind
-        return SyncBatchHandle(self.framework.batch(batch_id, given), self._thread)
+        untyped_kind: Any = kind
+        return SyncBatchHandle(self.framework.batch(batch_id, untyped_kind), self._thread)
 
     def get(self, task_id: str) -> Task:
         """`TaskFramework.get`: read a task."""

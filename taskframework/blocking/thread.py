@@ -21,7 +21,7 @@ T = TypeVar("T")
 #: Calls a function before the threads of executors end. Stores need these threads to close; `atexit` calls too late.
 _at_exit: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
 #: How many items are taken from the caller's iterable at a time.
-_TOGETHER = 500
+_ITEMS_PER_REQUEST = 500
 
 
 class OpenedBeforeForkError(NotRunningError):
@@ -44,10 +44,10 @@ class FrameworkThread:
         self.framework = framework
         self._worker = worker
         #: Held for moments only. It is reentrant, because a signal handler may run in between.
-        self._opening = threading.RLock()
+        self._lock = threading.RLock()
         #: The id of the process that opened the framework.
-        self._process: int | None = None
-        self._running: _Running | None = None
+        self._opener_pid: int | None = None
+        self._running: _RunningFramework | None = None
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Let the framework do something, and wait until it is done.
@@ -61,24 +61,24 @@ class FrameworkThread:
             RuntimeError: if it is called on an event loop, which must not wait.
             Exception: any error of the work.
         """
-        begun = self._begin(work)
-        return _outcome(begun)
+        future = self._start(work)
+        return _wait_for(future)
 
     def run_with(self, items: Iterable[T], work: Callable[[AsyncIterator[T]], Coroutine[Any, Any, Any]]) -> Any:
         """Like `run`, with items that are taken in the caller's thread when the work asks for them. Their iterator may
         belong to that thread, as a cursor of a database does, and may block.
         """
-        wanted: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None] = queue.SimpleQueue()
-        begun, iterator = self._begin(lambda: work(_taken(wanted))), iter(items)
-        begun.add_done_callback(lambda _: wanted.put(None))
+        requests: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None] = queue.SimpleQueue()
+        future, iterator = self._start(lambda: work(_request_items(requests))), iter(items)
+        future.add_done_callback(lambda _: requests.put(None))
         try:
-            while (part := wanted.get()) is not None:
-                if part.set_running_or_notify_cancel():
-                    _answer(part, iterator)
+            while (request := requests.get()) is not None:
+                if request.set_running_or_notify_cancel():
+                    _send_items(request, iterator)
         except BaseException:
-            begun.cancel()
+            future.cancel()
             raise
-        return _outcome(begun)
+        return _wait_for(future)
 
     def iterate(self, work: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
         """Give the values of an asynchronous generator as they come."""
@@ -104,23 +104,24 @@ class FrameworkThread:
 
     def close(self) -> None:
         """Close the framework if this process opened it; the next call opens it again."""
-        if self._process != os.getpid():
+        if self._opener_pid != os.getpid():
             return
-        with self._opening:
-            running, self._running, self._process = self._running, None, None
+        with self._lock:
+            running, self._running, self._opener_pid = self._running, None, None
         if running is not None:
             running.stop()
 
-    def _open(self) -> _Running:
+    def _open(self) -> _RunningFramework:
         # Before the lock: if another thread of the parent process had it at the fork, nobody releases it here.
-        if self._process is not None and self._process != os.getpid():
+        if self._opener_pid is not None and self._opener_pid != os.getpid():
             raise OpenedBeforeForkError
         if (running := self._running) is None:
-            made, process = _Running(self.framework, self._worker, lambda: _at_exit(self.close)), os.getpid()
-            with self._opening:
+            new_framework = _RunningFramework(self.framework, self._worker, lambda: _at_exit(self.close))
+            pid = os.getpid()
+            with self._lock:
                 # No call between the check and the assignment: in a call Python could run a signal handler.
                 if self._running is None:
-                    self._running, self._process = made, process
+                    self._running, self._opener_pid = new_framework, pid
                 running = self._running
         # Without the lock: a signal handler that comes while this thread waits may submit something itself.
         try:
@@ -130,28 +131,28 @@ class FrameworkThread:
             raise
         return running
 
-    def _forget(self, running: _Running) -> None:
-        with self._opening:
+    def _forget(self, running: _RunningFramework) -> None:
+        with self._lock:
             if self._running is running:
-                self._running = self._process = None
+                self._running = self._opener_pid = None
 
-    def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+    def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         refuse_on_a_loop("SyncTaskFramework", "await TaskFramework.submit(...)")
         running = self._open()
-        return asyncio.run_coroutine_threadsafe(_called(work), running.loop)
+        return asyncio.run_coroutine_threadsafe(_call(work), running.loop)
 
 
-class _Running:
+class _RunningFramework:
     """The thread, its loop, and the framework that runs there."""
 
-    def __init__(self, framework: TaskFramework, worker: bool, opened: Callable[[], object]) -> None:
-        """Prepare; `opened` is called when the framework runs."""
+    def __init__(self, framework: TaskFramework, worker: bool, on_open: Callable[[], object]) -> None:
+        """Prepare; `on_open` is called when the framework runs."""
         self._framework = framework
         self._worker = worker
-        self._opened = opened
+        self._on_open = on_open
         self._stop = asyncio.Event()
         #: Held by the thread, from its beginning on.
-        self._held = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._is_open = concurrent.futures.Future[None]()
         self._thread: threading.Thread
         self.loop: asyncio.AbstractEventLoop
@@ -162,7 +163,7 @@ class _Running:
         A signal handler may interrupt this at any point and open the framework itself. So there may be two threads for
         a moment, and only one of them does the work.
         """
-        if not self._held.locked():
+        if not self._thread_lock.locked():
             # A daemon thread, because Python must not wait for it: `_at_exit` ends it.
             threading.Thread(target=self._work, name="taskframework-sync", daemon=True).start()
         self._is_open.result()
@@ -174,7 +175,7 @@ class _Running:
         self._thread.join()
 
     def _work(self) -> None:
-        if self._held.acquire(blocking=False):
+        if self._thread_lock.acquire(blocking=False):
             self._thread = threading.current_thread()
             asyncio.run(self._main())
 
@@ -182,7 +183,7 @@ class _Running:
         self.loop = asyncio.get_running_loop()
         try:
             async with self._framework.running(worker=self._worker):
-                self._opened()
+                self._on_open()
                 self._is_open.set_result(None)
                 await self._stop.wait()
         except BaseException as error:
@@ -191,35 +192,35 @@ class _Running:
             self._is_open.set_exception(error)
 
 
-def _outcome(begun: concurrent.futures.Future[T]) -> T:
+def _wait_for(future: concurrent.futures.Future[T]) -> T:
     try:
-        return begun.result()
+        return future.result()
     except concurrent.futures.CancelledError:
         raise ClosedMeanwhileError from None
     except BaseException:
-        begun.cancel()  # Ctrl-C while it waits
+        future.cancel()  # Ctrl-C while it waits
         raise
 
 
-def _answer(part: concurrent.futures.Future[list[T]], iterator: Iterable[T]) -> None:
+def _send_items(request: concurrent.futures.Future[list[T]], iterator: Iterable[T]) -> None:
     try:
-        part.set_result(list(islice(iterator, _TOGETHER)))
+        request.set_result(list(islice(iterator, _ITEMS_PER_REQUEST)))
     except Exception as error:
-        part.set_exception(error)
+        request.set_exception(error)
 
 
-async def _taken(wanted: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None]) -> AsyncIterator[T]:
+async def _request_items(requests: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None]) -> AsyncIterator[T]:
     while True:
-        part = concurrent.futures.Future[list[T]]()
-        wanted.put(part)
-        items = await asyncio.wrap_future(part)
+        request = concurrent.futures.Future[list[T]]()
+        requests.put(request)
+        items = await asyncio.wrap_future(request)
         if not items:
             return
         for item in items:
             yield item
 
 
-async def _called(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _call(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await work()
 
 

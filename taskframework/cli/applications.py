@@ -46,19 +46,19 @@ class AppName:
         return f"{self.module}:{self.attribute}" if self.attribute else self.module
 
 
-def built_framework(names: Iterable[AppName]) -> TaskFramework | None:
+def find_framework(names: Iterable[AppName]) -> TaskFramework | None:
     """The framework that one of the names points at, if any.
 
     Raises:
         ConfigurationError: if a name does not point at a framework, or if two names point at one.
     """
-    built = [name for name in names if name.attribute is not None]
-    if len(built) > 1:
+    framework_apps = [name for name in names if name.attribute is not None]
+    if len(framework_apps) > 1:
         raise ConfigurationError(
-            f"--app names two frameworks: {built[0]} and {built[1]}.",
+            f"--app names two frameworks: {framework_apps[0]} and {framework_apps[1]}.",
             hint="Give one of them as module:name and the others as plain modules.",
         )
-    return _framework_of(built[0]) if built else None
+    return _load_framework(framework_apps[0]) if framework_apps else None
 
 
 def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
@@ -73,11 +73,11 @@ def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
         if name in registered:  # by the program itself
             continue
         module = import_module(name)
-        _check_nothing_is_left_out(framework, module)
+        _refuse_unused_extensions(framework, module)
         try:
             framework.register_module(module)
         except RegistrationError as error:
-            raise _with_framework_hint(error, module) from error
+            raise _add_framework_hint(error, module) from error
 
 
 def import_module(name: str) -> ModuleType:
@@ -86,36 +86,36 @@ def import_module(name: str) -> ModuleType:
     Raises:
         ConfigurationError: with the place of the error in the module, or what to do if there is no such module.
     """
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    working_directory = os.getcwd()
+    if working_directory not in sys.path:
+        sys.path.insert(0, working_directory)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise _no_such_module(name, error.name, here) from error
-        raise _broken_module(name, error) from error
+            raise _missing_module_error(name, error.name, working_directory) from error
+        raise _broken_module_error(name, error) from error
     except (Exception, SystemExit) as error:
-        raise _broken_module(name, error) from error
+        raise _broken_module_error(name, error) from error
 
 
-def _framework_of(name: AppName) -> TaskFramework:
+def _load_framework(name: AppName) -> TaskFramework:
     module = import_module(name.module)
     found = getattr(module, name.attribute or "", None)
     if isinstance(found, TaskFramework):
         return found
-    what = "there is no such name" if found is None else f"it is a {type(found).__name__}"
-    there = _frameworks_in(module)
+    problem = "there is no such name" if found is None else f"it is a {type(found).__name__}"
+    framework_names = _framework_names_in(module)
     raise ConfigurationError(
-        f"--app {name}: {what} in {module.__name__}, but a TaskFramework is needed.",
-        hint=f"Did you mean --app {name.module}:{there[0]}?"
-        if there
+        f"--app {name}: {problem} in {module.__name__}, but a TaskFramework is needed.",
+        hint=f"Did you mean --app {name.module}:{framework_names[0]}?"
+        if framework_names
         else f"Write --app {name.module} to register the tasks that are defined there.",
     )
 
 
-def _check_nothing_is_left_out(framework: TaskFramework, module: ModuleType) -> None:
-    for name in _frameworks_in(module):
+def _refuse_unused_extensions(framework: TaskFramework, module: ModuleType) -> None:
+    for name in _framework_names_in(module):
         other: TaskFramework = vars(module)[name]
         if other.is_extended and other is not framework:
             raise ConfigurationError(
@@ -126,46 +126,50 @@ def _check_nothing_is_left_out(framework: TaskFramework, module: ModuleType) -> 
             )
 
 
-def _frameworks_in(module: ModuleType) -> list[str]:
+def _framework_names_in(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if isinstance(value, TaskFramework)]
 
 
-def _with_framework_hint(error: RegistrationError, module: ModuleType) -> RegistrationError:
-    there = _frameworks_in(module)
-    hint = f"The module builds a TaskFramework: write --app {module.__name__}:{there[0]}." if there else error.hint
+def _add_framework_hint(error: RegistrationError, module: ModuleType) -> RegistrationError:
+    framework_names = _framework_names_in(module)
+    hint = (
+        f"The module builds a TaskFramework: write --app {module.__name__}:{framework_names[0]}."
+        if framework_names
+        else error.hint
+    )
     return RegistrationError(error.message, hint=hint)
 
 
-def _no_such_module(name: str, missing: str, here: str) -> ConfigurationError:
-    where = f"{here} and the installed packages"
-    what = f"There is no module {name!r} in {where}."
+def _missing_module_error(name: str, missing: str, working_directory: str) -> ConfigurationError:
+    where = f"{working_directory} and the installed packages"
+    problem = f"There is no module {name!r} in {where}."
     if missing != name:
-        what = f"There is no module {name!r}: {missing!r} is not in {where}."
+        problem = f"There is no module {name!r}: {missing!r} is not in {where}."
     file = name.replace(".", os.sep)
     return ConfigurationError(
-        what,
+        problem,
         key="app.modules",
         hint=f"Run the command in the folder that holds {file}.py or {file}{os.sep}, or install the package.",
     )
 
 
-def _broken_module(name: str, error: BaseException) -> ConfigurationError:
+def _broken_module_error(name: str, error: BaseException) -> ConfigurationError:
     hint = f"Fix it, then try `python -c 'import {name}'`."
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, TaskframeworkError):
         reason, hint = error.message.rstrip("."), error.hint or hint
-    place = _place(error)
-    if place in reason:  # the reason names the place already
-        place = ""
-    return ConfigurationError(f"Module {name!r} cannot be imported: {reason}{place}.", key="app.modules", hint=hint)
+    location = _error_location(error)
+    if location in reason:  # the reason names the place already
+        location = ""
+    return ConfigurationError(f"Module {name!r} cannot be imported: {reason}{location}.", key="app.modules", hint=hint)
 
 
-def _place(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     """The line of the user's code that failed: the last one that is neither Python's import machinery nor ours."""
     if isinstance(error, SyntaxError):
         return ""  # its message names the place
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(("<", _PACKAGE, importlib.__file__))]
-    if not own:
+    user_frames = [frame for frame in frames if not frame.filename.startswith(("<", _PACKAGE, importlib.__file__))]
+    if not user_frames:
         return ""
-    return shown_place(own[-1].filename, own[-1].lineno)
+    return shown_place(user_frames[-1].filename, user_frames[-1].lineno)

@@ -48,7 +48,13 @@ async def list_entries(
 
     def show(entries: Sequence[AuditEntry]) -> None:
         rows = [
-            (Text(ago(entry.at, now)), Text(entry.by), Text(entry.action), Text(_target(entry)), _why(entry))
+            (
+                Text(ago(entry.at, now)),
+                Text(entry.by),
+                Text(entry.action),
+                Text(_target_text(entry)),
+                _reason_text(entry),
+            )
             for entry in entries
         ]
         print_rows(("When", "Who", "What", "Target", "Why"), rows)
@@ -56,12 +62,12 @@ async def list_entries(
     print_page(page, show, audit_view, as_json=as_json, nothing="No entries yet.")
 
 
-def _target(entry: AuditEntry) -> str:
+def _target_text(entry: AuditEntry) -> str:
     details = orjson.dumps(entry.details).decode() if entry.details else ""
     return printable(" ".join(part for part in (entry.target, details) if part))
 
 
-def _why(entry: AuditEntry) -> Text:
+def _reason_text(entry: AuditEntry) -> Text:
     if entry.refusal is not None:
         return Text(f"refused: {printable(entry.refusal)}", style="red")
     return Text(printable(entry.reason or ""))

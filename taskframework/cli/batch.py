@@ -8,12 +8,20 @@ import typer
 
 from taskframework.cli.batch_file import ItemFile
 from taskframework.cli.batch_watching import follow, print_batch, print_batches, print_end, print_results
-from taskframework.cli.choosing import note_unknown
+from taskframework.cli.bulk_actions import note_unknown_type
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
-from taskframework.cli.output import counted, print_json, print_json_line, run, say
+from taskframework.cli.output import pluralize, print_json, print_json_line, run, say
 from taskframework.cli.render import print_page
-from taskframework.cli.store import AnyFramework, audited, lacks_store, on_store, operator, remote_framework, with_types
+from taskframework.cli.store import (
+    AnyFramework,
+    audited,
+    is_store_missing,
+    on_store,
+    operator_name,
+    register_types,
+    remote_framework,
+)
 from taskframework.cli.submit import Type, User, takes_options
 from taskframework.cli.tasks import Reason, Status, TypeName
 from taskframework.model.batch_status import BatchResult, BatchStatus
@@ -56,16 +64,16 @@ def submit(
 
     With --idempotency-key, run the same command again to continue an interrupted upload.
     """
-    framework = remote_framework(api, api_key) or _framework_here(Invocation.of(context, config, app), task_type)
+    framework = remote_framework(api, api_key) or _local_framework(Invocation.of(context, config, app), task_type)
     status = run(_submit(framework, task_type, file, watch, user, as_json, options))
     if watch and status.status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
 
 
-def _framework_here(invocation: Invocation, task_type: str) -> TaskFramework:
+def _local_framework(invocation: Invocation, task_type: str) -> TaskFramework:
     framework = invocation.framework(registers=bool(invocation.apps))
-    if lacks_store(framework.settings):  # no type is declared then, and a refused submission must make no file
-        with_types(invocation, framework).registry.require(task_type)
+    if is_store_missing(framework.settings):  # no type is declared then, and a refused submission must make no file
+        register_types(invocation, framework).registry.require(task_type)
     return framework
 
 
@@ -73,7 +81,7 @@ async def _submit(
     framework: AnyFramework,
     task_type: str,
     file: str,
-    watches: bool,
+    should_watch: bool,
     user: str | None,
     as_json: bool,
     options: BatchOptions,
@@ -84,9 +92,9 @@ async def _submit(
             handle = await framework.submit_batch(task_type, items, user_id=user, **options)
         status = await handle.status()
         if not as_json:
-            done = "Submitted" if handle.is_new else "Submitted before:"
-            say(f"{done} batch {handle.batch_id} of {counted(status.total, 'item')}")
-        if watches:
+            outcome = "Submitted" if handle.is_new else "Submitted before:"
+            say(f"{outcome} batch {handle.batch_id} of {pluralize(status.total, 'item')}")
+        if should_watch:
             status = await follow(handle)
     if as_json:
         print_json(status.view())
@@ -109,7 +117,7 @@ async def list_batches(
     wanted = TaskFilter(status=status, task_type=task_type)
     page = await framework.services.batches.list_batches(EVERYONE, wanted, limit=limit, cursor=cursor)
     if not page.items:
-        await note_unknown(framework, task_type)
+        await note_unknown_type(framework, task_type)
     nothing = "No batches." if wanted == TaskFilter() else "No such batches."
     print_page(page, print_batches, BatchStatus.view, as_json=as_json, nothing=nothing)
 
@@ -161,10 +169,10 @@ async def results(
 
 @app.command()
 @on_store
-@audited("batch.cancel", of="batch_id")
+@audited("batch.cancel", target="batch_id")
 async def cancel(framework: AnyFramework, batch_id: BatchId, reason: Reason = None, as_json: Json = False) -> None:
     """Cancel a batch and its unfinished tasks."""
-    status = await framework.services.batches.cancel(batch_id, EVERYONE, by=operator(), reason=reason)
+    status = await framework.services.batches.cancel(batch_id, EVERYONE, by=operator_name(), reason=reason)
     if as_json:
         print_json(status.view())
     else:
@@ -173,10 +181,10 @@ async def cancel(framework: AnyFramework, batch_id: BatchId, reason: Reason = No
 
 @app.command("retry-failed")
 @on_store
-@audited("batch.retry-failed", of="batch_id")
+@audited("batch.retry-failed", target="batch_id")
 async def retry_failed(framework: AnyFramework, batch_id: BatchId, as_json: Json = False) -> None:
     """Queue all failed or cancelled tasks of a batch again."""
-    status = await framework.services.batches.retry_failed(batch_id, EVERYONE, by=operator())
+    status = await framework.services.batches.retry_failed(batch_id, EVERYONE, by=operator_name())
     if as_json:
         print_json(status.view())
     else:

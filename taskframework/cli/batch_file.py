@@ -17,15 +17,17 @@ import typer
 from pydantic_core import from_json
 from rich.status import Status
 
-from taskframework.cli.output import counted, err, note
+from taskframework.cli.output import err, note, pluralize
 from taskframework.submission.batches import TOGETHER
 from taskframework.submission.refusals import BatchConflictError, BatchItemError
 
 #: Items between two updates of the live line.
 _UPDATE_EVERY = 100
-_ONE_A_LINE = "Write one item per line; for a JSON array, `jq -c '.[]' FILE` makes such lines."
-_WITH_KEY = "Run the same command again to continue where it stopped."
-_WITHOUT = "The stored part is cancelled. With --idempotency-key, the same command could continue where it stopped."
+_ONE_ITEM_PER_LINE_HINT = "Write one item per line; for a JSON array, `jq -c '.[]' FILE` makes such lines."
+_CONTINUE_HINT = "Run the same command again to continue where it stopped."
+_CANCELLED_HINT = (
+    "The stored part is cancelled. With --idempotency-key, the same command could continue where it stopped."
+)
 
 
 class ItemFile:
@@ -34,30 +36,30 @@ class ItemFile:
     def __init__(self, name: str) -> None:
         """Prepare; `-` is standard input."""
         self._name = name
-        self._file = "standard input" if name == "-" else name
-        self._items = 0
+        self._file_text = "standard input" if name == "-" else name
+        self._item_count = 0
         #: For each empty line, the number of items before it.
-        self._gaps: list[int] = []
-        self._is_array = False
-        self._read = 0
-        self._size = 0
+        self._items_before_empty_lines: list[int] = []
+        self._is_last_item_array = False
+        self._bytes_read = 0
+        self._file_size = 0
         self._status: Status | None = None
 
     def __iter__(self) -> Iterator[Any]:
         try:
             with nullcontext(sys.stdin.buffer) if self._name == "-" else Path(self._name).open("rb") as lines:
-                self._size = 0 if self._name == "-" else os.fstat(lines.fileno()).st_size
+                self._file_size = 0 if self._name == "-" else os.fstat(lines.fileno()).st_size
                 for number, line in enumerate(lines, 1):
-                    self._read += len(line)
+                    self._bytes_read += len(line)
                     if text := line.strip():
-                        value = self._value(number, text)
-                        self._is_array = isinstance(value, list)
-                        self._count()
+                        value = self._parse(number, text)
+                        self._is_last_item_array = isinstance(value, list)
+                        self._count_item()
                         yield value
                     else:
-                        self._gaps.append(self._items)
+                        self._items_before_empty_lines.append(self._item_count)
         except OSError as error:
-            raise typer.BadParameter(f"{self._file} cannot be read: {error.strerror}.") from error
+            raise typer.BadParameter(f"{self._file_text} cannot be read: {error.strerror}.") from error
 
     @contextmanager
     def uploading(self, key: str | None) -> Iterator[None]:
@@ -72,39 +74,41 @@ class ItemFile:
             with line as self._status:
                 yield
         except BatchItemError as error:
-            error.message = f"Line {self._line_of(error.index)} of {self._file}: {error.cause.message}"
-            if self._items <= 1 and self._is_array:
-                error.hint = _ONE_A_LINE
-            error.hint += self._left(key)
+            error.message = f"Line {self._line_number_of(error.index)} of {self._file_text}: {error.cause.message}"
+            if self._item_count <= 1 and self._is_last_item_array:
+                error.hint = _ONE_ITEM_PER_LINE_HINT
+            error.hint += self._stored_part_hint(key)
             raise
         except BatchConflictError as error:
-            if error.index < self._items:
-                error.message = f"Line {self._line_of(error.index)} of {self._file}: {error.message}"
+            if error.index < self._item_count:
+                error.message = f"Line {self._line_number_of(error.index)} of {self._file_text}: {error.message}"
             raise
         except typer.BadParameter as error:
-            error.message += self._left(key)
+            error.message += self._stored_part_hint(key)
             raise
         except asyncio.CancelledError:
-            note(_WITH_KEY if key else _WITHOUT)
+            note(_CONTINUE_HINT if key else _CANCELLED_HINT)
             raise
 
-    def _count(self) -> None:
-        self._items += 1
-        if self._status is not None and self._items % _UPDATE_EVERY == 0:
-            share = f" ({self._read / self._size:.0%})" if self._size else ""
-            self._status.update(f"Uploading · {counted(self._items, 'item')}{share}")
+    def _count_item(self) -> None:
+        self._item_count += 1
+        if self._status is not None and self._item_count % _UPDATE_EVERY == 0:
+            share = f" ({self._bytes_read / self._file_size:.0%})" if self._file_size else ""
+            self._status.update(f"Uploading · {pluralize(self._item_count, 'item')}{share}")
 
-    def _left(self, key: str | None) -> str:
+    def _stored_part_hint(self, key: str | None) -> str:
         """A sentence about the stored part of an upload with an error; empty if nothing was stored."""
-        return f" {_WITH_KEY if key else _WITHOUT}" if self._items > TOGETHER else ""
+        return f" {_CONTINUE_HINT if key else _CANCELLED_HINT}" if self._item_count > TOGETHER else ""
 
-    def _line_of(self, index: int) -> int:
+    def _line_number_of(self, index: int) -> int:
         """The line of an item, from 1."""
-        return index + 1 + bisect_right(self._gaps, index)
+        return index + 1 + bisect_right(self._items_before_empty_lines, index)
 
-    def _value(self, number: int, text: bytes) -> Any:
+    def _parse(self, number: int, text: bytes) -> Any:
         try:
             return from_json(text)
         except ValueError as error:
             reason = str(error).replace(" at line 1 column", " at column")
-            raise typer.BadParameter(f"line {number} of {self._file} is not JSON: {reason}. {_ONE_A_LINE}") from error
+            raise typer.BadParameter(
+                f"line {number} of {self._file_text} is not JSON: {reason}. {_ONE_ITEM_PER_LINE_HINT}"
+            ) from error

@@ -8,15 +8,15 @@ from contextlib import nullcontext
 
 from rich.text import Text
 
-from taskframework.cli.output import as_json_text, duration, err, facts, note, out
-from taskframework.cli.render import print_rows, shortened, status_text
+from taskframework.cli.output import as_json_text, duration_text, err, facts, note, out
+from taskframework.cli.render import print_rows, shorten, status_text
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.message import rfc3339
 from taskframework.model.status import TaskStatus
 from taskframework.operations.batch_handle import BatchHandle
 
 #: Seconds between two counts of a watched batch.
-_LOOK = 0.5
+_POLL_SECONDS = 0.5
 
 
 async def follow(handle: BatchHandle) -> BatchStatus:
@@ -30,7 +30,7 @@ async def follow(handle: BatchHandle) -> BatchStatus:
     line = console.status(_progress(status)) if console.is_terminal else nullcontext()
     with line as shown:
         while not status.status.is_final:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
             status = await handle.status()
             if shown is not None:
                 shown.update(_progress(status))
@@ -44,7 +44,7 @@ def print_batches(batches: Iterable[BatchStatus]) -> None:
         batch = status.batch
         identity = Text(batch.task_id), Text(batch.task_type), status_text(batch.status)
         rows.append(
-            (*identity, Text(_share(status)), Text(f"{status.ended.failed:,}"), Text(rfc3339(batch.created_at)))
+            (*identity, Text(_done_text(status)), Text(f"{status.ended.failed:,}"), Text(rfc3339(batch.created_at)))
         )
     print_rows(("Batch", "Type", "Status", "Done", "Failed", "Submitted"), rows)
 
@@ -58,26 +58,26 @@ def print_results(results: Sequence[BatchResult]) -> None:
     """Print results below each other."""
     rows = []
     for result in results:
-        said = shortened(result.error["message"] if result.error else as_json_text(result.result))
-        rows.append((Text(str(result.index)), status_text(result.status), Text(said)))
+        text = shorten(result.error["message"] if result.error else as_json_text(result.result))
+        rows.append((Text(str(result.index)), status_text(result.status), Text(text)))
     print_rows(("Item", "Status", "Result"), rows)
 
 
 def print_end(status: BatchStatus) -> None:
     """Print how a batch ended, if it has ended, and what a person may do now."""
-    batch, name = status.batch, status.batch_id
+    batch, batch_id = status.batch, status.batch_id
     if not status.status.is_final:
-        note(f"To follow it: taskframework batch watch {name}")
+        note(f"To follow it: taskframework batch watch {batch_id}")
         return
     line = status_text(status.status)
     if batch.finished_at:
-        line.append(f" after {duration(batch.finished_at - batch.created_at)}", style="default")
-    out().print(line.append(f", {_share(status)}{_ends(status)}", style="default"), soft_wrap=True)
+        line.append(f" after {duration_text(batch.finished_at - batch.created_at)}", style="default")
+    out().print(line.append(f", {_done_text(status)}{_unsuccessful_text(status)}", style="default"), soft_wrap=True)
     if batch.error is not None:
         out().print(Text(batch.error.message, style="red"), soft_wrap=True)
-    note(f"Results: taskframework batch results {name}")
+    note(f"Results: taskframework batch results {batch_id}")
     if status.is_sealed and status.status is not TaskStatus.COMPLETED:
-        note(f"To retry the failed ones: taskframework batch retry-failed {name}")
+        note(f"To retry the failed ones: taskframework batch retry-failed {batch_id}")
 
 
 def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
@@ -86,38 +86,38 @@ def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
     yield "Type", batch.task_type
     yield "Status", status_text(batch.status)
     yield "Upload", "complete" if status.is_sealed else "in progress"
-    yield "Done", f"{_share(status)}{_ends(status)}"
+    yield "Done", f"{_done_text(status)}{_unsuccessful_text(status)}"
     for name, number in (status.counts or {}).items():
         yield name, f"{number:,}"
     if status.rate:
         yield "Rate", f"{status.rate:g} per second"
     if status.estimated_end:
-        yield "Time left", duration(status.estimated_end - status.at)
+        yield "Time left", duration_text(status.estimated_end - status.at)
     yield "Submitted", rfc3339(batch.created_at)
     if batch.batch and batch.batch.first_result_at:
         first = batch.batch.first_result_at
-        yield "First result", f"{rfc3339(first)}, after {duration(first - batch.created_at)}"
+        yield "First result", f"{rfc3339(first)}, after {duration_text(first - batch.created_at)}"
     if batch.finished_at:
         yield "Finished", rfc3339(batch.finished_at)
     yield "User", batch.user_id
 
 
 def _progress(status: BatchStatus) -> Text:
-    line = status_text(status.status).append(f" · {_share(status)}{_ends(status)}", style="default")
+    line = status_text(status.status).append(f" · {_done_text(status)}{_unsuccessful_text(status)}", style="default")
     if status.rate:
         line.append(f" · {status.rate:,.1f} per second", style="default")
     if status.estimated_end:
-        line.append(f" · {duration(status.estimated_end - status.at)} left", style="default")
+        line.append(f" · {duration_text(status.estimated_end - status.at)} left", style="default")
     return line
 
 
-def _share(status: BatchStatus) -> str:
+def _done_text(status: BatchStatus) -> str:
     """`40 of 100 (40 %)`, or `40 of 100 so far` while the upload goes on."""
     percent = " so far" if status.percent is None else f" ({status.percent:g} %)"
     return f"{min(status.ended.done, status.total):,} of {status.total:,}{percent}"
 
 
-def _ends(status: BatchStatus) -> str:
+def _unsuccessful_text(status: BatchStatus) -> str:
     """The numbers of items that did not succeed."""
     ended = status.ended
     failed = f", {ended.failed:,} failed" if ended.failed else ""

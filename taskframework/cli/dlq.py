@@ -10,22 +10,22 @@ import orjson
 import typer
 from rich.text import Text
 
-from taskframework.cli.choosing import (
+from taskframework.cli.bulk_actions import (
     Background,
     DryRun,
     LettersWhere,
     Rate,
-    checked,
-    do_with_all,
     letters_where,
-    note_unknown,
-    tell_count,
+    note_unknown_type,
+    print_count,
+    run_bulk_action,
+    validates_choice,
 )
 from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
-from taskframework.cli.output import ago, as_json_text, counted, facts, note, out, print_json, printable, say
-from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shortened
-from taskframework.cli.store import AnyFramework, NotDone, audited, on_store, operator
-from taskframework.cli.submit import past, read_json
+from taskframework.cli.output import ago, as_json_text, facts, note, out, pluralize, print_json, printable, say
+from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shorten
+from taskframework.cli.store import AnyFramework, RefusedExit, audited, on_store, operator_name
+from taskframework.cli.submit import parse_past_time, read_json
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
@@ -52,13 +52,19 @@ OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only
 Since = Annotated[
     datetime | None,
     typer.Option(
-        "--after", parser=or_bad_parameter(past), metavar="TIME", help="Only if ended or received since a time, or 10m."
+        "--after",
+        parser=or_bad_parameter(parse_past_time),
+        metavar="TIME",
+        help="Only if ended or received since a time, or 10m.",
     ),
 ]
 Before = Annotated[
     datetime | None,
     typer.Option(
-        "--before", parser=or_bad_parameter(past), metavar="TIME", help="Only if ended or received before that."
+        "--before",
+        parser=or_bad_parameter(parse_past_time),
+        metavar="TIME",
+        help="Only if ended or received before that.",
     ),
 ]
 Parameters = Annotated[
@@ -66,7 +72,7 @@ Parameters = Annotated[
     typer.Argument(parser=read_json, metavar="JSON", help="The new parameters; - reads standard input, @FILE a file."),
 ]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason; kept in the task's history.")]
-MustSay = Annotated[
+RequiredReason = Annotated[
     str | None,
     typer.Option(
         "--reason", metavar="TEXT", help="The reason; kept in the task's history. Required, except for a dry run."
@@ -82,7 +88,7 @@ Corrected = Annotated[
 ForUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Owner of the task.")]
 
 
-_BARS = " ▁▂▃▄▅▆▇█"
+_SPARKLINE_BARS = " ▁▂▃▄▅▆▇█"
 
 
 @app.command("list")
@@ -112,7 +118,7 @@ async def list_letters(
         note("To see one: taskframework dlq show ID. To queue tasks again: taskframework dlq replay ID...")
 
     if not page.items:
-        await note_unknown(framework, task_type)
+        await note_unknown_type(framework, task_type)
     nothing = "No dead letters." if wanted == LetterFilter() and user is None else "No such dead letters."
     print_page(page, show, DeadLetter.view, as_json=as_json, nothing=nothing)
 
@@ -123,7 +129,7 @@ async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: J
     """List the causes of dead letters, the most frequent first."""
     found = await framework.services.dead_letters.groups(EVERYONE, LetterFilter(task_type=task_type))
     if not found:
-        await note_unknown(framework, task_type)
+        await note_unknown_type(framework, task_type)
     if as_json:
         print_json({"items": [group.view() for group in found], "next_cursor": None})
     elif not found:
@@ -138,7 +144,7 @@ async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: J
                 Text(ago(group.first_at, now)),
                 Text(ago(group.last_at, now)),
                 Text(", ".join(group.task_types) or "message"),
-                Text(shortened(printable(f"{group.error_type}: {group.error_message}"))),
+                Text(shorten(printable(f"{group.error_type}: {group.error_message}"))),
             )
             for group in found
         ]
@@ -163,9 +169,9 @@ async def show(framework: AnyFramework, letter_id: LetterId, as_json: Json = Fal
 
 
 @app.command()
-@checked(letters_where, "letter_ids")
+@validates_choice(letters_where, "letter_ids")
 @on_store
-@audited("dead-letter.replay", of="letter_ids", shown=["where", "rate"])
+@audited("dead-letter.replay", target="letter_ids", details=["where", "rate"])
 async def replay(
     framework: AnyFramework,
     letter_ids: LetterIds = None,
@@ -181,7 +187,7 @@ async def replay(
     ids, dead_letters = letter_ids or [], framework.services.dead_letters
     if (chosen := letters_where(where, ids)) is not None:
         if not dry_run:
-            await do_with_all(
+            await run_bulk_action(
                 framework,
                 Action.REPLAY,
                 chosen,
@@ -195,24 +201,24 @@ async def replay(
         page = await dead_letters.list_letters(scope_of(chosen), limit=500, wanted=chosen.letters)
         ids = [letter.id for letter in page.items]
         if not ids:
-            await note_unknown(framework, chosen.task_type)
+            await note_unknown_type(framework, chosen.task_type)
         if page.next_cursor is not None:
-            await tell_count(framework, Action.REPLAY, chosen, as_json=False)
+            await print_count(framework, Action.REPLAY, chosen, as_json=False)
             note("The newest 500 of them:")
     outcomes: Sequence[LetterOutcome] = []
     if ids:
         outcomes = await dead_letters.replay(
-            ids, EVERYONE, by=operator(), dry_run=dry_run, reopen=reopen, reason=reason
+            ids, EVERYONE, by=operator_name(), dry_run=dry_run, reopen=reopen, reason=reason
         )
     if chosen is not None and not as_json:
-        say(_summed_up(outcomes))
+        say(_summarize_dry_run(outcomes))
         outcomes = [outcome for outcome in outcomes if outcome.problem or outcome.warning]
-    _tell(outcomes, "would be queued again." if dry_run else "queued again.", "replayed", as_json, dry_run)
+    _print_outcomes(outcomes, "would be queued again." if dry_run else "queued again.", "replayed", as_json, dry_run)
 
 
 @app.command()
 @on_store
-@audited("dead-letter.edit", of="letter_id")
+@audited("dead-letter.edit", target="letter_id")
 async def edit(
     framework: AnyFramework,
     letter_id: LetterId,
@@ -227,25 +233,25 @@ async def edit(
         [letter_id],
         parameters,
         EVERYONE,
-        by=operator(),
+        by=operator_name(),
         dry_run=dry_run,
         reopen=reopen,
         reason=reason,
     )
     done = "would be queued again with these parameters." if dry_run else "queued again with these parameters."
-    _tell(outcomes, done, "replayed", as_json, dry_run)
+    _print_outcomes(outcomes, done, "replayed", as_json, dry_run)
 
 
 @app.command()
-@checked(letters_where, "letter_ids", needs_reason=True)
+@validates_choice(letters_where, "letter_ids", needs_reason=True)
 @on_store
-@audited("dead-letter.discard", of="letter_ids", shown=["where", "rate"])
+@audited("dead-letter.discard", target="letter_ids", details=["where", "rate"])
 async def discard(
     framework: AnyFramework,
     letter_ids: LetterIds = None,
     where: LettersWhere = None,
     rate: Rate = None,
-    reason: MustSay = None,
+    reason: RequiredReason = None,
     dry_run: DryRun = False,
     background: Background = False,
     as_json: Json = False,
@@ -253,10 +259,10 @@ async def discard(
     """Discard dead letters: they disappear from all lists. A task can still be retried by its id."""
     if (chosen := letters_where(where, letter_ids)) is None:
         discards = framework.services.dead_letters.discard
-        outcomes = await discards(letter_ids or [], EVERYONE, by=operator(), reason=reason, dry_run=dry_run)
-        _tell(outcomes, "would be discarded." if dry_run else "discarded.", "discarded", as_json, dry_run)
+        outcomes = await discards(letter_ids or [], EVERYONE, by=operator_name(), reason=reason, dry_run=dry_run)
+        _print_outcomes(outcomes, "would be discarded." if dry_run else "discarded.", "discarded", as_json, dry_run)
     else:
-        await do_with_all(
+        await run_bulk_action(
             framework,
             Action.DISCARD,
             chosen,
@@ -270,7 +276,7 @@ async def discard(
 
 @app.command()
 @on_store
-@audited("dead-letter.repair", of="letter_id")
+@audited("dead-letter.repair", target="letter_id")
 async def repair(
     framework: AnyFramework,
     letter_id: LetterId,
@@ -283,7 +289,7 @@ async def repair(
     """Make a task from an unreadable message, and delete the message. Repeating it makes no second task."""
     wanted, parameters = read_corrected(orjson.dumps(corrected).decode(), task_type)
     submission = await framework.services.mending.mend(
-        letter_id, wanted, parameters, user_id=user or ANONYMOUS, by=operator(), dry_run=dry_run
+        letter_id, wanted, parameters, user_id=user or ANONYMOUS, by=operator_name(), dry_run=dry_run
     )
     if submission is None:
         say(f"Would be submitted as a task of {wanted}.")
@@ -293,7 +299,7 @@ async def repair(
         say(f"It is {'now' if submission.is_new else 'already'} task {submission.task.task_id}.")
 
 
-def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool, dry_run: bool) -> None:
+def _print_outcomes(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool, dry_run: bool) -> None:
     if as_json:
         print_json([_outcome_view(outcome, f"would_be_{name}" if dry_run else name) for outcome in outcomes])
     else:
@@ -301,21 +307,21 @@ def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool
             warned = f"{done} But its parameters are no longer valid: {outcome.warning}"
             say(f"{outcome.id}: {outcome.problem or (warned if outcome.warning else done)}")
     if any(outcome.problem is not None for outcome in outcomes):
-        raise NotDone(refusal_of(outcomes))
+        raise RefusedExit(refusal_of(outcomes))
 
 
-def _summed_up(outcomes: Sequence[LetterOutcome]) -> str:
+def _summarize_dry_run(outcomes: Sequence[LetterOutcome]) -> str:
     """Summarize a dry run: of many outcomes, only those that need attention get a line of their own."""
     refused = sum(outcome.problem is not None for outcome in outcomes)
-    unfit = sum(outcome.problem is None and outcome.warning is not None for outcome in outcomes)
-    would = f"{counted(len(outcomes) - refused, 'dead letter')} would be queued again"
-    return f"{would}, {unfit:,} of them with parameters that are no longer valid; {refused:,} refused."
+    warned = sum(outcome.problem is None and outcome.warning is not None for outcome in outcomes)
+    queued_text = f"{pluralize(len(outcomes) - refused, 'dead letter')} would be queued again"
+    return f"{queued_text}, {warned:,} of them with parameters that are no longer valid; {refused:,} refused."
 
 
 def _sparkline(group: LetterGroup) -> str:
     """The trend as a row of bars."""
-    most = max(group.trend) or 1
-    return "".join(_BARS[-(-number * (len(_BARS) - 1) // most)] for number in group.trend)
+    highest = max(group.trend) or 1
+    return "".join(_SPARKLINE_BARS[-(-number * (len(_SPARKLINE_BARS) - 1) // highest)] for number in group.trend)
 
 
 def _print_traces(task: Task) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
-from taskframework.cli.output import counted, facts, out, print_json, printable, run
+from taskframework.cli.output import facts, out, pluralize, print_json, printable, run
 from taskframework.clock import SystemClock
 from taskframework.errors import ConfigurationError, SubmissionError, TaskframeworkError, UnknownTaskTypeError
 from taskframework.model.drivers import missing_drivers
@@ -34,9 +34,9 @@ from taskframework.wiring.adapters import build_broker, build_buckets, build_sto
 from taskframework.wiring.extras import require_extras
 
 #: How many undriven tasks are named at most; there should be none.
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 #: How many waiting parents are counted again: with 100,000 sub-tasks each, that takes a few seconds.
-_MOST_COUNTED = 100
+_MAX_RECOUNTED_PARENTS = 100
 _PACKAGES = ("aio-pika", "motor", "pymongo", "pydantic", "fastapi", "uvicorn", "uvloop")
 
 
@@ -58,28 +58,28 @@ def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_j
     else:
         for finding in findings:
             _print(finding)
-        verdict = f"{counted(problems, 'problem')} found" if problems else "No problem found"
+        verdict = f"{pluralize(problems, 'problem')} found" if problems else "No problem found"
         out().print(Text(verdict, style="bold red" if problems else "bold green"))
     if problems:
         raise typer.Exit(1)
 
 
 def _examine(invocation: Invocation) -> list[Finding]:
-    findings = [_versions()]
+    findings = [_check_versions()]
     try:
         loaded = invocation.load()
     except TaskframeworkError as error:
         return [*findings, Finding("settings", problems=[str(error)])]
-    findings.append(_settings(invocation, loaded))
+    findings.append(_check_settings(invocation, loaded))
     try:
         require_extras(loaded.settings)
     except TaskframeworkError as error:
         return [*findings, Finding("packages", problems=[str(error)])]
-    program, settings, task_types = _program(invocation, loaded.settings)
-    return [*findings, program, *run(_servers(settings, task_types))]
+    program, settings, task_types = _check_program(invocation, loaded.settings)
+    return [*findings, program, *run(_check_servers(settings, task_types))]
 
 
-def _versions() -> Finding:
+def _check_versions() -> Finding:
     found = {
         "taskframework": _version("taskframework"),
         "python": f"{platform.python_version()}, {platform.platform()}",
@@ -94,7 +94,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
+def _check_settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
     file = str(invocation.config or "") or (FILE_NAME if os.path.exists(FILE_NAME) else "none, only defaults")
     changed = {key: origin for key, origin in loaded.origins.items() if origin != "default"}
     found = {"file": file, "given by it or the environment": ", ".join(changed) or "nothing"}
@@ -104,7 +104,9 @@ def _settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
         defined_in_settings(loaded.settings.schedules.named)
     except ConfigurationError as error:
         return Finding("settings", found, [str(error)])
-    return Finding("settings", found, _wrong_schedules(loaded.settings, lambda one: require_zone(one.timezone)))
+    return Finding(
+        "settings", found, _wrong_schedules(loaded.settings, lambda definition: require_zone(definition.timezone))
+    )
 
 
 def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], object]) -> list[str]:
@@ -119,15 +121,15 @@ def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], o
     return problems
 
 
-def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Settings, Sequence[str]]:
+def _check_program(invocation: Invocation, settings: Settings) -> tuple[Finding, Settings, Sequence[str]]:
     """The user's program; the settings in force, because a program may bring its own; and its task types."""
-    named = ", ".join([*settings.app.modules, *invocation.apps])
+    module_names = ", ".join([*settings.app.modules, *invocation.apps])
     try:
         framework = invocation.framework()
     except TaskframeworkError as error:
-        return Finding("program", {"modules": named}, [str(error)]), settings, ()
+        return Finding("program", {"modules": module_names}, [str(error)]), settings, ()
     types = ", ".join(framework.registry.task_types)
-    found = {"modules": named or "none (give them with --app)", "task types": types or "none"}
+    found = {"modules": module_names or "none (give them with --app)", "task types": types or "none"}
     registry = framework.registry
 
     def accept(definition: ScheduleDefinition) -> None:
@@ -138,31 +140,31 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
     return Finding("program", found, problems), framework.settings, registry.task_types
 
 
-async def _servers(settings: Settings, task_types: Sequence[str]) -> list[Finding]:
+async def _check_servers(settings: Settings, task_types: Sequence[str]) -> list[Finding]:
     try:
         store = build_store(settings, SystemClock())
     except TaskframeworkError as error:  # such as a missing certificate file
-        return [Finding("store", problems=[str(error)]), await _broker(settings, task_types)]
-    found = await _store(store, settings)
-    findings = [found, await _broker(settings, task_types)]
+        return [Finding("store", problems=[str(error)]), await _check_broker(settings, task_types)]
+    found = await _check_store(store, settings)
+    findings = [found, await _check_broker(settings, task_types)]
     if settings.rate_limiter.type == "redis":
-        findings.append(await _rate_limits(store, settings))
+        findings.append(await _check_rate_limits(store, settings))
     if not found.problems and "state" not in found.facts:
-        findings[1:1] = await _stored(store, settings.concurrency.limits)
+        findings[1:1] = await _check_store_contents(store, settings.concurrency.limits)
     return findings
 
 
-async def _store(store: TaskStore, settings: Settings) -> Finding:
-    where = {"url": redacted(settings.store.url)}
+async def _check_store(store: TaskStore, settings: Settings) -> Finding:
+    target = {"url": redacted(settings.store.url)}
     try:
         report = await store.inspect()
     except TaskframeworkError as error:
-        return Finding("store", where, [str(error)])
-    return Finding("store", where | report.facts, report.problems)
+        return Finding("store", target, [str(error)])
+    return Finding("store", target | report.facts, report.problems)
 
 
-async def _broker(settings: Settings, task_types: Sequence[str]) -> Finding:
-    where = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
+async def _check_broker(settings: Settings, task_types: Sequence[str]) -> Finding:
+    target = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
     try:
         broker = build_broker(settings, SystemClock())
         try:
@@ -170,14 +172,14 @@ async def _broker(settings: Settings, task_types: Sequence[str]) -> Finding:
         finally:
             await broker.close()
     except TaskframeworkError as error:
-        return Finding("broker", where, [str(error)])
-    return Finding("broker", where | report.facts, report.problems)
+        return Finding("broker", target, [str(error)])
+    return Finding("broker", target | report.facts, report.problems)
 
 
-async def _rate_limits(store: TaskStore, settings: Settings) -> Finding:
+async def _check_rate_limits(store: TaskStore, settings: Settings) -> Finding:
     """Check whether the buckets in Redis can be reached."""
     limiter = settings.rate_limiter
-    where = {"url": redacted(limiter.redis_url), "while it is away": limiter.on_unavailable}
+    target = {"url": redacted(limiter.redis_url), "while it is away": limiter.on_unavailable}
     try:
         buckets = build_buckets(settings, store, SystemClock())
         try:
@@ -185,20 +187,20 @@ async def _rate_limits(store: TaskStore, settings: Settings) -> Finding:
         finally:
             await buckets.close()
     except TaskframeworkError as error:
-        return Finding("rate limits", where, [str(error)])
-    return Finding("rate limits", where)
+        return Finding("rate limits", target, [str(error)])
+    return Finding("rate limits", target)
 
 
-async def _stored(store: TaskStore, limited: Mapping[str, int]) -> list[Finding]:
+async def _check_store_contents(store: TaskStore, concurrency_limits: Mapping[str, int]) -> list[Finding]:
     """The problems in the contents of the store."""
     try:
         await store.open()
         try:
             return [
-                await _tasks(store, limited),
-                await _workers(store),
-                await _parents(store),
-                await _schedules(store),
+                await _check_tasks(store, concurrency_limits),
+                await _check_workers(store),
+                await _check_parents(store),
+                await _check_schedules(store),
             ]
         finally:
             await store.close()
@@ -206,20 +208,20 @@ async def _stored(store: TaskStore, limited: Mapping[str, int]) -> list[Finding]
         return [Finding("tasks", problems=[str(error)])]
 
 
-async def _tasks(store: TaskStore, limited: Mapping[str, int]) -> Finding:
+async def _check_tasks(store: TaskStore, concurrency_limits: Mapping[str, int]) -> Finding:
     """The tasks by status, and limits for unknown types. Before a worker has started, no types are known."""
     counts = await store.count_by_status()
-    undriven = [await _lack(store, task_id) for task_id in await store.undriven(_MOST_NAMED)]
+    undriven = [await _describe_undriven(store, task_id) for task_id in await store.undriven(_MAX_NAMED)]
     declared = sorted(declaration.task_type for declaration in await declared_types(store))
     found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
     found["declared types"] = ", ".join(declared) or "none"
-    problems = [_problem(undriven)] if undriven else []
-    unknown = sorted(limited.keys() - set(declared)) if declared else []
+    problems = [_undriven_problem(undriven)] if undriven else []
+    unknown = sorted(concurrency_limits.keys() - set(declared)) if declared else []
     problems += [f"concurrency.limits: {UnknownTaskTypeError(name, declared)}" for name in unknown]
     return Finding("tasks", found, problems)
 
 
-async def _workers(store: TaskStore) -> Finding:
+async def _check_workers(store: TaskStore) -> Finding:
     """The number of workers, and the tasks that wait for one. The latter is no problem: a worker may start next."""
 
     async def not_counted() -> None: ...
@@ -231,19 +233,22 @@ async def _workers(store: TaskStore) -> Finding:
     return Finding("workers", found)
 
 
-async def _schedules(store: TaskStore) -> Finding:
+async def _check_schedules(store: TaskStore) -> Finding:
     """The number of schedules, and those whose last run could not be submitted."""
     schedules = [SCHEDULE.content(record) for record in await all_schedules(store)]
-    found = {"schedules": str(len(schedules) or "none"), "paused": str(sum(each.is_paused for each in schedules))}
-    problems = [_cannot_run(each.name, each.problem) for each in schedules if each.problem]
+    found = {
+        "schedules": str(len(schedules) or "none"),
+        "paused": str(sum(schedule.is_paused for schedule in schedules)),
+    }
+    problems = [_skipped_run_problem(schedule.name, schedule.problem) for schedule in schedules if schedule.problem]
     return Finding("schedules", found if schedules else {"schedules": "none"}, problems)
 
 
-def _cannot_run(name: str, problem: RunProblem) -> str:
+def _skipped_run_problem(name: str, problem: RunProblem) -> str:
     return f"The run of schedule {name} at {moment(problem.at)} was skipped: {problem.message}"
 
 
-async def _lack(store: TaskStore, task_id: str) -> str:
+async def _describe_undriven(store: TaskStore, task_id: str) -> str:
     """Describe an undriven task, with its missing drivers."""
     task = await store.get(task_id, EVERYONE)
     if task is None or not (missing := missing_drivers(task)):
@@ -252,8 +257,8 @@ async def _lack(store: TaskStore, task_id: str) -> str:
     return f"{task_id} ({task.status}, without {names})"
 
 
-def _problem(undriven: Sequence[str]) -> str:
-    number = f"{len(undriven)} or more" if len(undriven) == _MOST_NAMED else str(len(undriven))
+def _undriven_problem(undriven: Sequence[str]) -> str:
+    number = f"{len(undriven)} or more" if len(undriven) == _MAX_NAMED else str(len(undriven))
     tasks = "task" if len(undriven) == 1 else "tasks"
     return (
         f"{number} unfinished {tasks} without a driver, so nothing will ever continue them: {', '.join(undriven)}. "
@@ -262,40 +267,45 @@ def _problem(undriven: Sequence[str]) -> str:
     )
 
 
-async def _parents(store: TaskStore) -> Finding:
-    late = await overdue(store, _MOST_NAMED)
-    wrong, looked_at = await miscounted(store, SystemClock(), _MOST_COUNTED)
-    some = f"{looked_at}, those not counted for longest" if looked_at == _MOST_COUNTED else f"{looked_at}"
-    problems = [_problem_of_overdue(late)] if late else []
-    problems += map(_problem_of_counts, wrong[:_MOST_NAMED])
-    return Finding("parents", {"waiting tasks that were looked at": some}, problems)
+async def _check_parents(store: TaskStore) -> Finding:
+    overdue_repairs = await overdue(store, _MAX_NAMED)
+    miscounted_parents, looked_at = await miscounted(store, SystemClock(), _MAX_RECOUNTED_PARENTS)
+    looked_at_text = (
+        f"{looked_at}, those not counted for longest" if looked_at == _MAX_RECOUNTED_PARENTS else f"{looked_at}"
+    )
+    problems = [_overdue_problem(overdue_repairs)] if overdue_repairs else []
+    problems += map(_miscounted_problem, miscounted_parents[:_MAX_NAMED])
+    return Finding("parents", {"waiting tasks that were looked at": looked_at_text}, problems)
 
 
-def _problem_of_overdue(late: Sequence[Overdue]) -> str:
-    named = ", ".join(f"{one.task_id} ({one.driver.name} since {moment(one.since)})" for one in late[:_MOST_NAMED])
+def _overdue_problem(overdue_repairs: Sequence[Overdue]) -> str:
+    names = ", ".join(
+        f"{repair.task_id} ({repair.driver.name} since {moment(repair.since)})"
+        for repair in overdue_repairs[:_MAX_NAMED]
+    )
     return (
-        f"{counted(len(late), 'repair')} of parents and batches more than a minute overdue: {named}. "
+        f"{pluralize(len(overdue_repairs), 'repair')} of parents and batches more than a minute overdue: {names}. "
         "Every api and worker process makes repairs, on a SQLite file `dev`: start one. If one is running, its /readyz "
         "says which repair is late (parents, batches), and its log says why."
     )
 
 
-def _problem_of_counts(found: Miscounted) -> str:
-    parent, true = found.parent, found.counts
+def _miscounted_problem(found: Miscounted) -> str:
+    parent, true_counts = found.parent, found.counts
     assert parent.subtasks is not None, "only who has sub-tasks is counted"
     decided = ", which decides its policy" if found.is_decided else ""
-    told = (
+    sentence = (
         f"{parent.task_id} waits, but its counts of sub-tasks are wrong: its document says {parent.subtasks.succeeded} "
         f"succeeded, {parent.subtasks.failed} failed and {parent.subtasks.cancelled} were cancelled; the true numbers "
-        f"are {true.succeeded}, {true.failed} and {true.cancelled}{decided}."
+        f"are {true_counts.succeeded}, {true_counts.failed} and {true_counts.cancelled}{decided}."
     )
     if found.missing:
         return (
-            f"{told} {found.missing} of {parent.subtasks.planned} are not in the store, and no process will store "
+            f"{sentence} {found.missing} of {parent.subtasks.planned} are not in the store, and no process will store "
             "them, so it would wait forever. Cancel it and submit it again."
         )
     return (
-        f"{told} An api or worker process counts them again when another sub-task ends, and by "
+        f"{sentence} An api or worker process counts them again when another sub-task ends, and by "
         f"{moment(parent.check_at)} in any case: check that one is running. If one is, its log says why it did not "
         'count ("are left to the repair").'
     )

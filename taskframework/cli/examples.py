@@ -72,6 +72,6 @@ def with_examples(command: Any, name: str) -> Any:
     """Add an example to the help of a command, or of each command in a group."""
     if (example := EXAMPLES.get(name)) is not None:
         command.epilog = f"Example: taskframework {example}"
-    for below, found in getattr(command, "commands", {}).items():
-        with_examples(found, f"{name} {below}")
+    for subcommand_name, subcommand in getattr(command, "commands", {}).items():
+        with_examples(subcommand, f"{name} {subcommand_name}")
     return command

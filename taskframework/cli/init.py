@@ -16,9 +16,9 @@ from taskframework.errors import TaskframeworkError
 
 #: The template is a working project, checked by the same linters as all other code. Only its name is replaced.
 _TEMPLATE = Path(__file__).with_name("new-project")
-_NAME = "my-project"
+_TEMPLATE_NAME = "my-project"
 #: A folder that Python leaves next to imported modules.
-_LEFT_BEHIND = "__pycache__"
+_BYTECODE_FOLDER = "__pycache__"
 
 
 def init(
@@ -27,27 +27,27 @@ def init(
     ] = Path(),
 ) -> None:
     """Create a project that runs: a task, its tests, settings, and a compose file. Nothing is overwritten."""
-    files = _files()
+    files = _template_files()
     _refuse_to_overwrite(folder, files)
-    name = _name_of(folder)
+    name = _project_name(folder)
     try:
         for file in files:
             (target := folder / file).parent.mkdir(parents=True, exist_ok=True)
-            with target.open("x", encoding="utf-8") as made:
-                made.write((_TEMPLATE / file).read_text(encoding="utf-8").replace(_NAME, name))
+            with target.open("x", encoding="utf-8") as target_file:
+                target_file.write((_TEMPLATE / file).read_text(encoding="utf-8").replace(_TEMPLATE_NAME, name))
     except OSError as error:
         raise TaskframeworkError(
             f"{printable(str(error.filename or folder))} cannot be written: {(error.strerror or '').lower()}.",
             hint="Choose a folder that you can write to.",
         ) from error
     say(f"Created {name}: {', '.join(map(str, files))}")
-    _say_next(folder)
+    _print_next_steps(folder)
 
 
-def _files() -> list[Path]:
+def _template_files() -> list[Path]:
     """The files of the project, below its folder."""
     found = (path.relative_to(_TEMPLATE) for path in _TEMPLATE.rglob("*") if path.is_file())
-    return sorted(path for path in found if _LEFT_BEHIND not in path.parts)
+    return sorted(path for path in found if _BYTECODE_FOLDER not in path.parts)
 
 
 def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
@@ -60,21 +60,21 @@ def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
         raise TaskframeworkError(
             f"{printable(str(folder))} is a file.", hint="Choose a folder that is empty or does not exist yet."
         )
-    there = [str(file) for file in files if os.path.lexists(folder / file)]
-    there += sorted({str(above) for file in files for above in file.parents[:-1] if (folder / above).is_file()})
-    if there:
+    existing = [str(file) for file in files if os.path.lexists(folder / file)]
+    existing += sorted({str(parent) for file in files for parent in file.parents[:-1] if (folder / parent).is_file()})
+    if existing:
         raise TaskframeworkError(
-            f"{printable(str(folder.absolute()))} already has {', '.join(there)}, so nothing was created.",
+            f"{printable(str(folder.absolute()))} already has {', '.join(existing)}, so nothing was created.",
             hint="Choose a folder that is empty or does not exist yet.",
         )
 
 
-def _name_of(folder: Path) -> str:
+def _project_name(folder: Path) -> str:
     """The folder's name in the form of a package name; without letters or digits, the name of the template."""
-    return re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or _NAME
+    return re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or _TEMPLATE_NAME
 
 
-def _say_next(folder: Path) -> None:
+def _print_next_steps(folder: Path) -> None:
     say("Next:")
     if folder.absolute() != Path.cwd():
         say(f"  cd {printable(shlex.quote(str(folder)))}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from taskframework.cli.applications import AppName, built_framework, register_modules
+from taskframework.cli.applications import AppName, find_framework, register_modules
 from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
 from taskframework.settings import LoadedSettings, Settings, load_settings
@@ -25,8 +25,8 @@ class Invocation:
     @classmethod
     def of(cls, context: typer.Context, config: Path | None = None, apps: Sequence[str] | None = None) -> Invocation:
         """Join the options before and after the command's name: the last --config counts, all --app are used."""
-        before = context.find_root().params
-        return cls(config or before["config"], (*(before["app"] or ()), *(apps or ())))
+        root_options = context.find_root().params
+        return cls(config or root_options["config"], (*(root_options["app"] or ()), *(apps or ())))
 
     def load(self, overrides: Mapping[str, object] | None = None) -> LoadedSettings:
         """Read the settings; `overrides` has the command's flags by dotted key, with None for flags that are not given.
@@ -48,7 +48,7 @@ class Invocation:
             ConfigurationError: if settings or modules cannot be used.
             RegistrationError: if a module has no usable task.
         """
-        framework = built_framework(self._names)
+        framework = find_framework(self._names)
         if framework is None:
             framework = TaskFramework(self.load(overrides).settings)
         else:
@@ -67,8 +67,8 @@ class Invocation:
             ConfigurationError: if a module cannot be imported.
             RegistrationError: if a module has no usable task.
         """
-        plain = [name.module for name in self._names if name.attribute is None]
-        register_modules(framework, [*framework.settings.app.modules, *plain])
+        modules = [name.module for name in self._names if name.attribute is None]
+        register_modules(framework, [*framework.settings.app.modules, *modules])
         return framework
 
     @property
@@ -78,12 +78,12 @@ class Invocation:
 
 def _with_overrides(settings: Settings, overrides: Mapping[str, object]) -> Settings:
     """The settings, overridden by the command's flags."""
-    given = {key: value for key, value in overrides.items() if value is not None}
-    if not given:
+    set_flags = {key: value for key, value in overrides.items() if value is not None}
+    if not set_flags:
         return settings
-    load_settings(environ={}, overrides=given, directory=Path(os.devnull))  # refuses wrong flags, with the reason
+    load_settings(environ={}, overrides=set_flags, directory=Path(os.devnull))  # refuses wrong flags, with the reason
     tree = settings.model_dump()
-    for key, value in given.items():
+    for key, value in set_flags.items():
         section, _, name = key.partition(".")
         tree[section][name] = value
     return Settings.model_validate(tree)

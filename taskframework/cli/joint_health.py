@@ -24,7 +24,7 @@ from taskframework.observability.metrics import WORKER_RESTARTS
 from taskframework.runtime import TaskFramework
 
 #: Seconds to wait for a process's answer: it waits two itself for store and broker, and Prometheus waits ten for us.
-_PATIENCE_SECONDS = 3.0
+_ANSWER_TIMEOUT_SECONDS = 3.0
 
 
 class Process(Protocol):
@@ -37,7 +37,7 @@ class Process(Protocol):
     async def ask(self, path: str, *, within: float) -> Answer | None: ...
 
 
-def answers_of(framework: TaskFramework) -> Callable[[str], Awaitable[Answer]]:
+def make_health_responder(framework: TaskFramework) -> Callable[[str], Awaitable[Answer]]:
     """Make the function with which a worker process answers its parent: the same answers as over HTTP."""
     transport = httpx.ASGITransport(create_health_app(framework))
 
@@ -54,60 +54,62 @@ def create_joint_health_app(processes: Sequence[Process]) -> Starlette:
 
     async def health(_: Request) -> Response:
         # Only a process that hangs makes this unhealthy: a process that died is started again by the parent.
-        answers = await _ask([process for process in processes if process.is_ready], "/healthz")
-        silent = [str(number) for number, answer in answers.items() if answer is None]
-        status = f"no answer from process {', '.join(silent)}" if silent else "ok"
-        return json_response({"status": status}, 503 if silent else 200)
+        answers = await _ask_all([process for process in processes if process.is_ready], "/healthz")
+        silent_processes = [str(number) for number, answer in answers.items() if answer is None]
+        status = f"no answer from process {', '.join(silent_processes)}" if silent_processes else "ok"
+        return json_response({"status": status}, 503 if silent_processes else 200)
 
     async def readiness(_: Request) -> Response:
-        answers = await _ask(processes, "/readyz")
-        checks = {f"process {number}": _problem(answer) or "ok" for number, answer in answers.items()}
+        answers = await _ask_all(processes, "/readyz")
+        checks = {f"process {number}": _readiness_problem(answer) or "ok" for number, answer in answers.items()}
         ready = set(checks.values()) == {"ok"}
         views = {str(number): orjson.loads(answer.body) for number, answer in answers.items() if answer is not None}
         status = "ready" if ready else "not ready"
         return json_response({"status": status, "checks": checks, "processes": views}, 200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        answers = await _ask(processes, "/metrics")
+        answers = await _ask_all(processes, "/metrics")
         registry = CollectorRegistry()
-        about = WORKER_RESTARTS
-        restarts = Counter(about.name, about.documentation, about.labels, registry=registry)
+        definition = WORKER_RESTARTS
+        restarts = Counter(definition.name, definition.documentation, definition.labels, registry=registry)
         for process in processes:
             restarts.labels(str(process.number)).inc(process.restarts)
-        texts = {str(number): answer.body for number, answer in answers.items() if answer and answer.status == 200}
-        registry.register(_Merged(texts))
+        metrics_texts = {
+            str(number): answer.body for number, answer in answers.items() if answer and answer.status == 200
+        }
+        registry.register(_MergedMetrics(metrics_texts))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     pages = {"/healthz": health, "/readyz": readiness, "/metrics": metrics}
     return Starlette(routes=[Route(path, page) for path, page in pages.items()])
 
 
-class _Merged(Collector):
+class _MergedMetrics(Collector):
     """The metrics of all processes, each sample with the number of its process.
 
     They are not summed: a sum falls when one process starts again, and a rate would count all other work again.
     """
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = texts
+    def __init__(self, metrics_texts: Mapping[str, str]) -> None:
+        self._texts = metrics_texts
 
     def collect(self) -> Iterable[Metric]:
         merged: dict[str, Metric] = {}
         for process, text in self._texts.items():
             for family in text_string_to_metric_families(text):
-                whole = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                whole.samples += [
+                merged_family = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged_family.samples += [
                     sample._replace(labels={"process": process, **sample.labels}) for sample in family.samples
                 ]
         return merged.values()
 
 
-async def _ask(processes: Sequence[Process], path: str) -> dict[int, Answer | None]:
-    answers = await asyncio.gather(*(process.ask(path, within=_PATIENCE_SECONDS) for process in processes))
+async def _ask_all(processes: Sequence[Process], path: str) -> dict[int, Answer | None]:
+    answers = await asyncio.gather(*(process.ask(path, within=_ANSWER_TIMEOUT_SECONDS) for process in processes))
     return dict(zip([process.number for process in processes], answers, strict=True))
 
 
-def _problem(answer: Answer | None) -> str | None:
+def _readiness_problem(answer: Answer | None) -> str | None:
     if answer is None:
         return "no answer"
     return None if answer.status == 200 else "not ready"

@@ -13,7 +13,7 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit, or_bad_parameter
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_page, print_rows
-from taskframework.cli.store import AnyFramework, audited, on_store, operator
+from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.model.keys import ApiKey, Role
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
@@ -50,7 +50,7 @@ Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of 
 
 @app.command()
 @on_store
-@audited("key.create", of="principal")
+@audited("key.create", target="principal")
 async def create(
     framework: AnyFramework,
     principal: Principal,
@@ -67,7 +67,7 @@ async def create(
     key, text = await framework.services.keys.create(
         principal,
         role or [Role.SUBMITTER],
-        by=operator(),
+        by=operator_name(),
         may_act_for_users=act_for_users,
         expires_after=expires,
         limit=None if rate is None else BucketLimit(rate, burst or 1),
@@ -91,10 +91,10 @@ async def list_keys(framework: AnyFramework, limit: Limit = 20, cursor: Cursor =
 
 @app.command()
 @on_store
-@audited("key.revoke", of="prefix")
+@audited("key.revoke", target="prefix")
 async def revoke(framework: AnyFramework, prefix: Prefix, as_json: Json = False) -> None:
     """Revoke a key, in all processes within five seconds."""
-    key = await framework.services.keys.revoke(prefix, by=operator())
+    key = await framework.services.keys.revoke(prefix, by=operator_name())
     if as_json:
         print_json(key_view(key))
     else:
@@ -108,16 +108,16 @@ def _print_all(now: datetime, keys: Sequence[ApiKey]) -> None:
             Text(key.principal),
             Text(", ".join(key.roles) + (", acts for users" if key.may_act_for_users else "")),
             Text(ago(key.created_at, now)),
-            _state(key, counts=key.counts_at(now)),
+            _state(key, is_valid=key.counts_at(now)),
         )
         for key in keys
     ]
     print_rows(("Key", "For", "May", "Made", "State"), rows)
 
 
-def _state(key: ApiKey, *, counts: bool) -> Text:
+def _state(key: ApiKey, *, is_valid: bool) -> Text:
     if key.revoked_at is not None:
         return Text(f"revoked by {key.revoked_by}", style="red")
-    if not counts:
+    if not is_valid:
         return Text("expired", style="red")
     return Text("valid" if key.expires_at is None else f"valid until {key.expires_at:%Y-%m-%d %H:%M} UTC")

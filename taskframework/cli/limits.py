@@ -32,7 +32,7 @@ async def limits(framework: AnyFramework, limit: Limit = 100, as_json: Json = Fa
 def _show_buckets(framework: AnyFramework, states: Sequence[LimitState]) -> None:
     shown = table("Limit", "Key", "Rate", "Burst", "Available", "Next", "Last turn")
     for state in states:
-        shown.add_row(*_row(state, framework.services.store.now()))
+        shown.add_row(*_bucket_row(state, framework.services.store.now()))
     out().print(shown)
     if framework.settings.rate_limiter.type == "memory":
         note(
@@ -46,17 +46,20 @@ def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:
     for state in states:
         key = "" if state.key is None else repr(state.key)
         first = (state.name, key, str(state.slots.number), str(len(state.slots.holders)), str(state.waiting))
-        holders = [(it.task_id, it.worker_id, _ago(moment_of(it.since), now)) for it in state.slots.holders]
-        for at, holder in enumerate(holders or [("", "", "")]):
-            shown.add_row(*(first if at == 0 else ("",) * len(first)), *holder)
+        holders = [
+            (holder.task_id, holder.worker_id, _seconds_ago(moment_of(holder.since), now))
+            for holder in state.slots.holders
+        ]
+        for number, holder in enumerate(holders or [("", "", "")]):
+            shown.add_row(*(first if number == 0 else ("",) * len(first)), *holder)
     out().print(shown)
 
 
-def _ago(moment: datetime, now: datetime) -> str:
+def _seconds_ago(moment: datetime, now: datetime) -> str:
     return f"{max(0.0, (now - moment).total_seconds()):.1f} s ago"
 
 
-def _row(state: LimitState, now: datetime) -> tuple[str, ...]:
+def _bucket_row(state: LimitState, now: datetime) -> tuple[str, ...]:
     return (
         state.name,
         "" if state.key is None else repr(state.key),

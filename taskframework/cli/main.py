@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from taskframework.cli.ending import leave
+from taskframework.cli.ending import exit_process
 from taskframework.cli.examples import with_examples
 from taskframework.cli.options import Apps, Config
 from taskframework.errors import TaskframeworkError
@@ -59,33 +59,33 @@ app = typer.Typer(
 )
 
 
-class LaterCommand(TyperCommand):
+class LazyCommand(TyperCommand):
     """A command whose code is imported when it is called. Before that it is only a line of the help."""
 
-    def __init__(self, name: str, panel: str, place: str, purpose: str) -> None:
+    def __init__(self, name: str, panel: str, code_location: str, purpose: str) -> None:
         super().__init__(name, help=purpose, rich_help_panel=panel)
-        self._place = place
+        self._code_location = code_location
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Make the context of the real command, which then runs."""
-        return self.real().make_context(info_name, args, parent, **extra)
+        return self.load_command().make_context(info_name, args, parent, **extra)
 
-    def real(self) -> Any:
+    def load_command(self) -> Any:
         """Import the command itself, or the group of commands."""
-        module, _, name = self._place.partition(":")
-        found = getattr(importlib.import_module(f"taskframework.cli.{module}"), name)
-        if isinstance(found, typer.Typer):
-            return with_examples(get_group(found), self.name or "")
-        alone = typer.Typer(add_completion=False)
-        alone.command(self.name)(found)
-        return with_examples(get_command(alone), self.name or "")
+        module, _, name = self._code_location.partition(":")
+        loaded = getattr(importlib.import_module(f"taskframework.cli.{module}"), name)
+        if isinstance(loaded, typer.Typer):
+            return with_examples(get_group(loaded), self.name or "")
+        wrapper = typer.Typer(add_completion=False)
+        wrapper.command(self.name)(loaded)
+        return with_examples(get_command(wrapper), self.name or "")
 
 
-def command_line() -> TyperGroup:
+def build_command_line() -> TyperGroup:
     """Make the command with all its subcommands."""
     group = cast(TyperGroup, get_command(app))
-    for name, (panel, place, purpose) in _COMMANDS.items():
-        group.add_command(LaterCommand(name, panel, place, purpose))
+    for name, (panel, code_location, purpose) in _COMMANDS.items():
+        group.add_command(LazyCommand(name, panel, code_location, purpose))
     return group
 
 
@@ -95,7 +95,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may contain bytes that are not text
     try:
-        command_line()()
+        build_command_line()()
     except TaskframeworkError as error:
         from taskframework.cli.output import show_error
 
@@ -103,10 +103,10 @@ def main() -> None:
         code: int | str | None = 1
     except SystemExit as end:
         code = end.code
-    leave(code if isinstance(code, int) else int(code is not None))
+    exit_process(code if isinstance(code, int) else int(code is not None))
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -115,11 +115,11 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def before(
+def root_options(
     config: Config = None,
     app: Apps = None,
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Background tasks that are never lost.

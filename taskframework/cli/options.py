@@ -63,13 +63,13 @@ def or_bad_parameter(read: Callable[[Text], Value]) -> Callable[[Text], Value]:
     return parse
 
 
-def whole_number(least: int = 0, most: int | None = None) -> Callable[[str | int], int]:
+def whole_number(minimum: int = 0, maximum: int | None = None) -> Callable[[str | int], int]:
     """Make a reader of whole numbers for `typer.Option(parser=...)`, which also calls it with the default."""
-    limits = "" if most is None else f" from {least:,} to {most:,}"
+    limits = "" if maximum is None else f" from {minimum:,} to {maximum:,}"
 
     def read(value: str | int) -> int:
         text = str(value)
-        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        if not text.isdecimal() or int(text) < minimum or (maximum is not None and int(text) > maximum):
             raise ValueError(f"is not a whole number{limits}")
         return int(text)
 

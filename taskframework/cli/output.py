@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from taskframework.cli.ending import INTERRUPTED
+from taskframework.cli.ending import INTERRUPTED_EXIT_CODE
 from taskframework.errors import TaskframeworkError
 
 Value = TypeVar("Value")
 
 #: Width of tables in a pipe or a file, where no window cuts anything off.
-_WIDE = 200
+_PIPE_WIDTH = 200
 
 
 def out() -> Console:
@@ -38,7 +38,7 @@ def err() -> Console:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
@@ -64,7 +64,9 @@ def show_error(error: TaskframeworkError) -> None:
 
 def printable(text: str) -> str:
     """Replace control characters: the names of tasks and files must not control a terminal."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
 
 
 def print_json(value: object) -> None:
@@ -86,10 +88,10 @@ def as_json_text(value: object) -> str:
 
 def table(*columns: str) -> Table:
     """Make an empty table in the style of all our tables."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    new_table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column)
-    return made
+        new_table.add_column(column)
+    return new_table
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
@@ -102,24 +104,24 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
     return grid
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """`1 task`, `1,000 tasks`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def duration(length: timedelta) -> str:
+def duration_text(period: timedelta) -> str:
     """Format a length of time in its two largest units."""
-    seconds = length.total_seconds()
+    seconds = period.total_seconds()
     if seconds < 60:
         return f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"
-    for name, size, below in (("d", 86_400, 3_600), ("h", 3_600, 60), ("min", 60, 1)):
+    for name, size, smaller_size in (("d", 86_400, 3_600), ("h", 3_600, 60), ("min", 60, 1)):
         if seconds >= size:
-            rest = int(seconds % size) // below
-            return f"{int(seconds // size)} {name}" + (f" {rest} {_BELOW[name]}" if rest else "")
+            rest = int(seconds % size) // smaller_size
+            return f"{int(seconds // size)} {name}" + (f" {rest} {_SMALLER_UNIT[name]}" if rest else "")
     raise AssertionError("unreachable: a minute is the smallest unit")
 
 
-_BELOW = {"d": "h", "h": "min", "min": "s"}
+_SMALLER_UNIT = {"d": "h", "h": "min", "min": "s"}
 
 
 def ago(moment: datetime, now: datetime) -> str:
@@ -140,17 +142,17 @@ def run(main: Coroutine[Any, Any, Value]) -> Value:
         SystemExit: 130 after Ctrl-C.
     """
     try:
-        return asyncio.run(_interruptible(main))
+        return asyncio.run(_hide_cancellation_errors(main))
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED_EXIT_CODE) from None
 
 
-def forget_threads() -> None:
+def silence_thread_errors() -> None:
     """Let threads end silently: a thread whose event loop was closed early would print a traceback."""
     threading.excepthook = lambda _: None
 
 
-async def _interruptible(main: Coroutine[Any, Any, Value]) -> Value:
+async def _hide_cancellation_errors(main: Coroutine[Any, Any, Value]) -> Value:
     """Run a command; if it is cancelled, hide the errors that it raises because of that."""
     task = asyncio.current_task()
     try:
@@ -161,4 +163,4 @@ async def _interruptible(main: Coroutine[Any, Any, Value]) -> Value:
         raise
     finally:
         if task is not None and task.cancelling():
-            forget_threads()
+            silence_thread_errors()

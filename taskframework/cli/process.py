@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from taskframework import failpoint
-from taskframework.cli.ending import end_now, start_overtime
-from taskframework.cli.output import forget_threads, note
-from taskframework.cli.systemd import tell_serving, tell_stopping
+from taskframework.cli.ending import exit_now, start_exit_timer
+from taskframework.cli.output import note, silence_thread_errors
+from taskframework.cli.systemd import notify_ready, notify_stopping
 from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: How many new objects start the garbage collector: Python's default, and the value for our processes. Ours is more
 #: than all running tasks have together.
-_PYTHONS_THRESHOLD = gc.get_threshold()
-_THRESHOLD = 20_000
+_DEFAULT_GC_THRESHOLD = gc.get_threshold()
+_GC_THRESHOLD = 20_000
 
 
 def serve(
@@ -58,46 +58,46 @@ def serve(
         logger.warning(remark)
     _arm_failpoints()
     close_tracing = _open_tracing(framework.settings)
-    runner = asyncio.Runner(loop_factory=_new_loop)
+    runner = asyncio.Runner(loop_factory=_create_loop)
     try:
-        _run(runner.get_loop(), _serve(framework, worker=worker, api=api, tether=tether))
+        _run_until_done(runner.get_loop(), _serve(framework, worker=worker, api=api, tether=tether))
     finally:
         close_tracing()
         # The event loop waits for task code that was left behind, for ever if that code swallows its cancellation.
         error = sys.exception()
-        overtime = start_overtime(int(error is not None), error)
+        exit_timer = start_exit_timer(int(error is not None), error)
         runner.close()
-        overtime.cancel()
+        exit_timer.cancel()
 
 
 async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: Tether | None) -> None:
-    asyncio.get_running_loop().set_default_executor(_UnwaitedThreads(thread_name_prefix="asyncio"))
-    stop = Stop()
-    _say_starting(framework, [role for role, is_one in (("worker", worker), ("api", api)) if is_one])
+    asyncio.get_running_loop().set_default_executor(_UnwaitedThreadPool(thread_name_prefix="asyncio"))
+    stop = StopRequest()
+    _log_start(framework, [role for role, is_wanted in (("worker", worker), ("api", api)) if is_wanted])
     async with contextlib.AsyncExitStack() as stack:
         if tether is not None:
-            await tether.hold(lambda: stop.ask(cause="the parent"))
-            stack.push_async_callback(tether.release)
+            await tether.listen(lambda: stop.request(cause="the parent"))
+            stack.push_async_callback(tether.close)
         try:
             async with framework.running(worker=worker, api=api):
                 stop.is_opening = False
-                spare_the_collector()
+                reduce_garbage_collection()
                 if api:
-                    _welcome(framework.settings.api)
+                    _print_welcome(framework.settings.api)
                 running = framework.process.worker
                 if running is not None and not api:  # with the HTTP interface, the server logs `ready`
-                    await _until_live(running, stop.asked, tether)
+                    await _report_when_live(running, stop.requested, tether)
                 if tether is None:
-                    await _tell_systemd(stop.asked)
-                await stop.asked.wait()
+                    await _notify_systemd(stop.requested)
+                await stop.requested.wait()
         except (asyncio.CancelledError, TaskframeworkError):
             if not stop.came_early:
                 raise
-            forget_threads()
+            silence_thread_errors()
     logger.info("stopped")
 
 
-async def _until_live(worker: Worker, stop: asyncio.Event, tether: Tether | None) -> None:
+async def _report_when_live(worker: Worker, stop: asyncio.Event, tether: Tether | None) -> None:
     """Log `ready` as soon as every queue is consumed; if the broker is away, that is after its return."""
     while not worker.is_live and not stop.is_set():  # noqa: ASYNC110 - the port tells a state
         await asyncio.sleep(0.02)
@@ -106,23 +106,23 @@ async def _until_live(worker: Worker, stop: asyncio.Event, tether: Tether | None
     # A command logs `ready` once: of several processes the parent logs it, when all of them are ready.
     logger.info("ready" if tether is None else "serving", extra={"role": "worker", "worker_id": worker.worker_id})
     if tether is not None:
-        tether.say_ready()
+        tether.report_ready()
 
 
-async def _tell_systemd(stop: asyncio.Event) -> None:
+async def _notify_systemd(stop: asyncio.Event) -> None:
     """Tell systemd that the process serves, unless it was stopped before that, and then that it stops."""
     if not stop.is_set():
-        tell_serving()
+        notify_ready()
     await stop.wait()
-    tell_stopping()
+    notify_stopping()
 
 
-class Stop:
+class StopRequest:
     """The request to stop, from signals or from other code."""
 
     def __init__(self, at_once: Callable[[], None] = lambda: None) -> None:
         """Listen for signals from now on; `at_once` is called before a second signal ends the process."""
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         #: While the process opens, a stop cancels the opening. After that a stop closes everything in order.
         self.is_opening = True
         self._at_once = at_once
@@ -130,53 +130,53 @@ class Stop:
         self._is_signalled = False
         self._main = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
+            asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
         # The signal of a closed terminal. Shell and kernel may both send it, so a second one ends nothing at once.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(self.ask, signal="SIGHUP"))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(self.request, signal="SIGHUP"))
 
     @property
     def came_early(self) -> bool:
         """Whether the stop came before the process was open."""
-        return self.is_opening and self.asked.is_set()
+        return self.is_opening and self.requested.is_set()
 
-    def ask(self, **why: str) -> None:
+    def request(self, **details: str) -> None:
         """Ask for a stop; a second call changes nothing. The keywords are for the log."""
-        if self.asked.is_set():
+        if self.requested.is_set():
             return
-        logger.info("stopping", extra=why)
-        self.asked.set()
+        logger.info("stopping", extra=details)
+        self.requested.set()
         if self.is_opening and self._main is not None:
             self._main.cancel()
 
-    def _hear(self, number: signal.Signals) -> None:
+    def _handle_signal(self, number: signal.Signals) -> None:
         if self._is_signalled:
             logger.warning("exiting at once", extra={"signal": number.name})
             self._at_once()
-            end_now(128 + number)
+            exit_now(128 + number)
         self._is_signalled = True
-        self.ask(signal=number.name)
+        self.request(signal=number.name)
 
 
-class _UnwaitedThreads(ThreadPoolExecutor):
+class _UnwaitedThreadPool(ThreadPoolExecutor):
     """The event loop's threads. Otherwise its end would wait for task code that hangs in `asyncio.to_thread`."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=True)
 
 
-def _say_starting(framework: TaskFramework, roles: Sequence[str]) -> None:
+def _log_start(framework: TaskFramework, roles: Sequence[str]) -> None:
     settings = framework.settings
-    what = {
+    fields = {
         "roles": roles,
         "task_types": list(framework.registry.task_types),
         "broker": redacted(settings.broker.url),
         "store": redacted(settings.store.url),
     }
-    logger.info("starting", extra=what)
+    logger.info("starting", extra=fields)
 
 
-def _welcome(settings: ApiSettings) -> None:
+def _print_welcome(settings: ApiSettings) -> None:
     """Tell a person at a terminal where to continue; programs read the log."""
     if sys.stderr.isatty() and settings.port:
         note(f"API with documentation: {settings.url}/docs. Ctrl-C stops.")
@@ -199,7 +199,7 @@ def _open_tracing(settings: Settings) -> Callable[[], None]:
     return configure_tracing(settings)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def _create_loop() -> asyncio.AbstractEventLoop:
     if importlib.util.find_spec("uvloop") is None:
         loop = asyncio.new_event_loop()
     else:
@@ -210,7 +210,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+def _run_until_done(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
     """Run the loop until the work is done, even if task code stops the loop, for example with `sys.exit` in a callback.
 
     Ctrl-C does not stop it this way: the work gets it as a signal.
@@ -227,7 +227,7 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
             logger.error(text, type(error).__name__, place.filename, place.lineno, place.name)
 
 
-def spare_the_collector() -> None:
+def reduce_garbage_collection() -> None:
     """Exclude all present objects from garbage collection: they stay to the end, and need no repeated visits.
 
     The collector also runs less often: at the default rate, running tasks live through several runs, each of which
@@ -235,5 +235,5 @@ def spare_the_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    if gc.get_threshold() == _PYTHONS_THRESHOLD:
-        gc.set_threshold(_THRESHOLD, *_PYTHONS_THRESHOLD[1:])
+    if gc.get_threshold() == _DEFAULT_GC_THRESHOLD:
+        gc.set_threshold(_GC_THRESHOLD, *_DEFAULT_GC_THRESHOLD[1:])

@@ -12,7 +12,7 @@ from rich.text import Text
 from taskframework.cli.options import Json
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_rows
-from taskframework.cli.store import AnyFramework, audited, on_store, operator
+from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.model.message import rfc3339
 from taskframework.model.status import LANES, Priority
 from taskframework.operations.queues import Queue
@@ -28,9 +28,9 @@ Drain = Annotated[
 ]
 
 #: Seconds between two looks whether a task of the type still runs.
-_LOOK = 0.5
+_POLL_SECONDS = 0.5
 #: Seconds after which every worker knows of a pause, so that no task begins any more.
-_HEARD = 2.0
+_PAUSE_SPREAD_SECONDS = 2.0
 
 
 @app.command("list")
@@ -54,18 +54,18 @@ async def list_queues(framework: AnyFramework, as_json: Json = False) -> None:
 
 @app.command()
 @on_store
-@audited("queue.pause", of="task_type")
+@audited("queue.pause", target="task_type")
 async def pause(
     framework: AnyFramework, task_type: TypeName, reason: Reason = None, drain: Drain = False, as_json: Json = False
 ) -> None:
     """Stop all workers from starting tasks of a type, within two seconds. Running tasks continue."""
     queues = framework.services.queues
-    await queues.pause(task_type, by=operator(), reason=reason)
+    await queues.pause(task_type, by=operator_name(), reason=reason)
     if drain:
         note(f"Waiting until no {task_type} task is running ...")
-        await asyncio.sleep(_HEARD)
+        await asyncio.sleep(_PAUSE_SPREAD_SECONDS)
         while (await queues.get(task_type)).is_running:  # noqa: ASYNC110 - another process ends it
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
     if as_json:
         print_json(_view(await queues.get(task_type)))
     else:
@@ -75,26 +75,26 @@ async def pause(
 
 @app.command()
 @on_store
-@audited("queue.resume", of="task_type")
+@audited("queue.resume", target="task_type")
 async def resume(framework: AnyFramework, task_type: TypeName, as_json: Json = False) -> None:
     """Let tasks of a type start again, in all workers within two seconds."""
-    over = await framework.services.queues.resume(task_type)
+    ended_pause = await framework.services.queues.resume(task_type)
     queue = await framework.services.queues.get(task_type)
     if as_json:
         print_json(_view(queue))
     else:
-        say(f"{task_type} is resumed." if over is not None else f"{task_type} was not paused.")
+        say(f"{task_type} is resumed." if ended_pause is not None else f"{task_type} was not paused.")
 
 
 def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
-    seen = queue.traffic.of_type(queue.task_type)
-    oldest = "-" if seen.oldest_waiting_at is None else ago(seen.oldest_waiting_at, now)
-    rates = f"{seen.submitted_per_second:.3g}/s", f"{seen.finished_per_second:.3g}/s"
-    cells = (queue.task_type, _waiting(queue), oldest, f"{seen.running:,}", f"{seen.retrying:,}", *rates)
-    return *map(Text, cells), _paused(queue)
+    traffic = queue.traffic.of_type(queue.task_type)
+    oldest = "-" if traffic.oldest_waiting_at is None else ago(traffic.oldest_waiting_at, now)
+    rates = f"{traffic.submitted_per_second:.3g}/s", f"{traffic.finished_per_second:.3g}/s"
+    cells = (queue.task_type, _waiting_text(queue), oldest, f"{traffic.running:,}", f"{traffic.retrying:,}", *rates)
+    return *map(Text, cells), _pause_text(queue)
 
 
-def _waiting(queue: Queue) -> str:
+def _waiting_text(queue: Queue) -> str:
     """How many tasks wait; and in which lanes, if not only in the normal one."""
     lanes = {lane: queue.traffic.of_lane(queue.task_type, lane).waiting for lane in LANES}
     total = f"{sum(lanes.values()):,}{'+' if queue.traffic.is_bounded else ''}"
@@ -103,7 +103,7 @@ def _waiting(queue: Queue) -> str:
     return f"{total} ({', '.join(f'{lane} {count:,}' for lane, count in lanes.items() if count)})"
 
 
-def _paused(queue: Queue) -> Text:
+def _pause_text(queue: Queue) -> Text:
     pause = queue.pause
     if pause is None:
         return Text("-")

@@ -10,19 +10,19 @@ from pathlib import Path
 from watchfiles import PythonFilter, awatch
 
 from taskframework.cli.output import note, printable, show_error
-from taskframework.cli.process import Stop
+from taskframework.cli.process import StopRequest
 from taskframework.cli.supervision import Ending, WorkerProcess
 from taskframework.errors import TaskframeworkError
 
 #: For `shutdown.await_termination_timeout`: after saving a file, an author wants to see the effect soon. A task that
 #: needs longer is handed back, which does not count as an attempt, and begins again in the next process.
-GRACE = "1s"
+SHUTDOWN_GRACE = "1s"
 #: Seconds that the process has to hand tasks back and to close, before it is killed.
-_PATIENCE = 10.0
+_STOP_SECONDS = 10.0
 #: Files that are watched besides Python files: settings.
-_SETTINGS = (".yml", ".yaml")
+_SETTINGS_SUFFIXES = (".yml", ".yaml")
 #: How many changed files are named at most.
-_MOST_NAMED = 3
+_MAX_NAMED_FILES = 3
 
 
 def run_reloading(command: Sequence[str], folder: Path) -> None:
@@ -44,7 +44,7 @@ class Reloader:
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._folder = folder
         self._process = WorkerProcess(1, command, on_ready=lambda: None)
-        self._is_ending = False
+        self._is_stopping = False
 
     async def run(self) -> None:
         """Run until told to stop.
@@ -52,43 +52,45 @@ class Reloader:
         Raises:
             TaskframeworkError: if the folder cannot be watched.
         """
-        stop = Stop(self._process.kill)
+        stop = StopRequest(self._process.kill)
         stop.is_opening = False
-        changes = awatch(self._folder, watch_filter=PythonFilter(extra_extensions=_SETTINGS), stop_event=stop.asked)
-        living = asyncio.create_task(self._live())
+        changes = awatch(
+            self._folder, watch_filter=PythonFilter(extra_extensions=_SETTINGS_SUFFIXES), stop_event=stop.requested
+        )
+        running = asyncio.create_task(self._run_process())
         try:
             async for changed in changes:
-                await self._end(living)
-                note(f"{self._named({path for _, path in changed})} changed: restarting")
-                living = asyncio.create_task(self._live())
+                await self._stop_process(running)
+                note(f"{self._names_of({path for _, path in changed})} changed: restarting")
+                running = asyncio.create_task(self._run_process())
         except OSError as error:
             raise TaskframeworkError(
                 f"{self._folder} cannot be watched: {error}.",
                 hint="Set WATCHFILES_FORCE_POLLING=true to poll it instead.",
             ) from error
         finally:
-            await self._end(living)
+            await self._stop_process(running)
 
-    async def _live(self) -> None:
-        self._is_ending = False
-        ending = await self._process.live()
-        if not self._is_ending:
-            _tell(ending)
+    async def _run_process(self) -> None:
+        self._is_stopping = False
+        ending = await self._process.run_once()
+        if not self._is_stopping:
+            _print_ending(ending)
 
-    async def _end(self, living: asyncio.Task[None]) -> None:
-        self._is_ending = True
-        self._process.let_go()
-        await asyncio.wait([living], timeout=_PATIENCE)
+    async def _stop_process(self, running: asyncio.Task[None]) -> None:
+        self._is_stopping = True
+        self._process.request_stop()
+        await asyncio.wait([running], timeout=_STOP_SECONDS)
         self._process.kill()
-        await living
+        await running
 
-    def _named(self, paths: set[str]) -> str:
+    def _names_of(self, paths: set[str]) -> str:
         names = sorted(printable(os.path.relpath(path, self._folder)) for path in paths)
-        more = len(names) - _MOST_NAMED
-        return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        more = len(names) - _MAX_NAMED_FILES
+        return ", ".join(names[:_MAX_NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _tell(ending: Ending) -> None:
+def _print_ending(ending: Ending) -> None:
     """Print why the process ended by itself."""
     if ending.failure is not None:
         show_error(TaskframeworkError(ending.failure.message, hint=ending.failure.hint))

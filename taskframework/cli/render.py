@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from taskframework.cli.output import ago, as_json_text, duration, facts, note, out, print_json, printable
+from taskframework.cli.output import ago, as_json_text, duration_text, facts, note, out, print_json, printable
 from taskframework.model.message import rfc3339
 from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
@@ -34,7 +34,7 @@ _COLOURS = {
     "CANCELLED": "magenta",
     "CANCEL_REQUESTED": "magenta",
 }
-_LONGEST_CELL = 100  # characters
+_MAX_CELL_LENGTH = 100  # characters
 
 
 def status_text(status: str) -> Text:
@@ -50,9 +50,9 @@ def error_text(error: TaskError) -> str:
 def progress_text(progress: object) -> str:
     """`{"percent": 50, "step": "reading"}` as `50 %, step reading`; anything else as JSON."""
     if not isinstance(progress, dict) or not isinstance(percent := progress.get("percent"), int | float):
-        return shortened(as_json_text(progress))
+        return shorten(as_json_text(progress))
     rest = [f"{name} {value}" for name, value in progress.items() if name != "percent"]
-    return shortened(", ".join([f"{percent:g} %", *rest]))
+    return shorten(", ".join([f"{percent:g} %", *rest]))
 
 
 def counts_text(subtasks: Subtasks) -> str:
@@ -112,7 +112,7 @@ def print_letters(letters: Iterable[DeadLetter], now: datetime) -> None:
         view = letter.view()
         status = status_text(view["status"]) if view["status"] else Text("message", style="yellow")
         identity = Text(letter.id), Text(printable(view["task_type"] or "")), status
-        rows.append((*identity, Text(ago(letter.at, now)), Text(shortened(_reason(letter)))))
+        rows.append((*identity, Text(ago(letter.at, now)), Text(shorten(_reason(letter)))))
     print_rows(("Dead letter", "Type", "Status", "Ended", "Reason"), rows)
 
 
@@ -151,7 +151,7 @@ def print_outcome(task: Task) -> None:
     console = out()
     line = status_text(task.status)
     if task.finished_at:
-        line.append(f" after {duration(task.finished_at - _queued_at(task))}", style="default")
+        line.append(f" after {duration_text(task.finished_at - _queued_at(task))}", style="default")
     if task.attempts > 1:
         line.append(f", attempt {task.attempts}", style="default")
     console.print(line)
@@ -184,7 +184,7 @@ def event_line(event: dict[str, Any]) -> Text:
     line.append_text(status_text(f"{name:<16}")).append(f"  {data['task_type']}  {event['subject']}", style="default")
     # The data is the task at the time of publication: an event from before the failure may have its error, too.
     if (error := data.get("error")) is not None and name in _FAILURES:
-        line.append("  ").append(shortened(f"{error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
+        line.append("  ").append(shorten(f"{error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
     elif name == "progress":
         line.append(f"  {progress_text(data['progress'])}", style="default")
     elif data["attempt"] > 1:
@@ -203,13 +203,13 @@ def _state_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
     yield "Priority", str(task.priority)
     yield "Submitted", rfc3339(task.created_at)
     if task.started_at and task.finished_at:
-        yield "Finished", f"{rfc3339(task.finished_at)}, after {duration(task.finished_at - task.started_at)}"
+        yield "Finished", f"{rfc3339(task.finished_at)}, after {duration_text(task.finished_at - task.started_at)}"
     if task.deadline:
         yield "Deadline", rfc3339(task.deadline)
     yield from _driver_facts(task)
     if task.cancel:
-        asked = f"by {task.cancel.by} at {rfc3339(task.cancel.at)}"
-        yield "Cancel asked", asked + (f": {task.cancel.reason}" if task.cancel.reason else "")
+        cancel_text = f"by {task.cancel.by} at {rfc3339(task.cancel.at)}"
+        yield "Cancel asked", cancel_text + (f": {task.cancel.reason}" if task.cancel.reason else "")
 
 
 def _driver_facts(task: Task) -> Iterator[tuple[str, str]]:
@@ -248,18 +248,18 @@ def _content_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
 
 
 def _timeline_line(entry: HistoryEntry, since: datetime) -> Text:
-    line = Text(f"{rfc3339(entry.at)}  {'+' + duration(entry.at - since):>10}  ", style="dim")
+    line = Text(f"{rfc3339(entry.at)}  {'+' + duration_text(entry.at - since):>10}  ", style="dim")
     line.append_text(status_text(f"{entry.type:<16}"))
-    said = [f"attempt {entry.attempt}"] if entry.attempt else []
+    details = [f"attempt {entry.attempt}"] if entry.attempt else []
     if isinstance(entry.data, dict):
-        said += [f"{key} {value}" for key, value in entry.data.items() if value is not None]
-    return line.append(printable("  " + ", ".join(said)).rstrip(), style="dim")
+        details += [f"{key} {value}" for key, value in entry.data.items() if value is not None]
+    return line.append(printable("  " + ", ".join(details)).rstrip(), style="dim")
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
     """Print rows in columns. A last cell that does not fit on its line goes below it, whole."""
     console = out()
-    widths = [max(len(name), *(row[place].cell_len for row in rows)) for place, name in enumerate(columns[:-1])]
+    widths = [max(len(name), *(row[column].cell_len for row in rows)) for column, name in enumerate(columns[:-1])]
     header = [Text(name, style="bold") for name in columns]
     for number, row in enumerate((header, *rows)):
         line = Text()
@@ -282,9 +282,9 @@ def _remark(task: Task, now: datetime) -> str:
     """The most useful fact about the task now. The error of a running task is left out: it is of an earlier attempt."""
     if task.status is TaskStatus.CANCELLED and task.cancel is not None:
         reason = f": {task.cancel.reason}" if task.cancel.reason else ""
-        return shortened(f"cancelled by {task.cancel.by}{reason}")
+        return shorten(f"cancelled by {task.cancel.by}{reason}")
     if task.error is not None and task.status not in (TaskStatus.COMPLETED, TaskStatus.RUNNING):
-        return shortened(error_text(task.error))
+        return shorten(error_text(task.error))
     if task.progress is not None and not task.status.is_final:
         return progress_text(task.progress)
     return f"starts {ago(task.not_before, now)}" if task.status in CLAIMABLE and task.not_before > now else ""
@@ -297,6 +297,6 @@ def _reason(letter: DeadLetter) -> str:
     return entry.reason
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     line = " ".join(printable(text).split())
-    return line if len(line) <= _LONGEST_CELL else line[: _LONGEST_CELL - 1] + "…"
+    return line if len(line) <= _MAX_CELL_LENGTH else line[: _MAX_CELL_LENGTH - 1] + "…"

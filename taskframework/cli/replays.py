@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from taskframework.cli.choosing import tell
+from taskframework.cli.bulk_actions import print_progress
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, print_json, printable
 from taskframework.cli.render import print_page, print_rows
@@ -43,7 +43,7 @@ async def show(framework: AnyFramework, replay_id: ReplayId, as_json: Json = Fal
 
 @app.command()
 @on_store
-@audited("replay.stop", of="replay_id")
+@audited("replay.stop", target="replay_id")
 async def stop(framework: AnyFramework, replay_id: ReplayId, as_json: Json = False) -> None:
     """Stop one for good. It reports what it has done so far."""
     _print(await framework.services.replays.stop(replay_id), as_json)
@@ -53,24 +53,24 @@ def _print(replay: ManyReplay, as_json: bool) -> None:
     if as_json:
         print_json(replay_view(replay))
     else:
-        tell(replay)
+        print_progress(replay)
 
 
 def _print_all(now: datetime, replays: Sequence[ManyReplay]) -> None:
     rows = [
         (
-            Text(each.replay_id),
-            Text(each.action),
-            Text(printable(_chosen(each))),
-            Text(each.status),
-            Text(f"{each.done:,}/{each.total:,}"),
-            Text(f"{each.refused + each.failed:,}", style="red" if each.refused + each.failed else ""),
-            Text(f"{each.by}, {ago(each.at, now)}"),
+            Text(replay.replay_id),
+            Text(replay.action),
+            Text(printable(_conditions_text(replay))),
+            Text(replay.status),
+            Text(f"{replay.done:,}/{replay.total:,}"),
+            Text(f"{replay.refused + replay.failed:,}", style="red" if replay.refused + replay.failed else ""),
+            Text(f"{replay.by}, {ago(replay.at, now)}"),
         )
-        for each in replays
+        for replay in replays
     ]
     print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Begun"), rows)
 
 
-def _chosen(replay: ManyReplay) -> str:
+def _conditions_text(replay: ManyReplay) -> str:
     return " ".join(f"{name}={value}" for name, value in replay.where.conditions.items())

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, as_json_text, facts, out, print_json, printable, say
-from taskframework.cli.render import print_next_step, print_page, print_rows, shortened, status_text
+from taskframework.cli.render import print_next_step, print_page, print_rows, shorten, status_text
 from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.cli.submit import Type, read_json
 from taskframework.model.message import rfc3339
@@ -71,12 +71,12 @@ async def list_schedules(
 @on_store
 async def show(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Show one schedule, its last run and its next ones."""
-    await _tell(framework, await framework.services.schedules.get(name), "", as_json)
+    await _print_schedule(framework, await framework.services.schedules.get(name), "", as_json)
 
 
 @app.command()
 @on_store
-@audited("schedule.create", of="name")
+@audited("schedule.create", target="name")
 async def create(
     framework: AnyFramework,
     name: Name,
@@ -94,13 +94,13 @@ async def create(
     """Create a schedule. A worker that executes TYPE must have started on this store before."""
     given = {"task_type": task_type, "parameters": read_json(parameters), "cron": cron, "every": every}
     given |= {"timezone": timezone, "missed": missed, "overlap": overlap, "jitter": jitter, "user_id": user}
-    made = await framework.services.schedules.create(name, _definition(given))
-    await _tell(framework, made, f"Schedule {name} is created.", as_json)
+    created = await framework.services.schedules.create(name, _definition(given))
+    await _print_schedule(framework, created, f"Schedule {name} is created.", as_json)
 
 
 @app.command()
 @on_store
-@audited("schedule.put", of="name")
+@audited("schedule.put", target="name")
 async def update(
     framework: AnyFramework,
     name: Name,
@@ -117,20 +117,22 @@ async def update(
 ) -> None:
     """Change only the given parts of a schedule. Its next run keeps its time, unless the rule itself changes."""
     operations = framework.services.schedules
-    there = schedule_view(await operations.get(name))
+    current = schedule_view(await operations.get(name))
     if cron is not None or every is not None:
-        there |= {"cron": None, "every": None}
+        current |= {"cron": None, "every": None}
     if parameters is not None:
-        there["parameters"] = read_json(parameters)
+        current["parameters"] = read_json(parameters)
     given = {"task_type": task_type, "cron": cron, "every": every, "timezone": timezone, "missed": missed}
     given |= {"overlap": overlap, "jitter": jitter, "user_id": user}
-    changed = {key: there[key] for key in ScheduleDefinition.model_fields} | _given(given)
-    await _tell(framework, await operations.put(name, _definition(changed)), f"Schedule {name} is changed.", as_json)
+    changed = {key: current[key] for key in ScheduleDefinition.model_fields} | _without_none(given)
+    await _print_schedule(
+        framework, await operations.put(name, _definition(changed)), f"Schedule {name} is changed.", as_json
+    )
 
 
 @app.command()
 @on_store
-@audited("schedule.delete", of="name")
+@audited("schedule.delete", target="name")
 async def delete(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Delete a schedule. The tasks that it has submitted are kept."""
     await framework.services.schedules.delete(name)
@@ -142,7 +144,7 @@ async def delete(framework: AnyFramework, name: Name, as_json: Json = False) -> 
 
 @app.command()
 @on_store
-@audited("schedule.run", of="name")
+@audited("schedule.run", target="name")
 async def run(framework: AnyFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
     """Submit its task now, even if the previous one is still running or the schedule is paused."""
     submission = await framework.services.schedules.run(name, key=key)
@@ -156,31 +158,31 @@ async def run(framework: AnyFramework, name: Name, key: Key = None, as_json: Jso
 
 @app.command()
 @on_store
-@audited("schedule.pause", of="name")
+@audited("schedule.pause", target="name")
 async def pause(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Pause a schedule until it is resumed."""
     paused = await framework.services.schedules.pause(name)
-    await _tell(framework, paused, f"Schedule {name} is paused.", as_json)
+    await _print_schedule(framework, paused, f"Schedule {name} is paused.", as_json)
 
 
 @app.command()
 @on_store
-@audited("schedule.resume", of="name")
+@audited("schedule.resume", target="name")
 async def resume(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Resume a schedule; it continues with its next run from now on."""
     resumed = await framework.services.schedules.resume(name)
-    await _tell(framework, resumed, f"Schedule {name} is resumed.", as_json)
+    await _print_schedule(framework, resumed, f"Schedule {name} is resumed.", as_json)
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
 def _definition(values: dict[str, Any]) -> ScheduleDefinition:
-    return definition_of(_given(values))
+    return definition_of(_without_none(values))
 
 
-async def _tell(framework: AnyFramework, schedule: Schedule, done: str, as_json: bool) -> None:
+async def _print_schedule(framework: AnyFramework, schedule: Schedule, done: str, as_json: bool) -> None:
     view = await framework.services.schedules.view(schedule)
     if as_json:
         print_json(view)
@@ -188,12 +190,12 @@ async def _tell(framework: AnyFramework, schedule: Schedule, done: str, as_json:
     if done:
         say(done)
     status = (view["last_run"] or {}).get("status")
-    seen = SeenSchedule(schedule, None if status is None else TaskStatus(status))
-    out().print(facts(_facts(seen, view["next_runs"])))
+    listed = SeenSchedule(schedule, None if status is None else TaskStatus(status))
+    out().print(facts(_facts(listed, view["next_runs"])))
 
 
-def _facts(seen: SeenSchedule, runs: list[str]) -> Iterator[tuple[str, str | Text]]:
-    schedule = seen.schedule
+def _facts(listed: SeenSchedule, runs: list[str]) -> Iterator[tuple[str, str | Text]]:
+    schedule = listed.schedule
     yield "Schedule", Text(schedule.name, style="bold")
     yield "When", _when(schedule)
     yield "Type", schedule.task_type
@@ -208,13 +210,13 @@ def _facts(seen: SeenSchedule, runs: list[str]) -> Iterator[tuple[str, str | Tex
     yield "Next runs", "\n".join(runs) or Text("none, it is paused", style="yellow")
     if schedule.last_run:
         last = f"{rfc3339(schedule.last_run.at)}, task {schedule.last_run.task_id}"
-        yield "Last run", _with_status(last, seen)
+        yield "Last run", _with_status(last, listed)
     if schedule.problem:
         yield "Problem", Text(f"{rfc3339(schedule.problem.at)}: {printable(schedule.problem.message)}", style="red")
 
 
-def _with_status(last: str, seen: SeenSchedule) -> Text:
-    return Text.assemble(last, "  ", status_text(seen.last_status)) if seen.last_status else Text(last)
+def _with_status(last: str, listed: SeenSchedule) -> Text:
+    return Text.assemble(last, "  ", status_text(listed.last_status)) if listed.last_status else Text(last)
 
 
 def _when(schedule: Schedule) -> str:
@@ -223,12 +225,12 @@ def _when(schedule: Schedule) -> str:
     return f"{schedule.cron}  {schedule.timezone}"
 
 
-def _print_all(now: datetime, seen: Sequence[SeenSchedule]) -> None:
+def _print_all(now: datetime, listed: Sequence[SeenSchedule]) -> None:
     rows = []
-    for one in seen:
-        each = one.schedule
-        next_run = Text("paused", style="yellow") if each.is_paused else Text(ago(each.due_at, now))
-        last = _with_status(ago(each.last_run.at, now) if each.last_run else "never", one)
-        problem = Text(shortened(each.problem.message) if each.problem else "", style="red")
-        rows.append((Text(each.name), Text(_when(each)), Text(each.task_type), next_run, last, problem))
+    for item in listed:
+        schedule = item.schedule
+        next_run = Text("paused", style="yellow") if schedule.is_paused else Text(ago(schedule.due_at, now))
+        last = _with_status(ago(schedule.last_run.at, now) if schedule.last_run else "never", item)
+        problem = Text(shorten(schedule.problem.message) if schedule.problem else "", style="red")
+        rows.append((Text(schedule.name), Text(_when(schedule)), Text(schedule.task_type), next_run, last, problem))
     print_rows(("Schedule", "When", "Type", "Next run", "Last run", "Problem"), rows)

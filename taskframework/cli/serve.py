@@ -50,8 +50,8 @@ Reload = Annotated[bool, typer.Option("--reload", help="Restart when a Python or
 TetherTo = Annotated[int | None, typer.Option("--tether", hidden=True, help="Internal, for child processes.")]
 
 #: The beginning of the command with which a parent starts its processes.
-_PROGRAM = (sys.executable, "-m", "taskframework")
-_NAME_AN_APP = "Name the module that defines your tasks: --app package.module, or app.modules in application.yml."
+_COMMAND_PREFIX = (sys.executable, "-m", "taskframework")
+_APP_HINT = "Name the module that defines your tasks: --app package.module, or app.modules in application.yml."
 
 
 def dev(
@@ -68,22 +68,24 @@ def dev(
     flags: dict[str, object] = {"api.host": host, "api.port": port, "worker.concurrency": concurrency}
     invocation = Invocation.of(context, config, app)
     if tether is not None:
-        from taskframework.cli.reload import GRACE
+        from taskframework.cli.reload import SHUTDOWN_GRACE
 
-        with Tether(tether).reporting() as held:
-            _dev(invocation.framework(flags | {"shutdown.await_termination_timeout": GRACE}), held)
+        with Tether(tether).reporting() as parent_tether:
+            _serve_dev(
+                invocation.framework(flags | {"shutdown.await_termination_timeout": SHUTDOWN_GRACE}), parent_tether
+            )
     elif reload:
         require_extra("reload", "dev --reload")
         from taskframework.cli.reload import run_reloading
 
-        run_reloading([*_PROGRAM, *(word for word in sys.argv[1:] if word != "--reload")], Path.cwd())
+        run_reloading([*_COMMAND_PREFIX, *(word for word in sys.argv[1:] if word != "--reload")], Path.cwd())
     else:
-        _dev(invocation.framework(flags), None)
+        _serve_dev(invocation.framework(flags), None)
 
 
-def _dev(framework: TaskFramework, tether: Tether | None) -> None:
-    missing = f"No task types are registered, so no tasks are executed here. {_NAME_AN_APP}"
-    serve(framework, worker=True, api=True, remarks=[] if len(framework.registry) else [missing], tether=tether)
+def _serve_dev(framework: TaskFramework, tether: Tether | None) -> None:
+    no_types_remark = f"No task types are registered, so no tasks are executed here. {_APP_HINT}"
+    serve(framework, worker=True, api=True, remarks=[] if len(framework.registry) else [no_types_remark], tether=tether)
 
 
 def api(context: typer.Context, host: Host = None, port: Port = None, config: Config = None, app: Apps = None) -> None:
@@ -107,26 +109,26 @@ def worker(
     invocation = Invocation.of(context, config, app)
     flags = {"worker.processes": processes, "worker.concurrency": concurrency}
     if tether is not None:
-        with Tether(tether).reporting() as held:
-            _work(invocation.framework(flags), held)
+        with Tether(tether).reporting() as parent_tether:
+            _serve_worker(invocation.framework(flags), parent_tether)
         return
     # The processes that execute tasks import the modules with the tasks; the parent does not.
     framework = invocation.framework(flags, registers=False)
     count = process_count(framework.settings)
     if count == 1:
-        _work(invocation.register(framework), None)
+        _serve_worker(invocation.register(framework), None)
     else:
-        supervise(framework.settings, [*_PROGRAM, *sys.argv[1:]], count)
+        supervise(framework.settings, [*_COMMAND_PREFIX, *sys.argv[1:]], count)
 
 
-def _work(framework: TaskFramework, tether: Tether | None) -> None:
+def _serve_worker(framework: TaskFramework, tether: Tether | None) -> None:
     if not len(framework.registry):
-        raise ConfigurationError("This worker would have no tasks to execute.", key="app.modules", hint=_NAME_AN_APP)
+        raise ConfigurationError("This worker would have no tasks to execute.", key="app.modules", hint=_APP_HINT)
     settings = framework.settings.worker
     if tether is not None and settings.http_port is not None:  # the parent serves it, and asks this process
-        from taskframework.cli.joint_health import answers_of
+        from taskframework.cli.joint_health import make_health_responder
 
-        tether.answer = answers_of(framework)
+        tether.answer = make_health_responder(framework)
         update = {"worker": settings.model_copy(update={"http_port": None})}
         framework.settings = framework.settings.model_copy(update=update)
     serve(framework, worker=True, api=False, tether=tether)

@@ -32,15 +32,15 @@ else:
     AnyFramework = TaskFramework  # typer evaluates the annotations; RemoteFramework would import the code for HTTP
 
 #: How many characters of the ids an audit record has at most.
-_MOST_TOLD = 1000
+_MAX_TARGET_LENGTH = 1000
 
 
-class NotDone(typer.Exit):
+class RefusedExit(typer.Exit):
     """The command printed why it did nothing; the audit record gets the reason, too."""
 
-    def __init__(self, why: str | None) -> None:
+    def __init__(self, reason: str | None) -> None:
         super().__init__(1)
-        self.why = why
+        self.reason = reason
 
 
 def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -51,13 +51,13 @@ def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
     @functools.wraps(command)
     def with_store(
-        context: typer.Context, api: str | None, api_key: str | None, config: Path | None, **given: Any
+        context: typer.Context, api: str | None, api_key: str | None, config: Path | None, **arguments: Any
     ) -> None:
-        framework = remote_framework(api, api_key) or _store_framework(Invocation.of(context, config))
+        framework = remote_framework(api, api_key) or _framework_on_store(Invocation.of(context, config))
 
         async def work() -> None:
             async with framework.store_only():
-                await command(framework, **given)
+                await command(framework, **arguments)
 
         with naming_store(framework.settings.store.url) if isinstance(framework, TaskFramework) else nullcontext():
             run(work())
@@ -66,21 +66,21 @@ def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
     _, *options, as_json = signature.parameters.values()
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     key = ApiKeyBesideKey if any(map(_is_key_option, options)) else ApiKey
-    places = {"api": Api, "api_key": key, "config": Config}
-    asked = [
-        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=place)
-        for name, place in places.items()
+    annotations = {"api": Api, "api_key": key, "config": Config}
+    added_options = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+        for name, annotation in annotations.items()
     ]
     with_store.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[context, *options, *asked, as_json]
+        parameters=[context, *options, *added_options, as_json]
     )
     return with_store
 
 
 def _is_key_option(parameter: Parameter) -> bool:
     """Return whether a parameter of a command is the option `--key`; the argument KEY of a stream is not."""
-    told = getattr(parameter.annotation, "__metadata__", ())
-    return parameter.name == "key" and any(isinstance(one, OptionInfo) for one in told)
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    return parameter.name == "key" and any(isinstance(item, OptionInfo) for item in metadata)
 
 
 def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None:
@@ -101,14 +101,14 @@ def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None
 
 
 def audited(
-    action: str, *, of: str, shown: Sequence[str] = ()
+    action: str, *, target: str, details: Sequence[str] = ()
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., Coroutine[Any, Any, None]]]:
     """Record a command of `on_store` as an operator's action. A command without --reason gets this option.
 
     Args:
         action: as in `AuditLog.noted`.
-        of: the name of the argument with the target of the action.
-        shown: further arguments that the record shows.
+        target: the name of the argument with the target of the action.
+        details: further arguments that the record shows.
     """
 
     def decorate(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -116,56 +116,59 @@ def audited(
         takes_reason = "reason" in signature.parameters
 
         @functools.wraps(command)
-        async def audit(framework: AnyFramework, *, reason: str | None = None, **given: Any) -> None:
-            details = {name: given[name] for name in shown if given[name]}
-            note = framework.services.audit.noted(action, _told(given[of]), by=operator(), reason=reason, **details)
-            async with nullcontext() if given.get("dry_run") else note as noted:
+        async def audit(framework: AnyFramework, *, reason: str | None = None, **arguments: Any) -> None:
+            given_details = {name: arguments[name] for name in details if arguments[name]}
+            shown_target = _target_text(arguments[target])
+            note = framework.services.audit.noted(
+                action, shown_target, by=operator_name(), reason=reason, **given_details
+            )
+            async with nullcontext() if arguments.get("dry_run") else note as noted:
                 try:
-                    await command(framework, **given, **({"reason": reason} if takes_reason else {}))
-                except NotDone as end:
+                    await command(framework, **arguments, **({"reason": reason} if takes_reason else {}))
+                except RefusedExit as end:
                     if noted is not None:
-                        noted.refusal = end.why
+                        noted.refusal = end.reason
                     raise
 
         if not takes_reason:
             *options, as_json = signature.parameters.values()
-            why = Parameter("reason", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Reason)
-            signature = signature.replace(parameters=[*options, why, as_json])
+            reason_option = Parameter("reason", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Reason)
+            signature = signature.replace(parameters=[*options, reason_option, as_json])
         audit.__signature__ = signature  # type: ignore[attr-defined]
         return audit
 
     return decorate
 
 
-def _told(target: str | Sequence[str] | None) -> str | None:
+def _target_text(target: str | Sequence[str] | None) -> str | None:
     """The target of an action, as the audit record shows it."""
-    return target if isinstance(target, str) else ", ".join(target or ())[:_MOST_TOLD] or None
+    return target if isinstance(target, str) else ", ".join(target or ())[:_MAX_TARGET_LENGTH] or None
 
 
-def _store_framework(invocation: Invocation) -> TaskFramework:
+def _framework_on_store(invocation: Invocation) -> TaskFramework:
     """A framework without task types, to look at tasks and work on them with `store_only`.
 
     Raises:
         ConfigurationError: if the settings cannot be used, or if there is no store yet: a look must not create one.
     """
     framework = invocation.framework(registers=False)
-    if lacks_store(framework.settings):
-        raise _no_store(framework.settings)
+    if is_store_missing(framework.settings):
+        raise _no_store_error(framework.settings)
     return framework
 
 
-def with_types(invocation: Invocation, framework: TaskFramework) -> TaskFramework:
+def register_types(invocation: Invocation, framework: TaskFramework) -> TaskFramework:
     """Register task types for a submission if the store does not exist yet, because then no types are declared.
 
     Raises:
         ConfigurationError: if --app names no module; then the folder is probably the wrong one.
     """
     if not len(invocation.register(framework).registry):
-        raise _no_store(framework.settings)
+        raise _no_store_error(framework.settings)
     return framework
 
 
-def _no_store(settings: Settings) -> ConfigurationError:
+def _no_store_error(settings: Settings) -> ConfigurationError:
     return ConfigurationError(
         f"There is no store here yet: {sqlite_file(settings.store.url)} does not exist.",
         key="store.url",
@@ -174,12 +177,12 @@ def _no_store(settings: Settings) -> ConfigurationError:
     )
 
 
-def lacks_store(settings: Settings) -> bool:
+def is_store_missing(settings: Settings) -> bool:
     """Return whether the file of the store does not exist yet."""
     return settings.store.scheme == "sqlite" and not os.path.exists(sqlite_file(settings.store.url))
 
 
-def operator() -> str:
+def operator_name() -> str:
     """The name of the operator in the history."""
     try:
         return f"cli:{getpass.getuser()}"

@@ -29,7 +29,7 @@ First = Annotated[int, typer.Option("--from", metavar="POSITION", min=0, help="T
 Follow = Annotated[
     bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is available, until Ctrl-C.")
 ]
-Most = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MAX_LIMIT, help="Most results.")]
+ResultLimit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MAX_LIMIT, help="Most results.")]
 
 
 @app.command("list")
@@ -49,7 +49,13 @@ async def list_streams(
 
     def show_all(found: Sequence[ListedStream]) -> None:
         rows = [
-            (Text(printable(it.owner.key)), Text(it.owner.user_id), Text(it.stream.mode), *_turn_of(it)) for it in found
+            (
+                Text(printable(listed.owner.key)),
+                Text(listed.owner.user_id),
+                Text(listed.stream.mode),
+                *_turn_cells(listed),
+            )
+            for listed in found
         ]
         print_rows(("Key", "User", "Mode", "Given", "Last turn", "State"), rows)
 
@@ -57,7 +63,7 @@ async def list_streams(
     print_page(page, show_all, ListedStream.view, as_json=as_json, nothing=nothing)
 
 
-def _turn_of(listed: ListedStream) -> tuple[Text, ...]:
+def _turn_cells(listed: ListedStream) -> tuple[Text, ...]:
     stream, turn = listed.stream, listed.stream.turn
     state = Text("halted", style="red") if stream.is_halted else Text("")
     return Text(f"{stream.next_position:,}"), Text("-" if turn is None else turn.task_id), state
@@ -71,7 +77,7 @@ async def show(framework: AnyFramework, key: Key, user: User = None, as_json: Js
     if as_json:
         print_json(status.view())
     else:
-        _print(status, user)
+        _print_status(status, user)
 
 
 @app.command()
@@ -81,7 +87,7 @@ async def results(
     key: Key,
     user: User = None,
     first: First = 0,
-    limit: Most = 50,
+    limit: ResultLimit = 50,
     follow: Follow = False,
     as_json: Json = False,
 ) -> None:
@@ -99,7 +105,12 @@ async def results(
         note(f"No result at position {first} yet.")
         return
     rows = [
-        (Text(str(result.position)), Text(result.status), Text(result.task_id or "-"), Text(_short(result.result)))
+        (
+            Text(str(result.position)),
+            Text(result.status),
+            Text(result.task_id or "-"),
+            Text(_result_text(result.result)),
+        )
         for result in page.items
     ]
     print_rows(("Position", "Status", "Task", "Result"), rows)
@@ -107,7 +118,7 @@ async def results(
 
 @app.command("go-on")
 @on_store
-@audited("stream.go-on", of="key", shown=["user"])
+@audited("stream.go-on", target="key", details=["user"])
 async def go_on(framework: AnyFramework, key: Key, user: User = None, as_json: Json = False) -> None:
     """Continue a halted stream without the task that failed."""
     status = await framework.stream(key, user_id=user).go_on()
@@ -117,7 +128,7 @@ async def go_on(framework: AnyFramework, key: Key, user: User = None, as_json: J
         say(f"Stream {key} continues.")
 
 
-def _print(status: StreamStatus, user: str | None) -> None:
+def _print_status(status: StreamStatus, user: str | None) -> None:
     view = status.view()
     turn = view["turn"]
     say(f"Stream {status.key} ({status.stream.mode}): {status.stream.next_position} positions used.")
@@ -128,5 +139,5 @@ def _print(status: StreamStatus, user: str | None) -> None:
         note(f"Or continue without it: {go_on_command(user, status.key)}")
 
 
-def _short(value: object) -> str:
+def _result_text(value: object) -> str:
     return "" if value is None else orjson.dumps(value).decode()[:60]

@@ -28,7 +28,7 @@ from taskframework.cli.options import (
 )
 from taskframework.cli.output import note, print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
-from taskframework.cli.store import AnyFramework, lacks_store, remote_framework, with_types
+from taskframework.cli.store import AnyFramework, is_store_missing, register_types, remote_framework
 from taskframework.cli.watching import follow
 from taskframework.clock import SystemClock
 from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
@@ -44,16 +44,16 @@ from taskframework.wiring.store_services import build_store_services
 
 _EXAMPLE = """'{"name": "value"}'"""
 #: Characters of a path; the system refuses to look for a longer one.
-_LONGEST_PATH = 255
+_MAX_PATH_LENGTH = 255
 
 
-def read_json(given: str) -> Any:
+def read_json(argument: str) -> Any:
     """Read the JSON of an argument: the argument itself, standard input for `-`, or a file for `@FILE`.
 
     Raises:
         typer.BadParameter: if it is not JSON.
     """
-    text = given
+    text = argument
     try:
         if text == "-":
             text = sys.stdin.read()
@@ -61,25 +61,25 @@ def read_json(given: str) -> Any:
             text = Path(text[1:]).read_text(encoding="utf-8-sig")
         text.encode()  # bytes of an argument that are not UTF-8 arrive as surrogates
     except (OSError, UnicodeError) as error:
-        what = {"-": "standard input", "@": given[1:]}.get(given[:1], "the argument")
-        raise typer.BadParameter(f"{what} cannot be read: {error}") from error
+        source = {"-": "standard input", "@": argument[1:]}.get(argument[:1], "the argument")
+        raise typer.BadParameter(f"{source} cannot be read: {error}") from error
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
         hint = f"Quote it for the shell, such as {_EXAMPLE}."
-        if given == text and len(text) < _LONGEST_PATH and Path(text).is_file():
+        if argument == text and len(text) < _MAX_PATH_LENGTH and Path(text).is_file():
             hint = f"To read the file, write @{text}."
         raise typer.BadParameter(f"not JSON ({error}). {hint}") from error
 
 
-def _moment(text: str) -> datetime:
+def _parse_future_time(text: str) -> datetime:
     try:
         return datetime.now(UTC) + parse_duration(text)
     except ValueError:
-        return read_moment(text)
+        return parse_time(text)
 
 
-def past(text: str) -> datetime:
+def parse_past_time(text: str) -> datetime:
     """Read a time, or how long ago it was.
 
     Raises:
@@ -88,10 +88,10 @@ def past(text: str) -> datetime:
     try:
         return datetime.now(UTC) - parse_duration(text)
     except ValueError:
-        return read_moment(text)
+        return parse_time(text)
 
 
-def read_moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Read a time.
 
     Raises:
@@ -106,7 +106,7 @@ def read_moment(text: str) -> datetime:
     return moment
 
 
-def _object(text: str, *, fields: Sequence[str]) -> object:
+def _parse_object(text: str, *, fields: Sequence[str]) -> object:
     try:
         value = from_json(text, allow_inf_nan=False)
     except ValueError:
@@ -135,19 +135,19 @@ Timeout = Annotated[
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Owner of the task.")]
 
 
-def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
+def _make_flag(name: str, schema: Mapping[str, Any]) -> Parameter:
     """Make the flag of a submission option. It only parses a value; the submission checks the value."""
     value = schema["anyOf"][0]
     read: Callable[[str], Any] = str
-    metavar, more = "|".join(value.get("enum", ["TEXT"])), ""
+    metavar, help_suffix = "|".join(value.get("enum", ["TEXT"])), ""
     if value.get("format") == "date-time":
-        read, metavar, more = or_bad_parameter(_moment), "TIME", ": a time, or 10m from now"
+        read, metavar, help_suffix = or_bad_parameter(_parse_future_time), "TIME", ": a time, or 10m from now"
     elif value["type"] == "object":
-        read, metavar = or_bad_parameter(partial(_object, fields=value["required"])), "JSON"
+        read, metavar = or_bad_parameter(partial(_parse_object, fields=value["required"])), "JSON"
     elif value["type"] == "integer":
         read, metavar = whole_number(), "N"
     option = typer.Option(
-        f"--{name.replace('_', '-')}", parser=read, metavar=metavar, help=f"{schema['description']}{more}."
+        f"--{name.replace('_', '-')}", parser=read, metavar=metavar, help=f"{schema['description']}{help_suffix}."
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Any, option])
 
@@ -159,9 +159,11 @@ def takes_options(
 
     def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
-        flags = [_flag(name, schema) for name, schema in schemas.items()]
-        command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+        parameters = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD
+        ]
+        flags = [_make_flag(name, schema) for name, schema in schemas.items()]
+        command.__signature__ = signature.replace(parameters=[*parameters, *flags])  # type: ignore[attr-defined]
         return command
 
     return with_flags
@@ -188,36 +190,36 @@ def submit(
     """
     value = None if parameters is None else read_json(parameters)
     request = SubmitRequest(task_type=task_type, parameters=value, user_id=user, **options)
-    waits = wait or timeout is not None
+    should_wait = wait or timeout is not None
     try:
         if (remote := remote_framework(api, api_key)) is not None:
-            status = run(_submit(remote, request, waits, timeout, as_json))
+            status = run(_submit(remote, request, should_wait, timeout, as_json))
         else:
-            status = _submit_here(Invocation.of(context, config, app), request, waits, timeout, as_json)
+            status = _submit_locally(Invocation.of(context, config, app), request, should_wait, timeout, as_json)
     except InvalidParametersError as error:
         if parameters is None:
             error.hint = f"{error.hint} Give the parameters as JSON after the type, such as {_EXAMPLE}."
         raise
-    if waits and status is not TaskStatus.COMPLETED:
+    if should_wait and status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
 
 
-def _submit_here(
-    invocation: Invocation, request: SubmitRequest, waits: bool, timeout: timedelta | None, as_json: bool
+def _submit_locally(
+    invocation: Invocation, request: SubmitRequest, should_wait: bool, timeout: timedelta | None, as_json: bool
 ) -> TaskStatus:
     framework = invocation.framework(registers=bool(invocation.apps))
-    if lacks_store(framework.settings):  # no type is declared then, and a refused submission must make no file
-        _check(with_types(invocation, framework), request)
+    if is_store_missing(framework.settings):  # no type is declared then, and a refused submission must make no file
+        _check_request(register_types(invocation, framework), request)
     with naming_store(framework.settings.store.url):
         try:
-            return run(_submit(framework, request, waits, timeout, as_json))
+            return run(_submit(framework, request, should_wait, timeout, as_json))
         except UnknownTaskTypeError:
             if len(framework.registry) or not framework.settings.app.modules:
                 raise
-            return run(_submit(invocation.register(framework), request, waits, timeout, as_json))
+            return run(_submit(invocation.register(framework), request, should_wait, timeout, as_json))
 
 
-def _check(framework: TaskFramework, request: SubmitRequest) -> None:
+def _check_request(framework: TaskFramework, request: SubmitRequest) -> None:
     settings, clock = framework.settings, SystemClock()
     store = build_store(settings, clock)
     build_store_services(settings, framework.registry, clock, store, dispatches=False).submission.check(request)
@@ -226,7 +228,7 @@ def _check(framework: TaskFramework, request: SubmitRequest) -> None:
 async def _submit(
     framework: AnyFramework,
     request: SubmitRequest,
-    waits: bool,
+    should_wait: bool,
     timeout: timedelta | None,
     as_json: bool,
 ) -> TaskStatus:
@@ -235,7 +237,7 @@ async def _submit(
         task = submission.task
         if not as_json:
             say(f"{'Submitted' if submission.is_new else 'Submitted before:'} {task.task_type} {task.task_id}")
-        if waits:
+        if should_wait:
             try:
                 task = await follow(framework.handle(task.task_id), timeout)
             except asyncio.CancelledError:  # by Ctrl-C
@@ -243,7 +245,7 @@ async def _submit(
                 raise
     if as_json:
         print_json(public_view(task))
-    elif waits:
+    elif should_wait:
         print_outcome(task)
     else:
         print_next_step(task)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskframework.background import end
-from taskframework.cli.process import Stop
-from taskframework.cli.systemd import tell_serving, tell_stopping
-from taskframework.cli.tether import Answer, Failure, Leash
+from taskframework.cli.process import StopRequest
+from taskframework.cli.systemd import notify_ready, notify_stopping
+from taskframework.cli.tether import Answer, Failure, WorkerLink
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
 from taskframework.settings import Settings
@@ -27,13 +27,13 @@ from taskframework.wiring.extras import require_extra
 logger = logging.getLogger(__name__)
 
 #: Seconds before a process that died is started again: from the first pause, doubled each time up to the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.5, 30.0
 #: A process that lived for so many seconds was healthy; after its death the first pause is used again.
-_WELL = 60.0
+_HEALTHY_SECONDS = 60.0
 #: Seconds beyond the grace of its tasks that a process has to stop: to hand unfinished tasks back and to close.
-_STOP_MARGIN = 10.0
+_STOP_MARGIN_SECONDS = 10.0
 #: Seconds to read the last words of a process. Otherwise a child that keeps the tether open would block the parent.
-_LAST_WORDS = 1.0
+_FINAL_READ_SECONDS = 1.0
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -44,15 +44,15 @@ def process_count(settings: Settings) -> int:
     Raises:
         ConfigurationError: if they ask for several, and broker or store are embedded.
     """
-    wanted = settings.worker.processes
+    process_setting = settings.worker.processes
     embedded = [
-        what
-        for what, scheme in (("broker", settings.broker.scheme), ("store", settings.store.scheme))
+        part
+        for part, scheme in (("broker", settings.broker.scheme), ("store", settings.store.scheme))
         if scheme in ("embedded", "sqlite")
     ]
-    if wanted in ("auto", 0):
+    if process_setting in ("auto", 0):
         return 1 if embedded else usable_cpus()
-    count = int(wanted)
+    count = int(process_setting)
     if count > 1 and embedded:
         raise ConfigurationError(
             f"{count} worker processes cannot share an embedded {' and '.join(embedded)}: it allows only one process.",
@@ -71,9 +71,9 @@ def usable_cpus() -> int:
     return max(1, cpus)
 
 
-def pause_before_restart(deaths: int, luck: float) -> float:
-    """Seconds to wait after so many deaths in a row; `luck`, from 0 to 1, spreads restarts after common deaths."""
-    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(deaths - 1, 16)) * (1 + luck) / 2
+def pause_before_restart(deaths: int, random_factor: float) -> float:
+    """Seconds to wait after so many deaths in a row; `random_factor` (0 to 1) spreads restarts after common deaths."""
+    return min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(deaths - 1, 16)) * (1 + random_factor) / 2
 
 
 def supervise(settings: Settings, command: Sequence[str], count: int) -> None:
@@ -105,7 +105,7 @@ class Ending:
     pid: int | None = None
 
     @property
-    def is_in_order(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether it stopped in order after a request to stop; of a process that was not ready yet, any end is."""
         return self.code == 0 or not (self.was_ready or self.code == -signal.SIGKILL)
 
@@ -131,45 +131,45 @@ class WorkerProcess:
         self.pid: int | None = None
         self._command = command
         self._on_ready = on_ready
-        self._leash = Leash(self._become_ready)
+        self._link = WorkerLink(self._set_ready)
 
-    async def live(self) -> Ending:
+    async def run_once(self) -> Ending:
         """Start the process and wait for its end."""
-        ours, theirs = socket.socketpair()
-        leash = self._leash = Leash(self._become_ready)
-        descriptor = theirs.fileno()
+        own_end, child_end = socket.socketpair()
+        link = self._link = WorkerLink(self._set_ready)
+        descriptor = child_end.fileno()
         command = [*self._command, "--tether", str(descriptor)]
         try:
             process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=[descriptor])
         except OSError as error:
-            ours.close()
+            own_end.close()
             return Ending(1, failure=Failure(f"No process could be started: {error}.", "", may_pass=True))
         finally:
-            theirs.close()
+            child_end.close()
         self.pid = process.pid
         logger.info("started a process", extra={"number": self.number, "child_pid": self.pid})
-        listening = asyncio.create_task(leash.hold(ours))
+        listener = asyncio.create_task(link.listen(own_end))
         code = await process.wait()
         self.pid = None
-        await asyncio.wait([listening], timeout=_LAST_WORDS)
-        await end(listening)
+        await asyncio.wait([listener], timeout=_FINAL_READ_SECONDS)
+        await end(listener)
         was_ready, self.is_ready = self.is_ready, False
-        return Ending(code, was_ready, leash.failure, process.pid)
+        return Ending(code, was_ready, link.failure, process.pid)
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
         """Ask the process for a path of the health checks; None if it does not answer within so many seconds."""
-        return await self._leash.ask(path, within=within)
+        return await self._link.ask(path, within=within)
 
-    def let_go(self) -> None:
+    def request_stop(self) -> None:
         """Ask the process to stop."""
-        self._leash.cut()
+        self._link.request_stop()
 
     def kill(self) -> None:
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _become_ready(self) -> None:
+    def _set_ready(self) -> None:
         self.is_ready = True
         self._on_ready()
 
@@ -179,11 +179,11 @@ class Supervisor:
 
     def __init__(self, settings: Settings, command: Sequence[str], count: int) -> None:
         self._settings = settings
-        self.processes = [WorkerProcess(number + 1, command, self._note_ready) for number in range(count)]
+        self.processes = [WorkerProcess(number + 1, command, self._log_when_all_ready) for number in range(count)]
         self._was_ready = False
         self._failure: Failure | None = None
-        self._is_in_order = True
-        self._stop: Stop
+        self._is_clean = True
+        self._stop: StopRequest
 
     async def run(self) -> bool:
         """Run until a stop is asked for, then stop all processes.
@@ -194,7 +194,7 @@ class Supervisor:
         Raises:
             TaskframeworkError: if a process cannot start.
         """
-        self._stop = Stop(self._kill_all)
+        self._stop = StopRequest(self._kill_all)
         self._stop.is_opening = False
         async with contextlib.AsyncExitStack() as stack:
             if self._settings.worker.http_port is not None:
@@ -205,56 +205,56 @@ class Supervisor:
                 health = create_joint_health_app(self.processes)
                 await stack.enter_async_context(serving_health(health, self._settings.worker))
             logger.info("starting", extra={"role": "worker", "processes": len(self.processes)})
-            await self._keep_all()
+            await self._supervise_all()
         if self._failure is not None:
             raise TaskframeworkError(self._failure.message, hint=self._failure.hint)
         logger.info("stopped")
-        return self._is_in_order
+        return self._is_clean
 
-    async def _keep_all(self) -> None:
-        keepers = [asyncio.create_task(self._keep(process)) for process in self.processes]
-        asked = asyncio.create_task(self._stop.asked.wait())
-        await asyncio.wait([asked, *keepers], return_when=asyncio.FIRST_COMPLETED)
-        self._stop.ask(cause="an error in the parent process")  # unless it was asked already
-        await asked
-        tell_stopping()
+    async def _supervise_all(self) -> None:
+        supervising = [asyncio.create_task(self._supervise(process)) for process in self.processes]
+        stop_requested = asyncio.create_task(self._stop.requested.wait())
+        await asyncio.wait([stop_requested, *supervising], return_when=asyncio.FIRST_COMPLETED)
+        self._stop.request(cause="an error in the parent process")  # unless it was asked already
+        await stop_requested
+        notify_stopping()
         for process in self.processes:
-            process.let_go()
+            process.request_stop()
         grace = self._settings.shutdown.await_termination_timeout.total_seconds()
-        await asyncio.wait(keepers, timeout=grace + _STOP_MARGIN)
+        await asyncio.wait(supervising, timeout=grace + _STOP_MARGIN_SECONDS)
         self._kill_all()
-        await asyncio.gather(*keepers)
+        await asyncio.gather(*supervising)
 
-    async def _keep(self, process: WorkerProcess) -> None:
+    async def _supervise(self, process: WorkerProcess) -> None:
         deaths = 0
-        while not self._stop.asked.is_set():
+        while not self._stop.requested.is_set():
             began = time.monotonic()
-            ending = await process.live()
-            deaths = 1 if time.monotonic() - began >= _WELL else deaths + 1
-            if self._stop.asked.is_set():
-                if not ending.is_in_order:
-                    self._is_in_order = False
+            ending = await process.run_once()
+            deaths = 1 if time.monotonic() - began >= _HEALTHY_SECONDS else deaths + 1
+            if self._stop.requested.is_set():
+                if not ending.is_clean:
+                    self._is_clean = False
                     logger.warning("a process did not stop cleanly", extra={"number": process.number, **ending.fields})
             elif ending.failure is not None and not (ending.failure.may_pass and self._was_ready):
                 self._failure = ending.failure
-                self._stop.ask(cause=f"process {process.number} cannot start")
+                self._stop.request(cause=f"process {process.number} cannot start")
             else:
-                await self._rest_before_restart(process, ending, pause_before_restart(deaths, random.random()))
+                await self._wait_before_restart(process, ending, pause_before_restart(deaths, random.random()))
 
-    async def _rest_before_restart(self, process: WorkerProcess, ending: Ending, seconds: float) -> None:
+    async def _wait_before_restart(self, process: WorkerProcess, ending: Ending, seconds: float) -> None:
         fields = {"number": process.number, **ending.fields, "seconds": round(seconds, 2)}
         logger.warning("a process ended; restarting it", extra=fields)
         process.restarts += 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stop.asked.wait()
+                await self._stop.requested.wait()
 
-    def _note_ready(self) -> None:
+    def _log_when_all_ready(self) -> None:
         if not self._was_ready and all(process.is_ready for process in self.processes):
             self._was_ready = True
             pids = [process.pid for process in self.processes]
             logger.info("ready", extra={"role": "worker", "processes": len(pids), "pids": pids})
-            tell_serving()
+            notify_ready()
 
     def _kill_all(self) -> None:
         for process in self.processes:

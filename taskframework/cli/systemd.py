@@ -12,27 +12,27 @@ import os
 import socket
 
 #: How many signs of life are sent within the time after which systemd takes the process for hung.
-_WORDS_EACH_PATIENCE = 3
+_SIGNALS_PER_WATCHDOG_PERIOD = 3
 
 
-def tell_serving() -> None:
+def notify_ready() -> None:
     """Say that the process serves. From now on also say that its event loop runs, as often as systemd wants it."""
-    _tell("READY=1")
-    if (seconds := _patience()) is not None:
-        _tell_running(asyncio.get_running_loop(), seconds / _WORDS_EACH_PATIENCE)
+    _notify("READY=1")
+    if (seconds := _watchdog_seconds()) is not None:
+        _keep_feeding_watchdog(asyncio.get_running_loop(), seconds / _SIGNALS_PER_WATCHDOG_PERIOD)
 
 
-def tell_stopping() -> None:
+def notify_stopping() -> None:
     """Say that the process stops."""
-    _tell("STOPPING=1")
+    _notify("STOPPING=1")
 
 
-def _tell_running(loop: asyncio.AbstractEventLoop, every: float) -> None:
-    _tell("WATCHDOG=1")
-    loop.call_later(every, _tell_running, loop, every)
+def _keep_feeding_watchdog(loop: asyncio.AbstractEventLoop, interval: float) -> None:
+    _notify("WATCHDOG=1")
+    loop.call_later(interval, _keep_feeding_watchdog, loop, interval)
 
 
-def _patience() -> float | None:
+def _watchdog_seconds() -> float | None:
     """Seconds after which systemd takes a silent process for hung (`WatchdogSec`); None if it does not watch it."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
@@ -40,11 +40,11 @@ def _patience() -> float | None:
     return int(microseconds) / 1e6 if microseconds.isdecimal() and int(microseconds) else None
 
 
-def _tell(word: str) -> None:
+def _notify(message: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
     # A message that cannot be sent must not end the process that it is about; systemd then notices the silence.
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
-        teller.setblocking(False)
-        teller.sendto(word.encode(), "\0" + address[1:] if address.startswith("@") else address)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify_socket:
+        notify_socket.setblocking(False)
+        notify_socket.sendto(message.encode(), "\0" + address[1:] if address.startswith("@") else address)

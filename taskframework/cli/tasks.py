@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from taskframework.cli.choosing import (
+from taskframework.cli.bulk_actions import (
     Background,
     DryRun,
     Rate,
     TasksWhere,
-    checked,
-    do_with_all,
-    note_unknown,
+    note_unknown_type,
+    run_bulk_action,
     tasks_where,
+    validates_choice,
 )
 from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
 from taskframework.cli.output import print_json, print_json_line, say
@@ -29,8 +29,8 @@ from taskframework.cli.render import (
     print_tasks,
     print_timeline,
 )
-from taskframework.cli.store import AnyFramework, audited, on_store, operator
-from taskframework.cli.submit import past, read_json
+from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
+from taskframework.cli.submit import parse_past_time, read_json
 from taskframework.cli.watching import follow
 from taskframework.model.query import Page, TaskFilter
 from taskframework.model.replays import Action
@@ -45,7 +45,7 @@ app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, explain, follow
 _STATUSES = ", ".join(TaskStatus).lower()
 
 
-def _status(text: str) -> TaskStatus:
+def _parse_status(text: str) -> TaskStatus:
     names = {status.value.lower(): status for status in TaskStatus}
     if (found := names.get(text.lower())) is not None:
         return found
@@ -57,7 +57,7 @@ Status = Annotated[
     TaskStatus | None,
     typer.Option(
         "--status",
-        parser=or_bad_parameter(_status),
+        parser=or_bad_parameter(_parse_status),
         metavar="STATUS",
         help=f"Only tasks in this status: {_STATUSES}.",
     ),
@@ -67,16 +67,16 @@ StreamName = Annotated[str | None, typer.Option("--stream", metavar="KEY", help=
 UserName = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only tasks of this user.")]
 
 
-def _time(flag: str, said: str) -> Any:
-    return typer.Option(flag, parser=or_bad_parameter(past), metavar="TIME", help=said)
+def _time_option(flag: str, help_text: str) -> Any:
+    return typer.Option(flag, parser=or_bad_parameter(parse_past_time), metavar="TIME", help=help_text)
 
 
-After = Annotated[datetime | None, _time("--after", "Only tasks submitted since a time, or since 10m.")]
-Before = Annotated[datetime | None, _time("--before", "Only tasks submitted before that.")]
+After = Annotated[datetime | None, _time_option("--after", "Only tasks submitted since a time, or since 10m.")]
+Before = Annotated[datetime | None, _time_option("--before", "Only tasks submitted before that.")]
 FinishedAfter = Annotated[
-    datetime | None, _time("--finished-after", "Only tasks that ended since a time, or since 10m.")
+    datetime | None, _time_option("--finished-after", "Only tasks that ended since a time, or since 10m.")
 ]
-FinishedBefore = Annotated[datetime | None, _time("--finished-before", "Only tasks that ended before that.")]
+FinishedBefore = Annotated[datetime | None, _time_option("--finished-before", "Only tasks that ended before that.")]
 Correlation = Annotated[
     str | None, typer.Option("--correlation-id", metavar="ID", help="Only tasks with this correlation id.")
 ]
@@ -138,7 +138,7 @@ async def list_tasks(
     scope = EVERYONE if user is None else Scope.of(user)
     page = await framework.services.tasks.list_tasks(scope, wanted, limit=limit, cursor=cursor)
     if not page.items:
-        await note_unknown(framework, task_type)
+        await note_unknown_type(framework, task_type)
     is_all = (scope, wanted) == (EVERYONE, TaskFilter())
     more = "" if page.next_cursor is None else f" among the {SEARCHED:,} that were searched"
     _print_page(framework, page, as_json, "No tasks." if is_all else f"No such tasks{more}.")
@@ -167,9 +167,9 @@ async def explain(framework: AnyFramework, task_id: TaskId, as_json: Json = Fals
 
 
 @app.command()
-@checked(tasks_where, "task_id")
+@validates_choice(tasks_where, "task_id")
 @on_store
-@audited("task.cancel", of="task_id", shown=["where", "rate"])
+@audited("task.cancel", target="task_id", details=["where", "rate"])
 async def cancel(
     framework: AnyFramework,
     task_id: OneTask = None,
@@ -182,7 +182,7 @@ async def cancel(
 ) -> None:
     """Cancel a task, or all that --where finds: waiting tasks at once; running ones are asked to stop."""
     if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
-        await do_with_all(
+        await run_bulk_action(
             framework,
             Action.CANCEL,
             chosen,
@@ -194,7 +194,7 @@ async def cancel(
         )
         return
     assert task_id is not None, "ids or --where"
-    task = await framework.services.tasks.cancel(task_id, EVERYONE, by=operator(), reason=reason)
+    task = await framework.services.tasks.cancel(task_id, EVERYONE, by=operator_name(), reason=reason)
     if as_json:
         print_json(public_view(task))
     elif task.status is TaskStatus.CANCELLED:
@@ -236,14 +236,14 @@ async def signal(
     if as_json:
         print_json(public_view(task))
     else:
-        say(f"Task {task_id} got the signal {name}: {_heard(task)}.")
+        say(f"Task {task_id} got the signal {name}: {_signal_effect(task)}.")
         print_next_step(task)
 
 
 @app.command()
-@checked(tasks_where, "task_id")
+@validates_choice(tasks_where, "task_id")
 @on_store
-@audited("task.retry", of="task_id", shown=["where", "rate"])
+@audited("task.retry", target="task_id", details=["where", "rate"])
 async def retry(
     framework: AnyFramework,
     task_id: OneTask = None,
@@ -260,7 +260,7 @@ async def retry(
     A task in status RETRYING is tried again now.
     """
     if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
-        await do_with_all(
+        await run_bulk_action(
             framework,
             Action.RETRY,
             chosen,
@@ -273,7 +273,7 @@ async def retry(
         )
         return
     assert task_id is not None, "ids or --where"
-    task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator(), reopen=reopen, reason=reason)
+    task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator_name(), reopen=reopen, reason=reason)
     if as_json:
         print_json(public_view(task))
     else:
@@ -290,14 +290,14 @@ async def watch(framework: AnyFramework, task_id: TaskId, as_json: Json = False)
     """Follow a task until it ends; exit code 0 if it is COMPLETED."""
     printed = 0
 
-    def tell(task: Task) -> None:
+    def print_change(task: Task) -> None:
         nonlocal printed
         if as_json:
             print_json_line(public_view(task))
         else:
             printed = print_timeline(task, printed)
 
-    task = await follow(framework.handle(task_id), None, tell)
+    task = await follow(framework.handle(task_id), None, print_change)
     if not as_json:
         print_outcome(task)
     if task.status is not TaskStatus.COMPLETED:
@@ -309,7 +309,7 @@ def _print_page(framework: AnyFramework, page: Page[Task], as_json: bool, nothin
     print_page(page, lambda tasks: print_tasks(tasks, now), public_view, as_json=as_json, nothing=nothing)
 
 
-def _heard(task: Task) -> str:
+def _signal_effect(task: Task) -> str:
     """Describe the effect of a signal on its task."""
     if task.status is TaskStatus.QUEUED:
         return "it continues"

@@ -21,7 +21,7 @@ from taskframework.background import Background
 from taskframework.errors import BrokerError, StoreUnavailableError, TaskframeworkError, TopologyMismatchError
 
 #: Bytes of the longest line; the metrics of some thousand task types are smaller.
-_LONGEST_LINE = 64 * 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Tether:
         self._socket = socket.socket(fileno=descriptor)
         self._background = Background()
         self._writer: asyncio.StreamWriter | None = None
-        self._on_cut: Callable[[], None] = lambda: None
+        self._on_stop: Callable[[], None] = lambda: None
         #: Answers the parent's questions; without this they are not answered.
         self.answer: Callable[[str], Awaitable[Answer]] | None = None
 
@@ -66,104 +66,104 @@ class Tether:
         try:
             yield self
         except TaskframeworkError as error:
-            away = isinstance(error, StoreUnavailableError | BrokerError)
-            may_pass = away and not isinstance(error, TopologyMismatchError)
+            is_server_away = isinstance(error, StoreUnavailableError | BrokerError)
+            may_pass = is_server_away and not isinstance(error, TopologyMismatchError)
             try:
                 self._socket.setblocking(True)
-                self._socket.sendall(_line(message=error.message, hint=error.hint, may_pass=may_pass))
+                self._socket.sendall(_encode_line(message=error.message, hint=error.hint, may_pass=may_pass))
             except OSError:
                 raise error from None
             raise SystemExit(1) from error
 
-    async def hold(self, on_cut: Callable[[], None]) -> None:
-        """Answer questions from now on, and call `on_cut` when the parent asks for a stop or is gone."""
+    async def listen(self, on_stop: Callable[[], None]) -> None:
+        """Answer questions from now on, and call `on_stop` when the parent asks for a stop or is gone."""
         # A copy: the event loop closes the socket that it gets, but `reporting` may still have to send.
         reader, self._writer = await asyncio.open_unix_connection(sock=self._socket.dup())
-        self._on_cut = on_cut
-        self._background.start(self._hear(reader))
+        self._on_stop = on_stop
+        self._background.start(self._read_questions(reader))
 
-    def say_ready(self) -> None:
+    def report_ready(self) -> None:
         """Tell the parent that this process serves."""
-        self._say(ready=True)
+        self._send(ready=True)
 
-    async def release(self) -> None:
+    async def close(self) -> None:
         """Stop answering and listening."""
-        self._on_cut = lambda: None
+        self._on_stop = lambda: None
         if self._writer is not None:
             self._writer.close()
         await self._background.finished()
 
-    async def _hear(self, reader: asyncio.StreamReader) -> None:
+    async def _read_questions(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError):
             async for line in reader:
                 self._background.start(self._answer(**orjson.loads(line)))
-        self._on_cut()
+        self._on_stop()
 
     async def _answer(self, number: int, path: str) -> None:
         if self.answer is not None:
             answer = await self.answer(path)
-            self._say(number=number, status=answer.status, body=answer.body)
+            self._send(number=number, status=answer.status, body=answer.body)
 
-    def _say(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(_line(**message))
+            self._writer.write(_encode_line(**message))
 
 
 @dataclass(slots=True)
-class Leash:
+class WorkerLink:
     """The parent's end of the socket pair."""
 
     #: Called when the process says that it serves.
     on_ready: Callable[[], None]
     failure: Failure | None = None
-    _is_cut: bool = False
+    _is_stop_requested: bool = False
     _writer: asyncio.StreamWriter | None = None
-    _asked: dict[int, asyncio.Future[Answer]] = field(default_factory=dict)
-    _questions: int = 0
+    _pending_answers: dict[int, asyncio.Future[Answer]] = field(default_factory=dict)
+    _question_count: int = 0
 
-    async def hold(self, end: socket.socket) -> None:
+    async def listen(self, end: socket.socket) -> None:
         """Listen to the process until it closes its end or is gone."""
-        reader, self._writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
-        if self._is_cut:
-            self.cut()
+        reader, self._writer = await asyncio.open_unix_connection(sock=end, limit=_MAX_LINE_BYTES)
+        if self._is_stop_requested:
+            self.request_stop()
         try:
             async for line in reader:
-                self._take(orjson.loads(line))
+                self._handle_message(orjson.loads(line))
         except OSError:
             pass  # the process was killed
         finally:
             self._writer.close()
-            for waiting in self._asked.values():
-                waiting.cancel()
+            for pending in self._pending_answers.values():
+                pending.cancel()
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
         """Ask the process for a path; None if it does not answer within so many seconds, or has ended."""
-        if self._writer is None or self._writer.is_closing() or self._is_cut:
+        if self._writer is None or self._writer.is_closing() or self._is_stop_requested:
             return None
-        self._questions += 1
-        number = self._questions
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._question_count += 1
+        number = self._question_count
+        answer = self._pending_answers[number] = asyncio.get_running_loop().create_future()
         try:
-            self._writer.write(_line(number=number, path=path))
+            self._writer.write(_encode_line(number=number, path=path))
             await asyncio.wait([answer], timeout=within)
             return answer.result() if answer.done() and not answer.cancelled() else None
         finally:
-            del self._asked[number]
+            del self._pending_answers[number]
 
-    def cut(self) -> None:
+    def request_stop(self) -> None:
         """Ask the process to stop; a second call changes nothing."""
-        self._is_cut = True
+        self._is_stop_requested = True
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write_eof()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         if "ready" in message:
             self.on_ready()
         elif "may_pass" in message:
             self.failure = Failure(**message)
-        elif (waiting := self._asked.get(message.pop("number"))) is not None and not waiting.done():
-            waiting.set_result(Answer(**message))
+        elif (pending := self._pending_answers.get(message.pop("number"))) is not None and not pending.done():
+            pending.set_result(Answer(**message))
 
 
-def _line(**message: object) -> bytes:
+def _encode_line(**message: object) -> bytes:
     return orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from taskframework.cli.options import Json, or_bad_parameter, seconds_or_duration
-from taskframework.cli.output import ago, counted, out, print_json, printable, table
+from taskframework.cli.output import ago, out, pluralize, print_json, printable, table
 from taskframework.cli.render import status_text
 from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.overview import Overview
@@ -32,9 +32,9 @@ Every = Annotated[
 ]
 Once = Annotated[bool, typer.Option("--once", help="Print once and exit; the default if the output is not a terminal.")]
 
-_USUAL = timedelta(seconds=2)
+_DEFAULT_INTERVAL = timedelta(seconds=2)
 #: Shortest pause between two looks: with a shorter one, most of the visible work would be the looks themselves.
-_SOONEST = timedelta(milliseconds=500)
+_MIN_INTERVAL = timedelta(milliseconds=500)
 
 
 @on_store
@@ -44,23 +44,23 @@ async def top(framework: AnyFramework, every: Every = None, once: Once = False, 
     if as_json:
         print_json(overview_view(overview))
     elif once or not out().is_terminal:
-        out().print(screen(overview))
+        out().print(render_overview(overview))
     else:
-        with Live(screen(overview), console=out(), screen=True, auto_refresh=False) as live:
+        with Live(render_overview(overview), console=out(), screen=True, auto_refresh=False) as live:
             while True:
-                await asyncio.sleep(max(every or _USUAL, _SOONEST).total_seconds())
-                live.update(screen(await framework.services.overview.look()), refresh=True)
+                await asyncio.sleep(max(every or _DEFAULT_INTERVAL, _MIN_INTERVAL).total_seconds())
+                live.update(render_overview(await framework.services.overview.look()), refresh=True)
 
 
-def screen(overview: Overview) -> RenderableType:
+def render_overview(overview: Overview) -> RenderableType:
     """An overview for people."""
-    return Group(*_lines(overview), Text(), _types(overview))
+    return Group(*_summary_lines(overview), Text(), _type_table(overview))
 
 
-def _lines(overview: Overview) -> Iterator[Text]:
+def _summary_lines(overview: Overview) -> Iterator[Text]:
     dead = overview.dead_letters
-    letters = "dead letters not counted yet" if dead is None else counted(dead, "dead letter")
-    line = Text(f"{counted(overview.worker_count, 'worker')}, {letters}")
+    letters = "dead letters not counted yet" if dead is None else pluralize(dead, "dead letter")
+    line = Text(f"{pluralize(overview.worker_count, 'worker')}, {letters}")
     counts = overview.by_status
     for status in TaskStatus:
         if counts.get(status):
@@ -70,13 +70,13 @@ def _lines(overview: Overview) -> Iterator[Text]:
         yield Text(f"{problem.code}: ", style="bold red").append(printable(problem.text), style="not bold red")
 
 
-def _types(overview: Overview) -> RenderableType:
-    shown = table("Type", "Waiting", "Oldest", "Running", "Retrying", "In", "Out", "Failed")
+def _type_table(overview: Overview) -> RenderableType:
+    type_table = table("Type", "Waiting", "Oldest", "Running", "Retrying", "In", "Out", "Failed")
     for task_type in overview.task_types:
-        seen = overview.traffic.of_type(task_type)
-        oldest = "-" if seen.oldest_waiting_at is None else ago(seen.oldest_waiting_at, overview.at)
+        traffic = overview.traffic.of_type(task_type)
+        oldest = "-" if traffic.oldest_waiting_at is None else ago(traffic.oldest_waiting_at, overview.at)
         more = "+" if overview.traffic.is_bounded else ""
-        rates = (seen.submitted_per_second, seen.finished_per_second, seen.failed_per_second)
-        counts = (f"{seen.waiting:,}{more}", oldest, f"{seen.running:,}{more}", f"{seen.retrying:,}{more}")
-        shown.add_row(task_type, *counts, *(f"{rate:.3g}/s" for rate in rates))
-    return shown
+        rates = (traffic.submitted_per_second, traffic.finished_per_second, traffic.failed_per_second)
+        counts = (f"{traffic.waiting:,}{more}", oldest, f"{traffic.running:,}{more}", f"{traffic.retrying:,}{more}")
+        type_table.add_row(task_type, *counts, *(f"{rate:.3g}/s" for rate in rates))
+    return type_table

@@ -15,7 +15,7 @@ from taskframework.wiring.adapters import build_broker, build_mover, topology_li
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges and queues on the broker.")
 
-_EMBEDDED = "The embedded broker keeps its queues in memory; there is nothing to declare."
+_EMBEDDED_NOTE = "The embedded broker keeps its queues in memory; there is nothing to declare."
 
 
 @app.command()
@@ -29,7 +29,7 @@ def show(context: typer.Context, config: Config = None, app: Apps = None, as_jso
     for line in lines:
         say(line)
     if not lines:
-        note(_EMBEDDED)
+        note(_EMBEDDED_NOTE)
     else:
         _note_types(framework)
 
@@ -85,7 +85,7 @@ def migrate(context: typer.Context, config: Config = None, app: Apps = None, as_
 def _has_broker(framework: TaskFramework) -> bool:
     if framework.settings.broker.scheme != "embedded":
         return True
-    note(_EMBEDDED)
+    note(_EMBEDDED_NOTE)
     return False
 
 

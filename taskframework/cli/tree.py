@@ -12,13 +12,19 @@ from taskframework.model.task import Task
 from taskframework.operations.tasks import TaskOperations
 
 #: How many sub-tasks of one task have a line each; all others are only counted.
-_MOST = 8
-_LEVELS = 3
+_MAX_SHOWN_SUBTASKS = 8
+_MAX_LEVELS = 3
 #: The statuses that a watching person wants to see first.
-_SHOWN = (TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.RETRYING, TaskStatus.FAILED, TaskStatus.DEAD_LETTER)
+_SHOWN_STATUSES = (
+    TaskStatus.RUNNING,
+    TaskStatus.WAITING,
+    TaskStatus.RETRYING,
+    TaskStatus.FAILED,
+    TaskStatus.DEAD_LETTER,
+)
 
 
-def described(task: Task) -> Text:
+def describe_task(task: Task) -> Text:
     """The state of a task, on one line."""
     line = status_text(task.status)
     if task.attempts > 1:
@@ -34,20 +40,20 @@ def described(task: Task) -> Text:
 
 async def task_tree(operations: TaskOperations, task: Task) -> Tree:
     """The task and the most important sub-tasks of its newest round, some levels deep."""
-    tree = Tree(described(task), guide_style="dim")
-    await _grow(tree, operations, task, _LEVELS)
+    tree = Tree(describe_task(task), guide_style="dim")
+    await _add_subtasks(tree, operations, task, _MAX_LEVELS)
     return tree
 
 
-async def _grow(tree: Tree, operations: TaskOperations, task: Task, levels: int) -> None:
+async def _add_subtasks(tree: Tree, operations: TaskOperations, task: Task, levels: int) -> None:
     if task.subtasks is None or levels == 0:
         return
     shown: list[Task] = []
-    for status in _SHOWN:
-        if len(shown) < _MOST:
-            left = _MOST - len(shown)
-            shown += (await operations.subtasks(task.task_id, EVERYONE, limit=left, status=status)).items
+    for status in _SHOWN_STATUSES:
+        if len(shown) < _MAX_SHOWN_SUBTASKS:
+            free_lines = _MAX_SHOWN_SUBTASKS - len(shown)
+            shown += (await operations.subtasks(task.task_id, EVERYONE, limit=free_lines, status=status)).items
     for subtask in shown:
         slot = subtask.parent.slot if subtask.parent else 0
-        line = Text(f"{slot} {subtask.task_type} ", style="dim").append_text(described(subtask))
-        await _grow(tree.add(line), operations, subtask, levels - 1)
+        line = Text(f"{slot} {subtask.task_type} ", style="dim").append_text(describe_task(subtask))
+        await _add_subtasks(tree.add(line), operations, subtask, levels - 1)

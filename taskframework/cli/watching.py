@@ -19,19 +19,23 @@ from taskframework.operations.handle import TaskHandle
 from taskframework.operations.tasks import TaskOperations
 
 #: Seconds between two reads of the store: at first, and after a long time without changes.
-_FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.02, 0.5
 #: Seconds that a task may wait for its first claim before a hint about a missing worker is printed.
-_WORKER_PATIENCE = 3.0
-_NO_WORKER = "No worker has started it yet. Is one running that knows this type: taskframework dev, or worker --app …?"
+_WORKER_HINT_SECONDS = 3.0
+_NO_WORKER_HINT = (
+    "No worker has started it yet. Is one running that knows this type: taskframework dev, or worker --app …?"
+)
 
 
-async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[Task], None] | None = None) -> Task:
+async def follow(
+    handle: TaskHandle, timeout: timedelta | None, on_change: Callable[[Task], None] | None = None
+) -> Task:
     """Wait until a task is final, with a live line on a terminal.
 
     Args:
         handle: the task.
         timeout: longest time to wait; None waits for ever.
-        hear: called with the task at once and after each change.
+        on_change: called with the task at once and after each change.
 
     Returns:
         The final task.
@@ -43,31 +47,31 @@ async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[
     newest = await handle.task()
     line = _LiveLine(newest, handle.operations)
     try:
-        async for task in _states(handle, newest, timeout):
+        async for task in _poll_states(handle, newest, timeout):
             newest = task
-            if hear is not None:
+            if on_change is not None:
                 line.hide()  # so that the printed text comes above it
-                hear(task)
+                on_change(task)
             await line.update(task)
     finally:
         line.close()
     return newest
 
 
-async def _states(handle: TaskHandle, task: Task, timeout: timedelta | None) -> AsyncIterator[Task]:
-    end = float("inf") if timeout is None else time.monotonic() + timeout.total_seconds()
-    pause = _FIRST_LOOK
+async def _poll_states(handle: TaskHandle, task: Task, timeout: timedelta | None) -> AsyncIterator[Task]:
+    ends_at = float("inf") if timeout is None else time.monotonic() + timeout.total_seconds()
+    pause = _MIN_POLL_SECONDS
     yield task
     while not task.status.is_final:
-        left = end - time.monotonic()
-        if left <= 0:
+        remaining = ends_at - time.monotonic()
+        if remaining <= 0:
             raise ResultTimeoutError(task.task_id, task.status)
         # The task may run in any process, so the store is read; less often while nothing happens.
-        await asyncio.sleep(min(pause, left))
-        before, task = task, await handle.task()
-        is_new = (task.revision, task.progress_revision) != (before.revision, before.progress_revision)
-        pause = _FIRST_LOOK if is_new else min(pause * 1.5, _SLOWEST_LOOK)
-        if is_new:
+        await asyncio.sleep(min(pause, remaining))
+        previous, task = task, await handle.task()
+        has_changed = (task.revision, task.progress_revision) != (previous.revision, previous.progress_revision)
+        pause = _MIN_POLL_SECONDS if has_changed else min(pause * 1.5, _MAX_POLL_SECONDS)
+        if has_changed:
             yield task
 
 
@@ -78,7 +82,7 @@ class _LiveLine:
         self._task = task
         self._operations = operations
         self._console = err()
-        self._reminder = asyncio.get_running_loop().call_later(_WORKER_PATIENCE, self._remind)
+        self._hint_timer = asyncio.get_running_loop().call_later(_WORKER_HINT_SECONDS, self._print_worker_hint)
         #: Made again after each stop: otherwise rich would begin by removing as many lines as the stopped one had.
         self._status: Status | None = None
 
@@ -86,12 +90,12 @@ class _LiveLine:
         self._task = task
         if not self._console.is_terminal:
             return
-        shown = await task_tree(self._operations, task)
+        tree = await task_tree(self._operations, task)
         if self._status is None:
-            self._status = self._console.status(shown)
+            self._status = self._console.status(tree)
             self._status.start()
         else:
-            self._status.update(shown)
+            self._status.update(tree)
 
     def hide(self) -> None:
         """Hide the line until the next update."""
@@ -100,9 +104,9 @@ class _LiveLine:
             self._status = None
 
     def close(self) -> None:
-        self._reminder.cancel()
+        self._hint_timer.cancel()
         self.hide()
 
-    def _remind(self) -> None:
+    def _print_worker_hint(self) -> None:
         if self._task.status in CLAIMABLE and self._task.attempts == 0:
-            self._console.print(Text(_NO_WORKER, style="dim"), soft_wrap=True)
+            self._console.print(Text(_NO_WORKER_HINT, style="dim"), soft_wrap=True)

@@ -53,8 +53,8 @@ class FakeClock:
 
     def wake(self, within: float) -> None:
         """Wake sleepers whose sleep ends within so many seconds, though no time passes: an extra look costs nothing."""
-        soon = self._passed + timedelta(seconds=within)
-        while self._sleepers and self._sleepers[0][0] <= soon:
+        wake_until = self._passed + timedelta(seconds=within)
+        while self._sleepers and self._sleepers[0][0] <= wake_until:
             _, _, awake = heapq.heappop(self._sleepers)
             if not awake.done():
                 awake.set_result(None)

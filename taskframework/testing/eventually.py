@@ -28,7 +28,7 @@ async def eventually(
     Raises:
         AssertionError: The time is over; the message shows the last value or the last failed assertion.
     """
-    end = time.monotonic() + timeout
+    ends_at = time.monotonic() + timeout
     pause = 0.005
     while True:
         try:
@@ -36,11 +36,11 @@ async def eventually(
             value = await outcome if inspect.isawaitable(outcome) else outcome
             if value:
                 return value
-            last = f"the last value was {value!r}"
+            last_problem = f"the last value was {value!r}"
         except AssertionError as error:
-            last = f"the last failed assertion was: {error}"
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout:g} s: {what or _name_of(predicate)}; {last}")
+            last_problem = f"the last failed assertion was: {error}"
+        if time.monotonic() > ends_at:
+            raise AssertionError(f"not within {timeout:g} s: {what or _name_of(predicate)}; {last_problem}")
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 0.1)
 

@@ -13,7 +13,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.stores.base import TaskStore
 
 #: Methods that work even in a dead process: they write nothing, and the test has to close the store.
-_HARMLESS = frozenset({"open", "close", "now"})
+_UNAFFECTED_METHODS = frozenset({"open", "close", "now"})
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
-        if name in _HARMLESS or not inspect.iscoroutinefunction(member):
+        if name in _UNAFFECTED_METHODS or not inspect.iscoroutinefunction(member):
             return member
 
         async def call(*args: Any, **kwargs: Any) -> Any:

@@ -110,16 +110,16 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
     ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
     control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
     context = _context(registration, control, registration.accept(parameters)[0], about)
-    around = Surroundings(about.get("middleware", ()), Resources(about.get("resources", ())))
+    surroundings = Surroundings(about.get("middleware", ()), Resources(about.get("resources", ())))
     match about:
         case {"signal": name}:
-            at, payload, is_late = SystemClock().now(), about.get("payload"), about.get("timed_out", False)
-            signal = Signal(name, name, at, payload, timed_out=is_late)
-            returned = await _call(registration, around, "signal", context, signal)
+            now, payload, is_late = SystemClock().now(), about.get("payload"), about.get("timed_out", False)
+            signal = Signal(name, name, now, payload, timed_out=is_late)
+            returned = await _call(registration, surroundings, "signal", context, signal)
         case {"outcomes": _}:
-            returned = await _call(registration, around, "resume", context, _summary(control))
+            returned = await _call(registration, surroundings, "resume", context, _summary(control))
         case _:
-            returned = await _call(registration, around, "execute", context)
+            returned = await _call(registration, surroundings, "execute", context)
     if isinstance(returned, WaitForSignal):
         ran.waits_for = returned
     elif not (ran.subtasks and returned is None and "resume" in registration.stages):
@@ -135,7 +135,7 @@ class _Control:
     def __init__(self, ran: Ran[Any], outcomes: Sequence[SubtaskOutcome], cancelled: bool) -> None:
         self._ran = ran
         self._outcomes = outcomes
-        self._numbers = itertools.count()
+        self._slot_numbers = itertools.count()
         self.cancel_requested = cancelled
         self.steps = Steps([StepOutcome(step, outcome) for step, outcome in ran.steps.items()], self)
         self.family = self
@@ -148,53 +148,53 @@ class _Control:
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         self._ran.steps[outcome.step] = outcome.outcome
-        return _told(outcome)
+        return _completed_future(outcome)
 
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
-        answer: Future[list[str]] = Future()
+        future: Future[list[str]] = Future()
         try:
-            asked = [_asked(wanted, number, parameters) for number, parameters in wanted.numbered()]
+            subtasks = [_check_subtask(wanted, number, parameters) for number, parameters in wanted.numbered()]
         except Exception as error:
-            answer.set_exception(error)
+            future.set_exception(error)
         else:
-            self._ran.subtasks += asked
-            answer.set_result([f"subtask-{next(self._numbers)}" for _ in asked])
-        return answer
+            self._ran.subtasks += subtasks
+            future.set_result([f"subtask-{next(self._slot_numbers)}" for _ in subtasks])
+        return future
 
     def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
-        return _told(list(self._outcomes[after_slot + 1 :]))
+        return _completed_future(list(self._outcomes[after_slot + 1 :]))
 
 
 T = TypeVar("T")
 
 
-def _told(value: T) -> Future[Any]:
-    answer: Future[T] = Future()
-    answer.set_result(value)
-    return answer
+def _completed_future(value: T) -> Future[Any]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
 
 
-def _asked(wanted: WantedSubtasks, number: int | None, parameters: Any) -> AskedSubtask:
+def _check_subtask(wanted: WantedSubtasks, number: int | None, parameters: Any) -> AskedSubtask:
     """One sub-task, checked as far as its class is known."""
     kind = kind_of(wanted.task_type)
     with saying_which(number):
         if kind is not None and not inspect.isabstract(kind):
-            given = cast("type[BackgroundTaskExecutable[Any, Any]]", wanted.task_type)
-            plain, _ = TaskRegistry().register(given).accept(parameters)
+            executable = cast("type[BackgroundTaskExecutable[Any, Any]]", wanted.task_type)
+            stored_parameters, _ = TaskRegistry().register(executable).accept(parameters)
         else:
-            plain, _ = storable_parameters(parameters)
-    return AskedSubtask(type_name(wanted.task_type), plain, wanted.options, wanted.policy)
+            stored_parameters, _ = storable_parameters(parameters)
+    return AskedSubtask(type_name(wanted.task_type), stored_parameters, wanted.options, wanted.policy)
 
 
 def _outcomes_of(outcomes: Sequence[object]) -> list[SubtaskOutcome]:
-    return [_outcome_of(slot, given) for slot, given in enumerate(outcomes)]
+    return [_outcome_of(slot, outcome) for slot, outcome in enumerate(outcomes)]
 
 
-def _outcome_of(slot: int, given: object) -> SubtaskOutcome:
-    if not isinstance(given, Exception):
-        plain, _ = storable_parameters(given)
-        return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.COMPLETED, plain, None)
-    error = {"code": "error", "type": type(given).__qualname__, "message": str(given)}
+def _outcome_of(slot: int, outcome: object) -> SubtaskOutcome:
+    if not isinstance(outcome, Exception):
+        result, _ = storable_parameters(outcome)
+        return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.COMPLETED, result, None)
+    error = {"code": "error", "type": type(outcome).__qualname__, "message": str(outcome)}
     return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.FAILED, None, error)
 
 
@@ -223,11 +223,11 @@ def _context(registration: Registration, control: _Control, parameters: Json, ab
 
 
 async def _call(
-    registration: Registration, around: Surroundings, stage: Part, context: TaskContext[Any], *about: object
+    registration: Registration, surroundings: Surroundings, stage: Part, context: TaskContext[Any], *about: object
 ) -> Any:
     if stage not in registration.stages:
         raise InvalidRequestError("task", f"{registration.task_type!r} has no {METHODS[stage]}", "Define it.")
-    resources = around.resources.given(registration.resources.get(stage, {}))
+    resources = surroundings.resources.given(registration.resources.get(stage, {}))
     method = partial(getattr(registration.executable, METHODS[stage]), **resources)
 
     async def code(context: TaskContext[Any]) -> Any:
@@ -235,4 +235,4 @@ async def _call(
             return await method(context, *about)
         return await asyncio.to_thread(method, context, *about)
 
-    return await around.around(code)(context)
+    return await surroundings.around(code)(context)

@@ -16,7 +16,7 @@ from taskframework.stores.sqlite.pages import tasks_of
 from taskframework.stores.sqlite.rows import TaskRow
 
 #: Drivers that only look once more, to be safe: at their times nothing happens that would not have happened before.
-_ONLY_LOOKS = frozenset({CHECK, UNBLOCK, OUTBOX})
+_PRECAUTIONARY_DRIVERS = frozenset({CHECK, UNBLOCK, OUTBOX})
 #: One statement, so that no task is missed while it moves from one status to another.
 _LIVE_TASKS = (
     f"SELECT {', '.join(TaskRow._fields)} FROM tasks t JOIN task_parameters p USING (number) "
@@ -55,12 +55,12 @@ class Timeline:
     def state(self) -> object:
         """A value that stays equal until something happens."""
         tasks = {task.task_id: (task.revision, task.next_dispatch_at) for task in self.tasks}
-        return tasks, [each.next_at for each in self.schedules]
+        return tasks, [schedule.next_at for schedule in self.schedules]
 
     def next_due(self) -> datetime | None:
         """When the next thing happens by itself; None if nothing will happen."""
-        times = [each.due_at for each in self.schedules if not each.is_paused]
-        times += [time for task in self.tasks for time in _times_of(task)]
+        times = [schedule.due_at for schedule in self.schedules if not schedule.is_paused]
+        times += [time for task in self.tasks for time in _due_times_of(task)]
         return min((time for time in times if time > self.now), default=None)
 
     def _is_due(self, task: Task) -> bool:
@@ -68,11 +68,11 @@ class Timeline:
         return is_claimable or any(driver.is_due(task, self.now) for driver in DRIVERS if driver is not OUTBOX)
 
 
-def _times_of(task: Task) -> Iterator[datetime]:
+def _due_times_of(task: Task) -> Iterator[datetime]:
     if task.status in CLAIMABLE:
         yield task.not_before
     if task.waits_for is not None and task.waits_for.until is not None:
         yield task.waits_for.until
     for driver in DRIVERS:
-        if driver not in _ONLY_LOOKS and (time := driver.time_of(task)) is not None:
+        if driver not in _PRECAUTIONARY_DRIVERS and (time := driver.time_of(task)) is not None:
             yield time

@@ -52,12 +52,12 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 #: Repairs, which look about once a second, find due tasks that have not begun. The first looks are made by waking the
 #: repairs; for each further look so many seconds pass. A task that has not begun after all looks never will.
-_AT_ONCE, _LOOKS, _LOOK = 3, 20, 1.25
+_MAX_WAKES, _MAX_LOOKS, _SECONDS_PER_LOOK = 3, 20, 1.25
 #: How many reads of the store without a change until repairs have to look. Not seconds: a busy machine reads slowly.
-_QUIET = 20
+_MAX_QUIET_READS = 20
 #: Real seconds: between two reads, and until the test fails because it waits too long.
-_PAUSE, _PATIENCE = 0.0005, 30.0
-_LONGEST = timedelta(days=3660)
+_POLL_SECONDS, _MAX_REAL_SECONDS = 0.0005, 30.0
+_MAX_VIRTUAL_TIME = timedelta(days=3660)
 
 
 class _Framework(TaskFramework):
@@ -109,7 +109,7 @@ class Harness:
         """The virtual time."""
         return self.clock.now()
 
-    async def finished(self, task: TaskHandle[Any] | str, within: timedelta = _LONGEST) -> Task:
+    async def finished(self, task: TaskHandle[Any] | str, within: timedelta = _MAX_VIRTUAL_TIME) -> Task:
         """Let time pass until a task is final, however it ends.
 
         Args:
@@ -120,19 +120,19 @@ class Harness:
             AssertionError: if the task is not final by then, or nothing will ever end it.
         """
         task_id = task if isinstance(task, str) else task.task_id
-        end = self.now + within
+        ends_at = self.now + within
 
         async def is_over() -> bool:
             found = await self._store.get(task_id, EVERYONE)
             return found is not None and found.status.is_final
 
-        await self._pass(end, is_over)
+        await self._pass_time(ends_at, is_over)
         found = await self._store.get(task_id, EVERYONE)
         assert found is not None, f"there is no task {task_id}"
         assert found.status.is_final, f"task {task_id} is {found.status} at {self.now}"
         return found
 
-    async def result(self, task: TaskHandle[R], within: timedelta = _LONGEST) -> R:
+    async def result(self, task: TaskHandle[R], within: timedelta = _MAX_VIRTUAL_TIME) -> R:
         """Let time pass until a task is final, and give its result as `TaskHandle.result` does.
 
         Raises:
@@ -148,12 +148,12 @@ class Harness:
     async def advance(self, duration: timedelta | float) -> None:
         """Let time pass, as a timedelta or in seconds. All work that becomes due meanwhile is done at its time."""
         seconds = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
-        await self._pass(self.now + seconds)
+        await self._pass_time(self.now + seconds)
 
     async def crash(self) -> None:
         """Let the process die, as by `kill -9`, and start another process. Everything that was not stored is lost."""
         self._faults.is_dead = True
-        await self._revived()
+        await self._restart()
 
     def crash_at(self, point: str, *, passage: int = 1) -> None:
         """Let the process die once at a point; another process continues at the next wait of the harness.
@@ -165,12 +165,12 @@ class Harness:
         Raises:
             ValueError: if there is no such point.
         """
-        left = passage
+        passages_left = passage
 
         async def die() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
+            nonlocal passages_left
+            passages_left -= 1
+            if not passages_left:
                 failpoint.disarm(point)
                 self._faults.is_dead = True
                 self._faults.check()
@@ -184,13 +184,13 @@ class Harness:
         Raises:
             AssertionError: if no attempt runs.
         """
-        running = self._claims
+        running = self._running_claims
         assert running, "no attempt runs"
         failpoint.arm("heartbeat.before_write", _fail)
         try:
-            while running & self._claims:
+            while running & self._running_claims:
                 self.clock.advance(1)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
             failpoint.disarm("heartbeat.before_write")
 
@@ -224,9 +224,9 @@ class Harness:
         if parameters is not ...:
             wanted = self.framework.registry.require(type_name(task_type)).accept(parameters)[0]
             found = [task for task in found if task.parameters == wanted]
-        told = [(task.task_type, task.parameters) for task in self.submitted()]
-        is_right = bool(found) if times is None else len(found) == times
-        assert is_right, f"{type_name(task_type)} was submitted {len(found)} times; there were {told}"
+        submissions = [(task.task_type, task.parameters) for task in self.submitted()]
+        is_as_expected = bool(found) if times is None else len(found) == times
+        assert is_as_expected, f"{type_name(task_type)} was submitted {len(found)} times; there were {submissions}"
 
     async def story(self, task: TaskHandle[Any] | str) -> list[str]:
         """The events of a task, the last 100 of them, such as `["submitted", "started", "completed"]`.
@@ -238,44 +238,46 @@ class Harness:
         assert found is not None, "there is no such task"
         return [entry.type for entry in found.history]
 
-    async def _pass(self, end: datetime, is_over: Callable[[], Awaitable[bool]] | None = None) -> None:
+    async def _pass_time(self, ends_at: datetime, is_over: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Let time pass: from each time at which something is due to the next one."""
         while True:
-            timeline = await self._settled()
+            timeline = await self._wait_until_idle()
             if is_over is not None and await is_over():
                 return
             due = timeline.next_due()
-            if due is None or due > end:
-                if is_over is None and self.now < end:
-                    self.clock.advance(end - self.now)
-                    await self._settled()
+            if due is None or due > ends_at:
+                if is_over is None and self.now < ends_at:
+                    self.clock.advance(ends_at - self.now)
+                    await self._wait_until_idle()
                 return
             self.clock.advance(due - self.now)
 
-    async def _settled(self) -> Timeline:
+    async def _wait_until_idle(self) -> Timeline:
         """Wait, in real time, until nothing is under way and nothing is due; only for repairs virtual time passes."""
-        since, looks, quiet, before = time.monotonic(), 0, 0, None
+        started_at, looks, quiet_reads, last_state = time.monotonic(), 0, 0, None
         while True:
             if self._faults.is_dead:
-                await self._revived()
+                await self._restart()
             timeline = await self._timeline()
-            is_busy = bool(self._claims)
+            is_busy = bool(self._running_claims)
             # A task that runs without a claim here is about to begin, or was stopped and is about to be reaped.
             if not is_busy and not timeline.is_due and not timeline.is_running(self._worker.worker_id):
                 return timeline
-            quiet += 1
-            if timeline.state != before or is_busy:
-                before, quiet = timeline.state, 0
-            elif quiet > _QUIET:
-                if looks == _LOOKS:  # it waits for something that does not come, such as the end of a pause
+            quiet_reads += 1
+            if timeline.state != last_state or is_busy:
+                last_state, quiet_reads = timeline.state, 0
+            elif quiet_reads > _MAX_QUIET_READS:
+                if looks == _MAX_LOOKS:  # it waits for something that does not come, such as the end of a pause
                     return timeline
-                if looks < _AT_ONCE:
-                    self.clock.wake(2 * _LOOK)
+                if looks < _MAX_WAKES:
+                    self.clock.wake(2 * _SECONDS_PER_LOOK)
                 else:
-                    self.clock.advance(_LOOK)
-                looks, quiet = looks + 1, 0
-            assert time.monotonic() - since < _PATIENCE, f"an attempt runs for more than {_PATIENCE:g} real seconds"
-            await asyncio.sleep(_PAUSE)
+                    self.clock.advance(_SECONDS_PER_LOOK)
+                looks, quiet_reads = looks + 1, 0
+            assert time.monotonic() - started_at < _MAX_REAL_SECONDS, (
+                f"an attempt runs for more than {_MAX_REAL_SECONDS:g} real seconds"
+            )
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _timeline(self) -> Timeline:
         schedules = await all_schedules(self._store)
@@ -288,20 +290,20 @@ class Harness:
         return worker
 
     @property
-    def _claims(self) -> set[str]:
+    def _running_claims(self) -> set[str]:
         return {attempt.fence.claim_id for attempt in self._worker.heartbeat.attempts}
 
-    async def _revived(self) -> None:
-        await self._stopped()
-        await self._started()
+    async def _restart(self) -> None:
+        await self._stop()
+        await self._start()
 
-    async def _started(self) -> None:
+    async def _start(self) -> None:
         self._faults = Faults()
         framework = self.framework = _Framework(self._settings, self.clock, self._faults, self.events)
         self._equip(framework)
         await self._process.enter_async_context(framework.running())
 
-    async def _stopped(self) -> None:
+    async def _stop(self) -> None:
         process, self._process = self._process, contextlib.AsyncExitStack()
         try:
             await process.aclose()
@@ -311,10 +313,10 @@ class Harness:
             logger.debug("a process that died could not write any more: %s", error)
 
     @contextlib.asynccontextmanager
-    async def _running(self) -> AsyncIterator[Harness]:
+    async def _open(self) -> AsyncIterator[Harness]:
         async with contextlib.AsyncExitStack() as stack:
-            await self._started()
-            stack.push_async_callback(self._stopped)
+            await self._start()
+            stack.push_async_callback(self._stop)
             for own in (self._store, self._database):
                 await own.open()
                 stack.push_async_callback(own.close)
@@ -359,8 +361,8 @@ async def harness(
     def equip(framework: TaskFramework) -> None:
         for task in tasks:
             framework.register(task)
-        for each in middleware:
-            framework.use(each)
+        for item in middleware:
+            framework.use(item)
         for hook in lifespans:
             framework.lifespan(hook)
         for given in resources:
@@ -370,7 +372,7 @@ async def harness(
         file = folder / "tasks.db"
         merged = {name: {**_SETTINGS.get(name, {}), **sections.get(name, {})} for name in {*_SETTINGS, *sections}}
         settings = Settings.model_validate({**merged, "store": {"url": f"sqlite:///{file}"}})
-        async with Harness(equip, settings, FakeClock(start), file)._running() as running:
+        async with Harness(equip, settings, FakeClock(start), file)._open() as running:
             yield running
 
 

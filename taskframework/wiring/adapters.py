@@ -35,7 +35,7 @@ def build_store(settings: Settings, clock: Clock) -> TaskStore:
     from taskframework.stores.mongo.client import TlsFiles
     from taskframework.stores.mongo.store import MongoStore
 
-    _require_files(settings.store, "store", "ca_file", "certificate")
+    _require_readable_files(settings.store, "store", "ca_file", "certificate")
     return MongoStore(
         settings.store.url,
         driver=settings.store.driver,
@@ -58,7 +58,7 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
     require_broker_driver(settings)
     from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
-    _require_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
+    _require_readable_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
     return RabbitBroker(settings.broker)
 
 
@@ -71,13 +71,13 @@ def build_buckets(settings: Settings, store: Records, clock: Clock) -> Buckets:
         return MemoryBuckets(clock)
     from taskframework.limits.redis import RedisBuckets
 
-    _require_files(limiter, "rate_limiter", "redis_ca_file", "redis_certificate", "redis_private_key")
+    _require_readable_files(limiter, "rate_limiter", "redis_ca_file", "redis_certificate", "redis_private_key")
     files = (limiter.redis_ca_file, limiter.redis_certificate, limiter.redis_private_key)
     waits = limiter.on_unavailable == "wait"
     return RedisBuckets(limiter.redis_url, settings.broker.prefix, clock, files, waits=waits)
 
 
-def _require_files(section: Section, name: str, *keys: str) -> None:
+def _require_readable_files(section: Section, name: str, *keys: str) -> None:
     """Check at the start that files can be read: a driver would report it only at its connection, and try for ever.
 
     Raises:
@@ -91,10 +91,10 @@ def _require_files(section: Section, name: str, *keys: str) -> None:
             )
 
 
-def build_tokens(security: SecuritySettings) -> Callable[[], TokenReader] | None:
+def token_reader_factory(security: SecuritySettings) -> Callable[[], TokenReader] | None:
     """Return a function that makes the reader of tokens at the first token; None if the settings take no tokens."""
-    place = security.jwt_keys
-    if place is None:
+    jwt_keys = security.jwt_keys
+    if jwt_keys is None:
         return None
 
     def build() -> TokenReader:
@@ -110,7 +110,7 @@ def build_tokens(security: SecuritySettings) -> Callable[[], TokenReader] | None
             roles_claim=security.jwt_roles_claim,
             users_claim=security.jwt_users_claim,
         )
-        return Tokens(rules, TokenKeys.at(place))
+        return Tokens(rules, TokenKeys.at(jwt_keys))
 
     return build
 
@@ -128,15 +128,17 @@ def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:
 
     if settings.broker.delay != "auto":
         return lines(settings.broker.delay == "plugin")
-    always = lines(False)
-    return always + [f"{line} (if the broker has the plugin)" for line in lines(True) if line not in always]
+    without_plugin = lines(False)
+    return without_plugin + [
+        f"{line} (if the broker has the plugin)" for line in lines(True) if line not in without_plugin
+    ]
 
 
 def build_mover(settings: Settings, task_types: Sequence[str]) -> TopologyMover:
     """Build the mover: it compares RabbitMQ with the topology of these types, and moves every part that differs."""
     from taskframework.brokers.rabbitmq.moving import TopologyMover
 
-    _require_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
+    _require_readable_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
     return TopologyMover(settings.broker, task_types)
 
 

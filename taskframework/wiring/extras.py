@@ -8,7 +8,7 @@ from taskframework.errors import ExtraMissingError
 from taskframework.settings import Settings
 
 #: The modules that show whether an extra is installed. They are only looked for, not imported.
-BROUGHT = {
+EXTRA_MODULES = {
     "api": ("fastapi", "starlette", "uvicorn"),
     "jwt": ("cryptography", "jwt"),
     "mongodb": ("motor", "pymongo"),
@@ -19,19 +19,19 @@ BROUGHT = {
 }
 
 
-def require_extra(extra: str, what: str) -> None:
+def require_extra(extra: str, feature: str) -> None:
     """Check that an extra is installed.
 
     Args:
         extra: the name of the extra.
-        what: the feature that needs it; the message begins with this text.
+        feature: the feature that needs it; the message begins with this text.
 
     Raises:
         ExtraMissingError: naming what is missing, and the command that installs it.
     """
-    missing = [module for module in BROUGHT[extra] if not _is_there(module)]
+    missing = [module for module in EXTRA_MODULES[extra] if not _is_installed(module)]
     if missing:
-        raise ExtraMissingError(what, ", ".join(missing), extra)
+        raise ExtraMissingError(feature, ", ".join(missing), extra)
 
 
 def require_extras(settings: Settings) -> None:
@@ -60,7 +60,7 @@ def require_broker_driver(settings: Settings) -> None:
         require_extra("rabbitmq", f"broker.url with {settings.broker.scheme}://")
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # its parent package is missing, too

@@ -34,7 +34,7 @@ def register_listeners(process: ProcessServices) -> None:
     aggregator = StateAggregatorService(process.services.moves)
     bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
     if process.dispatches:
-        for claimable in (
+        for claimable_event in (
             TaskSubmittedEvent,
             TaskReplacedEvent,
             TaskRetryingEvent,
@@ -44,10 +44,10 @@ def register_listeners(process: ProcessServices) -> None:
             TaskResumedEvent,
             TaskUnblockedEvent,
         ):
-            bus.listen(claimable, process.producer.hear, name="producer")
+            bus.listen(claimable_event, process.producer.hear, name="producer")
     if process.worker is not None:
         bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.hear, name="heartbeat")
-    for end in (
+    for end_event in (
         TaskCompletedEvent,
         TaskFailedEvent,
         TaskCancelledEvent,
@@ -55,17 +55,23 @@ def register_listeners(process: ProcessServices) -> None:
         TaskReleasedEvent,
         TaskWaitingEvent,
     ):
-        bus.listen(end, process.slots.hear, name="slots")
-    for planned in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
-        bus.listen(planned, process.spawner.hear, name="spawner")
+        bus.listen(end_event, process.slots.hear, name="slots")
+    for planning_event in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
+        bus.listen(planning_event, process.spawner.hear, name="spawner")
     bus.listen(TaskReopenedEvent, process.retrier.hear, name="retrier")
     bus.listen(TaskWaitingEvent, process.early_signals.hear, name="early_signals")
-    for left in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
-        bus.listen(left, process.cascade.hear, name="cascade")
-    for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
-        bus.listen(over, process.reporter.hear, name="reporter")
-    for passing in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskDiscardedEvent, TaskReplayedEvent):
-        bus.listen(passing, process.services.looks.hear, name="looks")
+    for parent_event in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
+        bus.listen(parent_event, process.cascade.hear, name="cascade")
+    for final_event in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
+        bus.listen(final_event, process.reporter.hear, name="reporter")
+    for stream_event in (
+        TaskCompletedEvent,
+        TaskFailedEvent,
+        TaskCancelledEvent,
+        TaskDiscardedEvent,
+        TaskReplayedEvent,
+    ):
+        bus.listen(stream_event, process.services.looks.hear, name="looks")
     bus.listen(TaskSealedEvent, process.reporter.hear_parent, name="reporter")
     bus.listen(TaskEvent, process.bridge.hear, name="bridge")
     process.metrics.listen(bus)

@@ -42,16 +42,16 @@ def build_process_services(
         broker: the broker that the settings name.
         surroundings: the surroundings of the attempts, in a process that executes.
     """
-    process = _without_worker_and_repairs(services, broker, executes=surroundings is not None)
+    process = _build_without_worker_and_repairs(services, broker, executes=surroundings is not None)
     if surroundings is not None:
         process = replace(process, worker=build_worker(process, surroundings))
     register_listeners(process)
     process = replace(process, repairs=build_repairs(process))
-    _tell_health(process)
+    _register_health_checks(process)
     return process
 
 
-def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, executes: bool) -> ProcessServices:
+def _build_without_worker_and_repairs(services: StoreServices, broker: Broker, *, executes: bool) -> ProcessServices:
     settings, store, clock = services.settings, services.store, services.clock
     metrics = Metrics()
     deliveries = PendingDeliveries(clock, lambda: broker.consumer_timeout)
@@ -60,7 +60,9 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
     pauses = Pauses(store)
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
-    producer = TaskMessageProducer(store, broker, clock, _dispatch_policy(services), topology.doubt, pauses.is_paused)
+    producer = TaskMessageProducer(
+        store, broker, clock, _build_dispatch_policy(services), topology.doubt, pauses.is_paused
+    )
     dispatches = executes or broker.outlives_process
     return ProcessServices(
         services=services,
@@ -96,7 +98,7 @@ async def _leave_to_sweeper(task: DueTask) -> None:
     """Do nothing: in a process that sends no messages, the sweeper of another process sends this one."""
 
 
-def _dispatch_policy(services: StoreServices) -> DispatchPolicy:
+def _build_dispatch_policy(services: StoreServices) -> DispatchPolicy:
     recovery = services.settings.recovery
     return DispatchPolicy(
         recovery.redispatch,
@@ -107,7 +109,7 @@ def _dispatch_policy(services: StoreServices) -> DispatchPolicy:
     )
 
 
-def _tell_health(process: ProcessServices) -> None:
+def _register_health_checks(process: ProcessServices) -> None:
     """Register the conditions that readiness requires, and those that it only reports."""
     health, broker, topology, worker = process.health, process.broker, process.topology, process.worker
     health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))

@@ -27,7 +27,7 @@ _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 #: Repairs without which a promise is not kept: a process is not ready while one of these is late.
-_ESSENTIAL = frozenset(
+_ESSENTIAL_REPAIRS = frozenset(
     {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "replays", "streams", "unstarted"}
 )
 
@@ -36,22 +36,26 @@ _Look = Callable[[], Awaitable[bool]]
 
 def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
     """The repairs, not started."""
-    clock, failed, is_away = process.services.clock, process.metrics.repairs_failed.add, process.breaker.is_away
-    return tuple(RepairLoop(name, look, pause, clock, failed, is_away) for name, look, pause in _looks(process))
+    clock, count_failure, is_away = process.services.clock, process.metrics.repairs_failed.add, process.breaker.is_away
+    return tuple(
+        RepairLoop(name, look, pause, clock, count_failure, is_away) for name, look, pause in _list_repairs(process)
+    )
 
 
 def require_repairs(health: Health, repairs: tuple[RepairLoop, ...]) -> None:
     """Let readiness report when each repair looked last, and require the essential repairs."""
     health.repairs = repairs
-    health.required.extend((loop.name, _problem_of(loop)) for loop in repairs if loop.name in _ESSENTIAL)
+    health.required.extend(
+        (loop.name, _make_problem_check(loop)) for loop in repairs if loop.name in _ESSENTIAL_REPAIRS
+    )
 
 
-def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
+def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     """Each repair: its name, the function for one look, and the pause between two looks."""
     services, producer = process.services, process.producer
     settings, store, broker = services.settings, services.store, process.broker
     recovery, batch = settings.recovery, settings.recovery.batch_size
-    reaper = _reaper(process)
+    reaper = _build_reaper(process)
     retention = Retention(
         store,
         finished=settings.retention.finished,
@@ -83,7 +87,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 
-def _reaper(process: ProcessServices) -> Reaper:
+def _build_reaper(process: ProcessServices) -> Reaper:
     services, settings = process.services, process.services.settings
     return Reaper(
         services.store,
@@ -95,14 +99,14 @@ def _reaper(process: ProcessServices) -> Reaper:
     )
 
 
-async def take_over(process: ProcessServices) -> None:
+async def reap_leases_on_sqlite(process: ProcessServices) -> None:
     """Reap every lease on a SQLite file: this process has its execution lock, so the workers of all leases are dead.
 
     On a server nothing proves that, so the reaper waits for the end of each lease.
     """
     if process.services.settings.store.scheme == "sqlite":
-        await _reaper(process).reap_all()
+        await _build_reaper(process).reap_all()
 
 
-def _problem_of(loop: RepairLoop) -> Callable[[], str | None]:
+def _make_problem_check(loop: RepairLoop) -> Callable[[], str | None]:
     return lambda: loop.problem

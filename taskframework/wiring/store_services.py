@@ -41,10 +41,10 @@ from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import kept_by
-from taskframework.wiring.adapters import build_buckets, build_tokens
+from taskframework.wiring.adapters import build_buckets, token_reader_factory
 
 #: How long the record of a stream is kept at least, if tasks are kept for ever.
-_RECORDS_KEPT = timedelta(days=1)
+_MIN_STREAM_RECORD_RETENTION = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,10 @@ def build_store_services(
     moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
     types = TaskTypes(registry, store)
-    kept = settings.retention.finished or _RECORDS_KEPT
-    turns, gaps = StreamTurns(store, moves, dispatch_after, kept), StreamGaps(store, moves, kept)
+    retention = settings.retention.finished or _MIN_STREAM_RECORD_RETENTION
+    turns, gaps = StreamTurns(store, moves, dispatch_after, retention), StreamGaps(store, moves, retention)
     looks = StreamLooks(turns)
-    inserts = StreamInserts(store, looks, gaps, kept)
+    inserts = StreamInserts(store, looks, gaps, retention)
     new_tasks = NewTasks(
         store,
         types,
@@ -118,7 +118,7 @@ def build_store_services(
     submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
     limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
-    elsewhere = buckets if settings.rate_limiter.type == "redis" else None
+    redis_buckets = buckets if settings.rate_limiter.type == "redis" else None
     replays = ReplayOperations(store, settings.retention.audit)
     return StoreServices(
         settings=settings,
@@ -142,12 +142,12 @@ def build_store_services(
         queues=QueueOperations(store, types),
         schedules=ScheduleOperations(store, types, submission),
         keys=KeyOperations(store, store.now),
-        callers=Callers(store, store.now, tokens=build_tokens(settings.security)),
+        callers=Callers(store, store.now, tokens=token_reader_factory(settings.security)),
         audit=AuditLog(store, store.now, settings.retention.audit),
         buckets=buckets,
         limits=LimitOperations(buckets, limits, store),
         workers=WorkerOperations(store),
-        overview=OverviewOperations(store, types, counter.look, elsewhere),
+        overview=OverviewOperations(store, types, counter.look, redis_buckets),
         counter=counter,
         dispatch_after=dispatch_after,
     )

@@ -34,7 +34,7 @@ def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker
     settings, store, bus, clock = services.settings, services.store, services.bus, services.clock
     worker_id = new_worker_id()
     heartbeat = Heartbeat(store, clock, settings.worker.lease, breaker.open)
-    executor = _executor(services, surroundings)
+    executor = _build_executor(services, surroundings)
     claims = ClaimStation(
         store,
         services.moves,
@@ -43,10 +43,10 @@ def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker
         ClaimPolicy(settings.worker.lease, settings.recovery.no_handler_delay, settings.recovery.no_handler_limit),
         lambda task_type: services.registry.get(task_type) is not None,
     )
-    limits, taken = limits_of(settings.rate_limiter), metrics.permits.add_many
-    rate_limits = RateLimits(services.buckets, limits, services.registry, clock, taken)
-    keyed_limits = KeyedRateLimits(services.buckets, limits, store, clock, taken, metrics.turns.add)
-    at_once = _concurrency_limits(process, worker_id)
+    limits, count_permits = limits_of(settings.rate_limiter), metrics.permits.add_many
+    rate_limits = RateLimits(services.buckets, limits, services.registry, clock, count_permits)
+    keyed_limits = KeyedRateLimits(services.buckets, limits, store, clock, count_permits, metrics.turns.add)
+    concurrency = _build_concurrency_limits(process, worker_id)
     paused, suspects = PausedTypes(process.pauses), Suspects(settings.worker.max_crashes, settings.worker.lease)
     newest = NewestVersions(store, services.moves, settings.retention.idempotency_keys)
     hold = BucketHolds(services.buckets, limits).hold
@@ -61,8 +61,8 @@ def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker
         # A slot before a permit: a task that waits for a slot would waste its permit, while one that holds a slot and
         # waits for a permit keeps back only tasks that need a permit, too. Both may take long. By then the type may be
         # paused, the version old, or the time of the slot over; so these are checked once more.
-        Admission([paused, newest, suspects, at_once, rate_limits, keyed_limits, at_once, newest, paused]),
-        _lane_policy(settings.priority),
+        Admission([paused, newest, suspects, concurrency, rate_limits, keyed_limits, concurrency, newest, paused]),
+        _build_lane_policy(settings.priority),
         store.now,
         slots=settings.worker.concurrency,
     )
@@ -72,7 +72,7 @@ def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker
         breaker,
         clock,
         settings.worker.prefetch,
-        [process.pauses.ceiling, rate_limits.ceiling, at_once.ceiling],
+        [process.pauses.ceiling, rate_limits.ceiling, concurrency.ceiling],
     )
     process.pauses.on_change.append(intake.wake)
     grace = settings.shutdown.await_termination_timeout
@@ -83,10 +83,12 @@ def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker
         settings.worker.concurrency,
         lambda: consumer.lanes.running,
     )
-    return Worker(worker_id, intake, consumer, executor, heartbeat, [rate_limits, at_once], sign_of_life, grace=grace)
+    return Worker(
+        worker_id, intake, consumer, executor, heartbeat, [rate_limits, concurrency], sign_of_life, grace=grace
+    )
 
 
-def _executor(services: StoreServices, surroundings: Surroundings) -> TaskExecutorService:
+def _build_executor(services: StoreServices, surroundings: Surroundings) -> TaskExecutorService:
     settings, store = services.settings, services.store
     kinds = SubtaskKinds(services.types, store.now, settings.retry.max_attempts)
     return TaskExecutorService(
@@ -99,7 +101,7 @@ def _executor(services: StoreServices, surroundings: Surroundings) -> TaskExecut
     )
 
 
-def _concurrency_limits(process: ProcessServices, worker_id: str) -> ConcurrencyLimits:
+def _build_concurrency_limits(process: ProcessServices, worker_id: str) -> ConcurrencyLimits:
     services, metrics = process.services, process.metrics
     return ConcurrencyLimits(
         process.slots,
@@ -114,6 +116,6 @@ def _concurrency_limits(process: ProcessServices, worker_id: str) -> Concurrency
     )
 
 
-def _lane_policy(settings: PrioritySettings) -> LanePolicy:
+def _build_lane_policy(settings: PrioritySettings) -> LanePolicy:
     weights = {Priority.HIGH: settings.high, Priority.NORMAL: settings.normal, Priority.LOW: settings.low}
     return LanePolicy(weights, settings.max_wait)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from taskframework.wiring.extras import BROUGHT
+from taskframework.wiring.extras import EXTRA_MODULES
 from tests.architecture.sources import PACKAGE, ROOT, modules
 
 #: Loaded by uvicorn when it is there, and faster than what is loaded otherwise; and by `zoneinfo`.
@@ -85,7 +85,7 @@ def test_all_is_every_extra_of_users() -> None:
 
 def test_what_is_looked_for_of_an_extra_is_what_it_brings() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for extra, modules_of_it in BROUGHT.items():
+    for extra, modules_of_it in EXTRA_MODULES.items():
         assert {_distribution(module) for module in modules_of_it} <= declared(extras[extra]), extra
 
 

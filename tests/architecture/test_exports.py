@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import taskframework
-from taskframework.cli.main import LaterCommand, command_line
+from taskframework.cli.main import LazyCommand, build_command_line
 from tests.architecture.sources import PACKAGE, ROOT, modules
 
 
@@ -78,7 +78,7 @@ def test_a_name_that_is_not_public_is_an_error_as_in_any_module() -> None:
 
 
 def test_the_help_says_of_each_command_what_the_command_says_of_itself() -> None:
-    for name, command in command_line().commands.items():
-        assert isinstance(command, LaterCommand)
-        purpose, said = str(command.help), command.real().help
+    for name, command in build_command_line().commands.items():
+        assert isinstance(command, LazyCommand)
+        purpose, said = str(command.help), command.load_command().help
         assert said.startswith(purpose.rstrip(".")), f"{name}: {purpose!r} is not the beginning of {said!r}"

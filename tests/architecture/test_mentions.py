@@ -12,7 +12,7 @@ import taskframework
 import taskframework.testing
 from taskframework import EventSubscriber, ExternalEvent, Settings, TaskContext, TaskFramework, TaskHandle, TaskOptions
 from taskframework.api.app import create_app
-from taskframework.cli.main import command_line
+from taskframework.cli.main import build_command_line
 from taskframework.observability.metrics import Metrics
 from taskframework.settings.keys import known_keys
 from tests.support.pages import pages
@@ -24,7 +24,7 @@ _FOR_BUILDERS = {"control", "store", "settings", "registry", "services", "store_
 
 
 def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    command = command.real() if hasattr(command, "real") else command
+    command = command.load_command() if hasattr(command, "load_command") else command
     if not hasattr(command, "commands"):
         yield name, command
         return
@@ -32,7 +32,7 @@ def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from _commands(found, f"{name} {below}".strip())
 
 
-COMMANDS = dict(_commands(command_line()))
+COMMANDS = dict(_commands(build_command_line()))
 
 
 def _missing(names: Iterable[str], text: str = TEXT) -> list[str]:

@@ -14,7 +14,7 @@ import time
 import uvloop
 
 from taskframework import Settings, SubmitRequest, TaskFramework
-from taskframework.cli.process import spare_the_collector
+from taskframework.cli.process import reduce_garbage_collection
 from taskframework.model.events import TaskCompletedEvent
 from tests.benchmarks.contenders.taskframework import TASK_TYPE, Noop
 
@@ -28,7 +28,7 @@ async def measure(tasks: int) -> float:
     framework.register(Noop)
     async with framework.running():
         await _do(framework, _WARM_UP)
-        spare_the_collector()
+        reduce_garbage_collection()
         start = time.perf_counter()
         await _do(framework, tasks)
         return tasks / (time.perf_counter() - start)

@@ -26,12 +26,12 @@ from taskframework.testing.conformance.store_suite import (
     HOUR,
     MINUTE,
     SECOND,
-    an_error,
-    claim_of,
     insert_one,
+    make_claim,
+    make_error,
     put,
     put_running,
-    stored,
+    read_task,
 )
 from taskframework.testing.factories import new_task
 
@@ -105,7 +105,7 @@ async def test_inserts_are_there_once(store: TaskStore, drop: Callable[[str], No
     drop("submit.reply")
     inserted = await asyncio.gather(*(asked_again(lambda task=task: insert_one(store, task)) for task in tasks))  # type: ignore[misc]
     assert [reply.task.task_id for reply in inserted] == [task.task_id for task in tasks]
-    assert {(await stored(store, task.task_id)).sequence for task in tasks} == {1}
+    assert {(await read_task(store, task.task_id)).sequence for task in tasks} == {1}
     if isinstance(store, MongoStore):
         assert all(reply.is_new for reply in inserted)
 
@@ -113,9 +113,9 @@ async def test_inserts_are_there_once(store: TaskStore, drop: Callable[[str], No
 async def test_claims_are_won_once(store: TaskStore, drop: Callable[[str], None]) -> None:
     tasks = [await put(store) for _ in range(_MANY)]
     drop("claim.reply")
-    running = await asyncio.gather(*(made(store, claim_of(task)) for task in tasks))
+    running = await asyncio.gather(*(made(store, make_claim(task)) for task in tasks))
     assert [(task.fencing_token, task.attempts, task.sequence) for task in running if task] == [(1, 1, 2)] * _MANY
-    assert await asyncio.gather(*(made(store, claim_of(task)) for task in tasks)) == [None] * _MANY
+    assert await asyncio.gather(*(made(store, make_claim(task)) for task in tasks)) == [None] * _MANY
 
 
 async def test_outcomes_are_stored_once(store: TaskStore, drop: Callable[[str], None]) -> None:
@@ -139,7 +139,7 @@ async def test_one_outcome_that_the_server_refuses_is_its_callers_trouble_alone(
     assert isinstance(refused, StoreError)
     assert not isinstance(refused, StoreUnavailableError)
     assert [task.sequence for task in replies if isinstance(task, Task)] == [2] * 9
-    assert (await stored(store, large.task_id)).status is TaskStatus.RUNNING
+    assert (await read_task(store, large.task_id)).status is TaskStatus.RUNNING
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -151,7 +151,7 @@ async def test_one_task_that_nobody_can_read_is_its_callers_trouble_alone(
         raw.execute("UPDATE tasks SET document = '[]' WHERE task_id = ?", (tasks[4].task_id,))
     raw.close()
     drop("claim.reply")
-    replies = await asyncio.gather(*(made(store, claim_of(task)) for task in tasks), return_exceptions=True)
+    replies = await asyncio.gather(*(made(store, make_claim(task)) for task in tasks), return_exceptions=True)
     assert isinstance(replies.pop(4), TaskUnreadableError)
     assert [task.sequence for task in replies if isinstance(task, Task)] == [2] * 9
 
@@ -163,7 +163,7 @@ async def test_marks_may_be_made_twice(store: TaskStore, drop: Callable[[str], N
     drop("mark.reply")
     with pytest.raises(StoreUnavailableError):
         await store.mark(*marks)
-    after = [await stored(store, task.task_id) for task in tasks]
+    after = [await read_task(store, task.task_id) for task in tasks]
     assert {(task.published_sequence, task.publish_at) for task in after[::2]} == {(1, None)}
     assert {task.dispatches for task in after[1::2]} == {1}
 
@@ -179,11 +179,11 @@ async def test_an_intervention_is_made_and_refused_the_second_time(
     drop(f"{name}.reply")
     with pytest.raises(StoreUnavailableError):
         await store.apply(make(task))
-    after = await stored(store, task.task_id)
+    after = await read_task(store, task.task_id)
     assert after != task
     if name != "postpone":  # which is counted, and may be made twice
         assert await store.apply(make(task)) is None
-        assert await stored(store, task.task_id) == after
+        assert await read_task(store, task.task_id) == after
 
 
 async def test_a_task_is_taken_from_a_dead_worker_once(store: TaskStore, drop: Callable[[str], None]) -> None:
@@ -195,7 +195,7 @@ async def test_a_task_is_taken_from_a_dead_worker_once(store: TaskStore, drop: C
     with pytest.raises(StoreUnavailableError):
         await store.apply(reap)
     assert await store.apply(reap) is None
-    assert (await stored(store, task.task_id)).crashes == 1
+    assert (await read_task(store, task.task_id)).crashes == 1
 
 
 async def test_leases_are_renewed(store: TaskStore, drop: Callable[[str], None]) -> None:
@@ -205,7 +205,7 @@ async def test_leases_are_renewed(store: TaskStore, drop: Callable[[str], None])
     with pytest.raises(StoreUnavailableError):
         await store.renew(fences, 2 * HOUR)
     for before, _ in running:
-        after = await stored(store, before.task_id)
+        after = await read_task(store, before.task_id)
         assert after.lease
         assert before.lease
         assert after.lease.expires_at > before.lease.expires_at + 30 * MINUTE
@@ -234,11 +234,11 @@ async def test_a_kind_whose_reply_is_lost_keeps_no_other_from_being_written(
     drop("mark.reply")
     with pytest.raises(StoreUnavailableError):
         await store.mark(*marks, *dispatched)
-    after = [await stored(store, task.task_id) for task in tasks]
+    after = [await read_task(store, task.task_id) for task in tasks]
     assert {(task.published_sequence, task.publish_at) for task in after[::2]} == {(1, None)}
     assert {task.dispatches for task in after[1::2]} == {1}
     await store.mark(*marks, *reservations)
-    assert [await stored(store, task.task_id) for task in tasks] == after, "marked as published, and not due"
+    assert [await read_task(store, task.task_id) for task in tasks] == after, "marked as published, and not due"
 
 
 async def test_outcomes_of_two_kinds_are_stored_once_when_a_reply_is_lost(
@@ -246,7 +246,7 @@ async def test_outcomes_of_two_kinds_are_stored_once_when_a_reply_is_lost(
 ) -> None:
     fences = [fence for _, fence in [await put_running(store) for _ in range(_MANY)]]
     outcomes: list[Complete | Fail] = [Complete(fence, "worker-1", fence.task_id) for fence in fences]
-    outcomes[::2] = [Fail(fence, "worker-1", an_error(), False, MINUTE) for fence in fences[::2]]
+    outcomes[::2] = [Fail(fence, "worker-1", make_error(), False, MINUTE) for fence in fences[::2]]
     drop("settle.reply")
     done = await asyncio.gather(*(made(store, outcome) for outcome in outcomes))
     wanted = [TaskStatus.FAILED, TaskStatus.COMPLETED] * (_MANY // 2)
@@ -263,7 +263,7 @@ async def test_one_value_that_cannot_be_stored_is_its_callers_trouble_alone(stor
     assert [(task.result, task.sequence) for task in replies if isinstance(task, Task)] == [
         (n, 2) for n in range(9) if n != 4
     ]
-    assert (await stored(store, fences[4].task_id)).status is TaskStatus.RUNNING
+    assert (await read_task(store, fences[4].task_id)).status is TaskStatus.RUNNING
 
 
 @pytest.mark.parametrize("store", ["motor", "pymongo"], indirect=True)
@@ -278,12 +278,12 @@ async def test_large_results_that_do_not_fit_into_one_command_are_stored_all_the
 @pytest.mark.parametrize("store", ["motor", "pymongo"], indirect=True)
 async def test_one_mark_that_the_server_refuses_keeps_no_other_from_being_written(store: TaskStore) -> None:
     tasks = [await put(store) for _ in range(9)]
-    running = await store.apply(claim_of(tasks[4]))
+    running = await store.apply(make_claim(tasks[4]))
     assert running is not None
     marks: list[Mark] = [MarkPublished(task.task_id, 1) for task in tasks]
     marks += [MarkDispatched(task.task_id, 1, MINUTE, MINUTE) for task in tasks]
     marks[4] = MarkPublished(tasks[4].task_id, 2**70)
     with pytest.raises(ValueNotStorableError):
         await store.mark(*marks)
-    after = [await stored(store, task.task_id) for task in tasks]
+    after = [await read_task(store, task.task_id) for task in tasks]
     assert [task.published_sequence for task in after] == [1, 1, 1, 1, 0, 1, 1, 1, 1]

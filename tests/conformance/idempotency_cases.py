@@ -16,7 +16,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, put_final, reply_lost, stored
+from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, lose_reply, put_final, read_task
 from taskframework.testing.factories import new_task
 
 
@@ -31,7 +31,7 @@ class IdempotencyCases(StoreSuite):
         second = await insert_one(self.inserts(store), _keyed(store, parameters={"n": 2}))
         assert first.is_new
         assert not second.is_new
-        assert second.task == await stored(store, first.task.task_id)
+        assert second.task == await read_task(store, first.task.task_id)
         assert second.task.parameters == {"n": 1}
 
     async def test_the_task_is_returned_as_it_is_now(self, store: TaskStore) -> None:
@@ -60,7 +60,7 @@ class IdempotencyCases(StoreSuite):
         replies = await asyncio.gather(*(insert_one(self.inserts(store), task) for task in tasks))
         assert sum(reply.is_new for reply in replies) == 1
         [task_id] = {reply.task.task_id for reply in replies}
-        assert (await stored(store, task_id)).correlation_id == task_id
+        assert (await read_task(store, task_id)).correlation_id == task_id
 
     async def test_each_of_many_with_and_without_keys_has_its_own_outcome(self, store: TaskStore) -> None:
         known = (await insert_one(self.inserts(store), _keyed(store, key="known"))).task
@@ -81,7 +81,7 @@ class IdempotencyCases(StoreSuite):
         assert [at for at, reply in inserted.items() if not reply.is_new] == [5, 700, 1_199]
         assert inserted[5].task.task_id == known.task_id
         assert {inserted[at].task.task_id for at in (7, 700, 1_199)} == {tasks[7].task_id}
-        assert (await stored(store, tasks[7].task_id)).parameters == {"n": 7}
+        assert (await read_task(store, tasks[7].task_id)).parameters == {"n": 7}
         assert await self.inserts(store).insert([]) == []
 
     async def test_what_cannot_be_stored_leaves_its_key_free(self, store: TaskStore) -> None:
@@ -110,7 +110,7 @@ class IdempotencyCases(StoreSuite):
     @pytest.mark.parametrize("together", [1, 5])
     async def test_a_lost_reply_makes_no_second_task(self, store: TaskStore, point: str, together: int) -> None:
         tasks = [_keyed(store, key=f"key-{n}") for n in range(together)]
-        with reply_lost(point):
+        with lose_reply(point):
             await self.inserts(store).insert(tasks)
         again = await self.inserts(store).insert([_keyed(store, key=f"key-{n}") for n in range(together)])
         found = [reply.task.task_id for reply in again if isinstance(reply, Inserted)]

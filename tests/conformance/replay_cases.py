@@ -22,11 +22,11 @@ from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     SECOND,
     StoreSuite,
-    an_error,
-    claimed,
-    moved,
+    claim_task,
+    make_error,
+    make_move,
     put_final,
-    stored,
+    read_task,
 )
 
 
@@ -45,8 +45,8 @@ class Process:
 
 
 async def _planted(store: TaskStore, number: int) -> tuple[list[Task], ManyReplay]:
-    tasks = [await put_final(store, TaskStatus.FAILED, error=an_error()) for _ in range(number)]
-    where = Where(fingerprint=an_error().fingerprint)
+    tasks = [await put_final(store, TaskStatus.FAILED, error=make_error()) for _ in range(number)]
+    where = Where(fingerprint=make_error().fingerprint)
     return tasks, await Process(store).replays.begin(Action.REPLAY, where, by="ada")
 
 
@@ -74,15 +74,15 @@ class ReplayCases(StoreSuite):
         assert (len(left.batch), left.done) == (30, 0), "nobody else touches what is in hand"
 
         # Some of it fails again before anybody goes on: it must not run a third time.
-        again = await stored(store, tasks[0].task_id)
+        again = await read_task(store, tasks[0].task_id)
         if again.status is TaskStatus.QUEUED:
-            _, fence = await claimed(store, again)
-            await moved(store, Fail(fence, "w", an_error(), False, timedelta(0)))
+            _, fence = await claim_task(store, again)
+            await make_move(store, Fail(fence, "w", make_error(), False, timedelta(0)))
         await _let_lease_end(store, replay)
         after = await Process(store).carry(replay)
 
         assert (after.status, after.done, after.refused, after.failed) == (ReplayStatus.DONE, 30, 0, 0)
-        found = [await stored(store, task.task_id) for task in tasks]
+        found = [await read_task(store, task.task_id) for task in tasks]
         assert {task.generation for task in found} == {1}
         replays = [entry for task in found for entry in task.history if entry.type == "replayed"]
         assert len(replays) == 30
@@ -94,7 +94,7 @@ class ReplayCases(StoreSuite):
         while after.batch or after.status is ReplayStatus.RUNNING:
             after = await Process(store).carry(replay)
         assert (after.done, after.refused, after.failed) == (150, 0, 0)
-        assert {(await stored(store, task.task_id)).generation for task in tasks} == {1}
+        assert {(await read_task(store, task.task_id)).generation for task in tasks} == {1}
 
     async def test_a_process_that_only_slept_counts_nothing_twice(self, store: TaskStore) -> None:
         _, replay = await _planted(store, 10)
@@ -128,7 +128,7 @@ class ReplayCases(StoreSuite):
         await Process(store).replays.stop(replay.replay_id)
         await _let_lease_end(store, replay)
         after = await Process(store).carry(replay)
-        queued = [task for task in tasks if (await stored(store, task.task_id)).status is TaskStatus.QUEUED]
+        queued = [task for task in tasks if (await read_task(store, task.task_id)).status is TaskStatus.QUEUED]
         assert after.status is ReplayStatus.STOPPED
         assert (after.done, after.refused, after.batch) == (len(queued), 10 - len(queued), ())
         [record] = (await store.read_records([REPLAY.id_of(replay.replay_id)])).values()

@@ -26,7 +26,7 @@ from taskframework.schedules import change_schedule, read_schedule
 from taskframework.stores.base import TaskStore
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, put, reply_lost, stored
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, lose_reply, put, read_task
 from tests.support.submission import submission_into
 
 NAME = "nightly"
@@ -112,7 +112,7 @@ class ScheduleCases(StoreSuite):
     async def test_a_lost_reply_runs_nothing_twice(self, store: TaskStore) -> None:
         due_at = await plant(store)
         for point in ("submit.reply", "record.reply"):
-            with reply_lost(point), suppress(StoreUnavailableError):
+            with lose_reply(point), suppress(StoreUnavailableError):
                 await repair_of(store).look()
         await repair_of(store).look()
         assert len(await runs(store)) == 1
@@ -185,7 +185,7 @@ class ScheduleCases(StoreSuite):
             await repair_of(store).look()
         await repair_of(store).look()
         assert len(await runs(store)) == number
-        assert (await stored(store, last.task_id)).status is status
+        assert (await read_task(store, last.task_id)).status is status
         assert (await present(store)).next_at == due_at + HOUR
 
     @pytest.mark.parametrize(

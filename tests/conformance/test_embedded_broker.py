@@ -85,7 +85,7 @@ async def test_an_event_that_is_handled_during_an_outage_comes_again(broker: Emb
     finish.set()
     await broker.publish_event(event("2"))
     await eventually(lambda: durable == [b"1", b"1", b"2"], what="the event in hand comes again, in order")
-    await exclusive.hears("1", "2")
+    await exclusive.expect("1", "2")
     await broker.close()
 
 
@@ -136,7 +136,7 @@ async def test_a_durable_queue_loses_the_oldest_events_beyond_its_limit_and_says
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     listener = Listener()
     broker.subscribe(listener, durable_name="away")
-    await listener.hears("7", "8", "9")
+    await listener.expect("7", "8", "9")
     await broker.close()
 
 
@@ -174,7 +174,7 @@ async def test_what_a_stopped_subscriber_did_not_handle_goes_to_the_next_of_its_
     finish.set()
     listener = Listener()
     broker.subscribe(listener, durable_name="billing")
-    await eventually(lambda: sorted(listener.heard) == ["1", "2"], what="both events are heard")
+    await eventually(lambda: sorted(listener.received) == ["1", "2"], what="both events are heard")
     await broker.close()
 
 
@@ -189,7 +189,7 @@ async def test_a_subscriber_that_is_stopped_while_it_pauses_gives_its_event_back
     await eventually(lambda: clock.sleeping == 1, what="the subscription pauses")
     await subscription.stop()
     broker.subscribe(listener, durable_name="billing")
-    await listener.hears("1", "2")
+    await listener.expect("1", "2")
     await broker.close()
 
 

@@ -17,7 +17,15 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Subtasks
 from taskframework.model.transitions import Complete, Fail, Fence, Release
 from taskframework.model.waiting import Reopen, SendSignal, Wait, Wake
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, Request, an_error, asked, put, put_running
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    Request,
+    make_error,
+    make_request,
+    put,
+    put_running,
+)
 from tests.integration.test_mongo import client, opened
 
 _NEW_FIELDS = (
@@ -27,8 +35,8 @@ _NEW_FIELDS = (
 _NO_TIME = timedelta(0)
 _REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "complete": lambda fence: Complete(fence, "worker-1", None),
-    "fail": lambda fence: Fail(fence, "worker-1", an_error(), True, _NO_TIME),
-    "fail for good": lambda fence: Fail(fence, "worker-1", an_error(), False, _NO_TIME),
+    "fail": lambda fence: Fail(fence, "worker-1", make_error(), True, _NO_TIME),
+    "fail for good": lambda fence: Fail(fence, "worker-1", make_error(), False, _NO_TIME),
     "release": lambda fence: Release(fence, "worker-1"),
     "cancel": lambda fence: Cancel(fence.task_id, EVERYONE, "operator", None),
     "replay": lambda fence: Replay(fence.task_id, EVERYONE, "operator", HOUR),
@@ -48,7 +56,7 @@ async def test_what_an_older_document_lacks_is_as_if_it_were_empty(mongo_url: st
         fences = [running, *(Fence(task.task_id, 1, "no claim") for task in others)]
         await asyncio.to_thread(tasks.update_many, {}, {"$unset": dict.fromkeys(_NEW_FIELDS, "")})
         for fence in fences:
-            await asked(store, _REQUESTS[name](fence))
+            await make_request(store, _REQUESTS[name](fence))
 
 
 @pytest.mark.parametrize("change", [{"$set": {"not_before": None}}, {"$unset": {"dispatches": ""}}])

@@ -23,7 +23,7 @@ from taskframework.model.waiting import Wait
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.testing.conformance.store_suite import MINUTE, SECOND, an_error, put_running
+from taskframework.testing.conformance.store_suite import MINUTE, SECOND, make_error, put_running
 
 Document = dict[str, Any]
 #: Change a stored document behind the store's back, and return it as it is then.
@@ -88,7 +88,7 @@ async def test_no_other_write_touches_the_steps_nor_what_is_unknown_in_them(stor
         RecordStep(fence, "mail", None),
         RecordStep(fence, "charge", "another outcome"),
         ReportProgress(fence, 1),
-        Fail(fence, "worker-1", an_error(), False, MINUTE),
+        Fail(fence, "worker-1", make_error(), False, MINUTE),
         Replay(task.task_id, EVERYONE, "operator", SECOND),
         Cancel(task.task_id, EVERYONE, "alice", None),
     ):

@@ -21,7 +21,7 @@ from taskframework.model.transitions import Claim, Complete, Fail, Fence, Record
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.testing.conformance.store_suite import an_error, insert_one
+from taskframework.testing.conformance.store_suite import insert_one, make_error
 from taskframework.testing.factories import new_task
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -96,7 +96,7 @@ async def live(store: MongoStore, together: int) -> None:
     await asyncio.gather(*(store.apply(ReportProgress(fence, 1)) for fence in fences))
     await asyncio.gather(*(store.apply(RecordStep(fence, "a", 1)) for fence in fences))
     ends: list[Any] = [Complete(fence, "worker-1", 1) for fence in fences[::2]]
-    ends += [Fail(fence, "worker-1", an_error(), n % 2 == 0, HOUR) for n, fence in enumerate(fences[1::2])]
+    ends += [Fail(fence, "worker-1", make_error(), n % 2 == 0, HOUR) for n, fence in enumerate(fences[1::2])]
     await asyncio.gather(*map(store.apply, ends))
     task_id = fences[0].task_id
     await store.apply(Cancel(task_id, EVERYONE, "a", None))

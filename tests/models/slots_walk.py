@@ -12,7 +12,7 @@ from taskframework.model.slots import CLOCKS_DIFFER, SLOTS, GiveSlotBack, Slots,
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, TakenSlot, Transition
-from taskframework.testing.conformance.store_suite import an_error
+from taskframework.testing.conformance.store_suite import make_error
 from taskframework.testing.factories import new_task
 
 NUMBER, TASKS, WITHIN, LEASE = 2, 5, 15.0, timedelta(seconds=10)
@@ -85,7 +85,7 @@ class World:
         if self.running:
             claim = self.running.pop(self.chance.randrange(len(self.running)))
             fence = Fence(claim.task_id, self.tasks[claim.task_id].fencing_token, claim.claim_id)
-            fail = Fail(fence, "w", an_error(), True, timedelta(0))
+            fail = Fail(fence, "w", make_error(), True, timedelta(0))
             if self.without.end_first:
                 self._change(GiveSlotBack(LIMIT, claim.claim_id))
                 self.check()

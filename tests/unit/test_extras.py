@@ -12,7 +12,7 @@ from taskframework.clock import SystemClock
 from taskframework.errors import ExtraMissingError
 from taskframework.tasks.declared import TaskDeclaration
 from taskframework.wiring.adapters import build_broker, build_store
-from taskframework.wiring.extras import BROUGHT, require_extra
+from taskframework.wiring.extras import EXTRA_MODULES, require_extra
 from taskframework.wiring.subscriber import event_subscriber
 
 AMQP = {"broker": {"url": "amqp://localhost/"}}
@@ -23,7 +23,7 @@ REDIS = {"rate_limiter": {"type": "redis", "redis_url": "redis://localhost"}}
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """As without any extra."""
-    for module in {"jsonschema_rs", *(module for brought in BROUGHT.values() for module in brought)}:
+    for module in {"jsonschema_rs", *(module for modules in EXTRA_MODULES.values() for module in modules)}:
         monkeypatch.setitem(sys.modules, module, None)
 
 
@@ -84,6 +84,6 @@ def test_a_type_known_by_its_declaration_alone_needs_an_extra() -> None:
 
 
 def test_a_package_whose_parent_is_missing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BROUGHT, "other", ("no_such_package.part",))
+    monkeypatch.setitem(EXTRA_MODULES, "other", ("no_such_package.part",))
     with pytest.raises(ExtraMissingError, match=r"This needs no_such_package\.part"):
         require_extra("other", "This")

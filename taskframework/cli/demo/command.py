@@ -15,9 +15,9 @@ from taskframework.cli.demo.files import SAMPLES, collect
 from taskframework.cli.output import note
 from taskframework.errors import TaskframeworkError
 
-_REPORT = Path("demo-report.md")
-_KEPT = Path("demo.db")  # the store that `--keep` leaves
-_DOCUMENTS = (Path("docs"), Path("README.md"))  # read if no path is given: the first of them that holds a file
+_DEFAULT_REPORT = Path("demo-report.md")
+_KEPT_STORE = Path("demo.db")  # the store that `--keep` leaves
+_DEFAULT_PATHS = (Path("docs"), Path("README.md"))  # read if no path is given: the first of them that holds a file
 
 
 def demo(
@@ -25,26 +25,28 @@ def demo(
         list[Path] | None,
         typer.Argument(metavar="PATH...", help="Text files or folders of them (default: the docs here, or samples)."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where the report is written.")] = _REPORT,
-    keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT}, to see them later.")] = False,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Where the report is written.")
+    ] = _DEFAULT_REPORT,
+    keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT_STORE}, to see them later.")] = False,
 ) -> None:
     """Digest text files, one sub-task per file, on the embedded broker and store. It leaves nothing behind."""
     from taskframework.cli.demo.job import digest_and_report  # with the framework, which the help need not load
 
     # An interrupted opening may still create the file of the store while its folder is being removed.
     with tempfile.TemporaryDirectory(prefix="taskframework-demo-", ignore_cleanup_errors=True) as folder:
-        here = [path for path in _DOCUMENTS if path.exists() and collect([path])]
-        paths = paths or here[:1] or _samples(Path(folder))
-        files = _number_of_files(paths)
+        default_paths = [path for path in _DEFAULT_PATHS if path.exists() and collect([path])]
+        paths = paths or default_paths[:1] or _write_samples(Path(folder))
+        files = _count_files(paths)
         _refuse_if_unwritable(output)
-        digest_and_report(paths, files, _KEPT if keep else Path(folder, "tasks.db"), output)
+        digest_and_report(paths, files, _KEPT_STORE if keep else Path(folder, "tasks.db"), output)
     if keep:
-        note(f"To see the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{_KEPT} taskframework tasks list")
+        note(f"To see the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{_KEPT_STORE} taskframework tasks list")
     else:
         note("The tasks were not kept; use --keep to see them later. Next: taskframework dev --app yourmodule")
 
 
-def _number_of_files(paths: Sequence[Path]) -> int:
+def _count_files(paths: Sequence[Path]) -> int:
     for path in paths:
         if not os.path.lexists(path):
             raise typer.BadParameter(f"{path} does not exist.", param_hint="PATH")
@@ -56,7 +58,7 @@ def _number_of_files(paths: Sequence[Path]) -> int:
     )
 
 
-def _samples(folder: Path) -> list[Path]:
+def _write_samples(folder: Path) -> list[Path]:
     note("There are no documents here, so the demo digests a few samples. For your own: taskframework demo PATH...")
     for name, text in SAMPLES.items():
         Path(folder, name).write_text(text, encoding="utf-8")

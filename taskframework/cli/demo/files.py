@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-_SKIPPED = ("__pycache__", "node_modules")
+_SKIPPED_FOLDERS = ("__pycache__", "node_modules")
 #: Suffixes of files with data or pictures: a count of their words is useless.
-_DATA = frozenset(
+_DATA_SUFFIXES = frozenset(
     {".csv", ".json", ".jsonl", ".lock", ".log", ".toml", ".tsv", ".xml", ".yaml", ".yml"}
     | {".gif", ".ico", ".jpeg", ".jpg", ".png", ".svg", ".webp"}
 )
@@ -42,13 +42,15 @@ def collect(paths: Sequence[Path]) -> list[Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if _is_wanted(Path(here, name)))
-        for file in sorted(Path(here, name) for name in names if not name.startswith(".")):
+    for current, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if _is_wanted(Path(current, name)))
+        for file in sorted(Path(current, name) for name in names if not name.startswith(".")):
             # No pipe, socket or device. A link that leads nowhere is kept, and its task reports the error.
-            if file.suffix.lower() not in _DATA and (file.is_file() or file.is_symlink()):
+            if file.suffix.lower() not in _DATA_SUFFIXES and (file.is_file() or file.is_symlink()):
                 yield file
 
 
 def _is_wanted(folder: Path) -> bool:
-    return not folder.name.startswith(".") and folder.name not in _SKIPPED and not (folder / "pyvenv.cfg").exists()
+    return (
+        not folder.name.startswith(".") and folder.name not in _SKIPPED_FOLDERS and not (folder / "pyvenv.cfg").exists()
+    )

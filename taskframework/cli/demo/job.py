@@ -12,7 +12,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from taskframework.cli.demo.library import DigestDocument, Digested, DigestLibrary, Library
-from taskframework.cli.output import counted, err, note, printable, run, say
+from taskframework.cli.output import err, note, pluralize, printable, run, say
 from taskframework.cli.watching import follow
 from taskframework.errors import TaskframeworkError
 from taskframework.model.events import TaskEvent
@@ -36,19 +36,19 @@ def digest_and_report(paths: Sequence[Path], files: int, store: Path, output: Pa
     handler = RichHandler(console=err(), show_time=False, show_path=False)
     handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display shows each task
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
-    note(f"{counted(files, 'sub-task')}, one per file, on the embedded broker and SQLite")
+    note(f"{pluralize(files, 'sub-task')}, one per file, on the embedded broker and SQLite")
     started = time.monotonic()
     library = Library(paths=[str(path) for path in paths], report=str(output))
-    task = run(_digested(store, library, Display(files)))
+    task = run(_run_tasks(store, library, Display(files)))
     if task.error is not None:
         raise TaskframeworkError(task.error.message)
-    done = Digested.model_validate(task.result)
+    digested = Digested.model_validate(task.result)
     seconds = time.monotonic() - started
-    say(f"{counted(files, 'file')} in {seconds:.1f} s: {done.completed:,} completed, {done.failed:,} failed.")
+    say(f"{pluralize(files, 'file')} in {seconds:.1f} s: {digested.completed:,} completed, {digested.failed:,} failed.")
     say(f"Report: {output}")
 
 
-async def _digested(store: Path, library: Library, display: Display) -> Task:
+async def _run_tasks(store: Path, library: Library, display: Display) -> Task:
     settings = {
         "store": {"url": f"sqlite:///{store}"},
         "worker": {"concurrency": _THREADS, "max_threads": _THREADS},
@@ -58,7 +58,7 @@ async def _digested(store: Path, library: Library, display: Display) -> Task:
     framework.register(DigestDocument)
     framework.register(DigestLibrary)
     async with framework.running(worker=True):
-        framework.services.bus.listen(TaskEvent, display.hear, name="demo")
+        framework.services.bus.listen(TaskEvent, display.on_event, name="demo")
         handle = await framework.submit(DigestLibrary, library, correlation_id=display.correlation_id)
         return await follow(handle, None, lambda _: display.show())
 
@@ -73,16 +73,16 @@ class Display:
         self._done = 0
         self._lines: list[Text] = []
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Listener for every task event."""
         task = event.task
         if task.parent is None or not task.status.is_final or task.correlation_id != self.correlation_id:
             return
         self._done += 1
-        said, style = f"FAILED: {task.error.message if task.error else task.status.value}", "red"
+        text, style = f"FAILED: {task.error.message if task.error else task.status.value}", "red"
         if task.status is TaskStatus.COMPLETED and isinstance(digest := task.result, dict):
-            said, style = ", ".join([counted(digest["words"], "word"), *list(digest["frequent_words"])[:3]]), ""
-        line = printable(f"[{self._done:>{len(str(self._files))}}/{self._files}] {task.parameters}: {said}")
+            text, style = ", ".join([pluralize(digest["words"], "word"), *list(digest["frequent_words"])[:3]]), ""
+        line = printable(f"[{self._done:>{len(str(self._files))}}/{self._files}] {task.parameters}: {text}")
         self._lines.append(Text(line, style=style))
 
     def show(self) -> None:

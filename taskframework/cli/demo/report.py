@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from taskframework.cli.demo.digest import Digest
-from taskframework.cli.output import counted
+from taskframework.cli.output import pluralize
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<|~]|&(?=#?\w+;))")
 
@@ -25,12 +25,12 @@ def write_report(outcomes: Mapping[str, Digest | str], path: Path) -> None:
 def escape(text: str) -> str:
     """Escape a text so that Markdown shows it unchanged, in a line or a table cell."""
     # Control characters, and bytes of a file name that are not text, become the replacement character.
-    shown = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
-    return _SPECIAL.sub(r"\\\1", shown)
+    printable = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", printable)
 
 
 def _lines(outcomes: Mapping[str, Digest | str]) -> Iterator[str]:
-    yield f"# Digest of {counted(len(outcomes), 'file')}"
+    yield f"# Digest of {pluralize(len(outcomes), 'file')}"
     for file, outcome in outcomes.items():
         yield from ("", f"## {escape(file)}", "")
         yield from _section(outcome) if isinstance(outcome, Digest) else [f"No digest: {escape(outcome)}"]
@@ -40,7 +40,7 @@ def _section(digest: Digest) -> Iterator[str]:
     if digest.title:
         yield from (f"**{escape(digest.title)}**", "")
     sizes = ((digest.words, "word"), (digest.lines, "line"), (digest.characters, "character"))
-    yield " · ".join(counted(*size) for size in sizes)
+    yield " · ".join(pluralize(*size) for size in sizes)
     if digest.frequent_words:
         words = (f"{escape(word)} ({count:,})" for word, count in digest.frequent_words.items())
         yield from ("", f"Frequent words: {', '.join(words)}")

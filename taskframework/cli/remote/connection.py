@@ -24,11 +24,11 @@ class CommandConnection(ApiConnection):
                 error.hint = "Give a key with --api-key or TASKFRAMEWORK_KEY; `taskframework keys create` creates one."
             raise
         if content is not None and not isinstance(content, dict):
-            raise no_answer(self.url, "it is not a JSON object")
-        return status, _told(content, self.url)
+            raise foreign_answer_error(self.url, "it is not a JSON object")
+        return status, _with_required_fields(content, self.url)
 
 
-class _Told(dict[str, Any]):
+class _AnswerFields(dict[str, Any]):
     """An object of an answer, which should have the fields that a command reads."""
 
     def __init__(self, fields: dict[str, Any], url: str) -> None:
@@ -36,10 +36,10 @@ class _Told(dict[str, Any]):
         self._url = url
 
     def __missing__(self, name: str) -> Any:
-        raise no_answer(self._url, f"it has no {name!r}")
+        raise foreign_answer_error(self._url, f"it has no {name!r}")
 
 
-def no_answer(url: str, reason: str) -> ApiError:
+def foreign_answer_error(url: str, reason: str) -> ApiError:
     """The error for an answer that cannot come from any release of the API."""
     return ApiError(
         f"The answer from {url} is not from a taskframework API: {reason}.",
@@ -47,10 +47,10 @@ def no_answer(url: str, reason: str) -> ApiError:
     )
 
 
-def _told(content: Any, url: str) -> Any:
+def _with_required_fields(content: Any, url: str) -> Any:
     match content:
         case dict():
-            return _Told({name: _told(value, url) for name, value in content.items()}, url)
+            return _AnswerFields({name: _with_required_fields(value, url) for name, value in content.items()}, url)
         case list():
-            return [_told(value, url) for value in content]
+            return [_with_required_fields(value, url) for value in content]
     return content

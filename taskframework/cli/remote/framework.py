@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack, cast
 
+from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
-from taskframework.cli.remote import workbench
 from taskframework.cli.remote.connection import CommandConnection
 from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_TIMEOUT_SECONDS
 from taskframework.client.calls import AllCalls
@@ -43,11 +43,11 @@ class RemoteServices:
         self.explain = remote.RemoteExplain(api)
         self.overview = remote.RemoteOverview(api)
         self.workers = remote.RemoteWorkers(api)
-        self.dead_letters = workbench.RemoteDeadLetters(api)
-        self.mending = workbench.RemoteMending(api)
-        self.replays = workbench.RemoteReplays(api)
-        self.replay_carrier = workbench.RemoteCarrier()
-        self.audit = workbench.RemoteAudit(api)
+        self.dead_letters = admin_operations.RemoteDeadLetters(api)
+        self.mending = admin_operations.RemoteMending(api)
+        self.replays = admin_operations.RemoteReplays(api)
+        self.replay_carrier = admin_operations.RemoteCarrier()
+        self.audit = admin_operations.RemoteAudit(api)
 
 
 class RemoteFramework:
@@ -100,6 +100,6 @@ class RemoteFramework:
         self, task_type: str, items: Iterable[Any], *, user_id: str | None = None, **options: Unpack[BatchOptions]
     ) -> BatchHandle:
         """As `TaskFramework.submit_batch`."""
-        named: Any = {} if user_id is None else {"user_id": user_id}
-        made = await AllCalls(self._api).submit_batch(task_type, items, **options, **named)
-        return self.batch(made.batch_id, is_new=True)
+        user: Any = {} if user_id is None else {"user_id": user_id}
+        batch = await AllCalls(self._api).submit_batch(task_type, items, **options, **user)
+        return self.batch(batch.batch_id, is_new=True)

@@ -23,20 +23,27 @@ def letter_of(view: View, task: View | None = None) -> DeadLetter:
     at = time_of(view["at"])
     if view["kind"] == "message":
         body, headers = base64.b64decode(view["body_base64"]), view.get("headers") or {}
-        kept = (view["queue"], view["reason"], at, view["task_id"], view["task_type"])
-        return DeadLetter(view["id"], at, DeadMessage(view["id"], body, headers, *kept))
+        message_fields = (view["queue"], view["reason"], at, view["task_id"], view["task_type"])
+        return DeadLetter(view["id"], at, DeadMessage(view["id"], body, headers, *message_fields))
     if task is not None:
-        return DeadLetter(view["id"], at, _with_rest(task_of(task), view))
-    names: dict[str, Any] = {"correlation_id": "", "parameters_hash": "", "max_attempts": 0, "next_dispatch_at": None}
-    times = dict.fromkeys(("not_before", "created_at", "finished_at", "updated_at"), at)
-    return DeadLetter(view["id"], at, read(Task, {**view, **names, **times, "attempts": view["attempt"]}))
+        return DeadLetter(view["id"], at, _with_operator_fields(task_of(task), view))
+    missing_fields: dict[str, Any] = {
+        "correlation_id": "",
+        "parameters_hash": "",
+        "max_attempts": 0,
+        "next_dispatch_at": None,
+    }
+    unknown_times = dict.fromkeys(("not_before", "created_at", "finished_at", "updated_at"), at)
+    return DeadLetter(
+        view["id"], at, read(Task, {**view, **missing_fields, **unknown_times, "attempts": view["attempt"]})
+    )
 
 
-def _with_rest(task: Task, letter: View) -> Task:
+def _with_operator_fields(task: Task, letter: View) -> Task:
     """Add the fields that only operators see to a task."""
     errors = tuple(read(TaskError, error) for error in letter["errors"] or ())
-    gone = letter["discarded"] and read(Discarded, letter["discarded"])
-    return task.evolve(errors=errors, error=errors[-1] if errors else task.error, discarded=gone)
+    discarded = letter["discarded"] and read(Discarded, letter["discarded"])
+    return task.evolve(errors=errors, error=errors[-1] if errors else task.error, discarded=discarded)
 
 
 def group_of(view: View) -> LetterGroup:
@@ -47,7 +54,7 @@ def group_of(view: View) -> LetterGroup:
 
 def outcomes_of(answer: View) -> list[LetterOutcome]:
     """The outcome for each dead letter."""
-    return [LetterOutcome(each["id"], _refusal(each["error"]), _refusal(each["warning"])) for each in answer["items"]]
+    return [LetterOutcome(item["id"], _refusal(item["error"]), _refusal(item["warning"])) for item in answer["items"]]
 
 
 def _refusal(problem: View | None) -> TaskframeworkError | None:
@@ -56,13 +63,13 @@ def _refusal(problem: View | None) -> TaskframeworkError | None:
 
 def replay_of(view: View) -> ManyReplay:
     """An action on many tasks. The view does not show the ids in hand, nor the position in the lists."""
-    own = {
+    converted = {
         "where": view["filter"],
         "batch": ("",) * view["in_hand"],
         "due_at": view["at"],
         "paced_until": view["at"],
     }
-    return read(ManyReplay, {**view, **own})
+    return read(ManyReplay, {**view, **converted})
 
 
 def audit_entry_of(view: View) -> AuditEntry:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from taskframework.cli.remote import views
-from taskframework.cli.remote.asked import Remote, asked, items_of, page_of
+from taskframework.cli.remote.remote_method import RemoteService, items_of, page_of, remote_method
 from taskframework.client.bulk import error_context_of, with_idempotency_key
 from taskframework.client.connection import Call, json_call, new_key, task_path
 from taskframework.client.family_readers import follow_results
@@ -40,10 +40,10 @@ from taskframework.submission.schedules import ScheduleDefinition
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import TaskTypes
 
-CREATED_NOW = 202
+STATUS_OF_NEW_TASK = 202
 
 
-def named_user(user_id: str) -> dict[str, str]:
+def user_field(user_id: str) -> dict[str, str]:
     """The field of a body with the owner. Without a named user, the interface takes the user of the key."""
     return {} if user_id == ANONYMOUS else {"user_id": user_id}
 
@@ -56,27 +56,27 @@ class RemoteClock:
         return datetime.now(UTC)
 
 
-class RemoteSubmission(Remote):
+class RemoteSubmission(RemoteService):
     """Submits tasks."""
 
     async def submit(self, request: SubmitRequest) -> Submission:
         """As `TaskSubmissionService.submit`."""
         options = dict(request.options)
         task = with_idempotency_key({"task_type": str(request.task_type), "parameters": request.parameters, **options})
-        named = named_user(request.user_id)
+        user = user_field(request.user_id)
         status, view = await self._api.ask_with_status(
-            json_call("POST", "/tasks", {**task, **named}, error_context=error_context_of(task))
+            json_call("POST", "/tasks", {**task, **user}, error_context=error_context_of(task))
         )
-        return Submission(views.task_of(view), status == CREATED_NOW)
+        return Submission(views.task_of(view), status == STATUS_OF_NEW_TASK)
 
 
-class RemoteTasks(Remote):
+class RemoteTasks(RemoteService):
     """As `TaskOperations`."""
 
-    get = asked(TaskOperations.get, "GET /tasks/{task_id}", views.task_of)
-    list_tasks = asked(TaskOperations.list_tasks, "GET /tasks", page_of(views.task_of))
-    cancel = asked(TaskOperations.cancel, "POST /tasks/{task_id}/cancel", views.task_of)
-    retry = asked(TaskOperations.retry, "POST /tasks/{task_id}/retry", views.task_of, is_repeatable=False)
+    get = remote_method(TaskOperations.get, "GET /tasks/{task_id}", views.task_of)
+    list_tasks = remote_method(TaskOperations.list_tasks, "GET /tasks", page_of(views.task_of))
+    cancel = remote_method(TaskOperations.cancel, "POST /tasks/{task_id}/cancel", views.task_of)
+    retry = remote_method(TaskOperations.retry, "POST /tasks/{task_id}/retry", views.task_of, is_repeatable=False)
 
     async def subtasks(
         self,
@@ -100,104 +100,114 @@ class RemoteTasks(Remote):
         return views.task_of(await self._api.ask(call))
 
 
-class RemoteTypes(Remote):
+class RemoteTypes(RemoteService):
     """As `TaskTypes`."""
 
-    names = asked(TaskTypes.names, "GET /task-types", lambda answer: [known["task_type"] for known in answer["items"]])
+    names = remote_method(
+        TaskTypes.names, "GET /task-types", lambda answer: [entry["task_type"] for entry in answer["items"]]
+    )
 
 
-class RemoteQueues(Remote):
+class RemoteQueues(RemoteService):
     """As `QueueOperations`."""
 
-    list_queues = asked(QueueOperations.list_queues, "GET /admin/queues", items_of(views.queue_of))
-    get = asked(QueueOperations.get, "GET /admin/queues/{task_type}", views.queue_of)
-    pause = asked(QueueOperations.pause, "POST /admin/queues/{task_type}/pause", views.pause_of)
+    list_queues = remote_method(QueueOperations.list_queues, "GET /admin/queues", items_of(views.queue_of))
+    get = remote_method(QueueOperations.get, "GET /admin/queues/{task_type}", views.queue_of)
+    pause = remote_method(QueueOperations.pause, "POST /admin/queues/{task_type}/pause", views.pause_of)
 
     async def resume(self, task_type: str) -> Pause | None:
-        before = (await self.get(task_type)).pause
+        ended_pause = (await self.get(task_type)).pause
         await self._post(f"/admin/queues/{quote(task_type, safe='')}/resume", {})
-        return before
+        return ended_pause
 
 
-class RemoteExplain(Remote):
+class RemoteExplain(RemoteService):
     """As `ExplainOperations`."""
 
     async def explain(self, task_id: str, scope: Scope) -> Explanation:
-        told = await self._get(f"{task_path(task_id)}/explain")
-        return views.explanation_of(told, await self._get(task_path(task_id)))
+        explanation = await self._get(f"{task_path(task_id)}/explain")
+        return views.explanation_of(explanation, await self._get(task_path(task_id)))
 
 
-class RemoteOverview(Remote):
+class RemoteOverview(RemoteService):
     """As `OverviewOperations`."""
 
-    async def look(self) -> views.ToldOverview:
+    async def look(self) -> views.ViewedOverview:
         return views.overview_of(await self._get("/admin/overview"))
 
 
-class RemoteWorkers(Remote):
+class RemoteWorkers(RemoteService):
     """As `WorkerOperations`."""
 
-    list_workers = asked(WorkerOperations.list_workers, "GET /admin/workers", page_of(views.worker_of))
-    list_running = asked(WorkerOperations.list_running, "GET /admin/workers/{worker_id}/tasks", page_of(views.task_of))
+    list_workers = remote_method(WorkerOperations.list_workers, "GET /admin/workers", page_of(views.worker_of))
+    list_running = remote_method(
+        WorkerOperations.list_running, "GET /admin/workers/{worker_id}/tasks", page_of(views.task_of)
+    )
 
 
-class RemoteLimits(Remote):
+class RemoteLimits(RemoteService):
     """As `LimitOperations`."""
 
-    list_limits = asked(LimitOperations.list_limits, "GET /admin/limits", items_of(views.limit_of, kind="rate"))
-    list_slots = asked(LimitOperations.list_slots, "GET /admin/limits", items_of(views.slots_of, kind="concurrency"))
+    list_limits = remote_method(LimitOperations.list_limits, "GET /admin/limits", items_of(views.limit_of, kind="rate"))
+    list_slots = remote_method(
+        LimitOperations.list_slots, "GET /admin/limits", items_of(views.slots_of, kind="concurrency")
+    )
 
 
-class RemoteKeys(Remote):
+class RemoteKeys(RemoteService):
     """As `KeyOperations`."""
 
-    create = asked(KeyOperations.create, "POST /admin/keys", views.new_key_of, is_repeatable=False)
-    list_keys = asked(KeyOperations.list_keys, "GET /admin/keys", page_of(views.key_of))
-    revoke = asked(KeyOperations.revoke, "DELETE /admin/keys/{prefix}", views.key_of)
+    create = remote_method(KeyOperations.create, "POST /admin/keys", views.new_key_of, is_repeatable=False)
+    list_keys = remote_method(KeyOperations.list_keys, "GET /admin/keys", page_of(views.key_of))
+    revoke = remote_method(KeyOperations.revoke, "DELETE /admin/keys/{prefix}", views.key_of)
 
 
-class RemoteSchedules(Remote):
+class RemoteSchedules(RemoteService):
     """As `ScheduleOperations`."""
 
-    list_schedules = asked(ScheduleOperations.list_schedules, "GET /admin/schedules", page_of(views.seen_schedule_of))
-    get = asked(ScheduleOperations.get, "GET /admin/schedules/{name}", views.schedule_of)
-    pause = asked(ScheduleOperations.pause, "POST /admin/schedules/{name}/pause", views.schedule_of)
-    resume = asked(ScheduleOperations.resume, "POST /admin/schedules/{name}/resume", views.schedule_of)
-    delete = asked(ScheduleOperations.delete, "DELETE /admin/schedules/{name}", lambda _: None)
+    list_schedules = remote_method(
+        ScheduleOperations.list_schedules, "GET /admin/schedules", page_of(views.seen_schedule_of)
+    )
+    get = remote_method(ScheduleOperations.get, "GET /admin/schedules/{name}", views.schedule_of)
+    pause = remote_method(ScheduleOperations.pause, "POST /admin/schedules/{name}/pause", views.schedule_of)
+    resume = remote_method(ScheduleOperations.resume, "POST /admin/schedules/{name}/resume", views.schedule_of)
+    delete = remote_method(ScheduleOperations.delete, "DELETE /admin/schedules/{name}", lambda _: None)
 
     async def view(self, schedule: Schedule) -> dict[str, Any]:
-        view: dict[str, Any] = await self._get(_schedule(schedule.name))
+        view: dict[str, Any] = await self._get(_schedule_path(schedule.name))
         return view
 
     async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
-        wanted = {"name": name, **_definition(definition)}
+        wanted = {"name": name, **_definition_body(definition)}
         call = json_call("POST", "/admin/schedules", wanted, is_repeatable=False)
         return views.schedule_of(await self._api.ask(call))
 
     async def put(self, name: str, definition: ScheduleDefinition) -> Schedule:
-        return views.schedule_of(await self._api.ask(json_call("PUT", _schedule(name), _definition(definition))))
+        return views.schedule_of(
+            await self._api.ask(json_call("PUT", _schedule_path(name), _definition_body(definition)))
+        )
 
     async def run(self, name: str, *, key: str | None = None) -> Submission:
-        call = Call("POST", f"{_schedule(name)}/run", headers={"Idempotency-Key": key or new_key()})
+        call = Call("POST", f"{_schedule_path(name)}/run", headers={"Idempotency-Key": key or new_key()})
         status, view = await self._api.ask_with_status(call)
-        return Submission(views.task_of(view), status == CREATED_NOW)
+        return Submission(views.task_of(view), status == STATUS_OF_NEW_TASK)
 
 
-class RemoteStreams(Remote):
+class RemoteStreams(RemoteService):
     """As `StreamOperations`. A stream without a user is the caller's own."""
 
-    list_streams = asked(StreamOperations.list_streams, "GET /admin/streams", page_of(views.listed_stream_of))
+    list_streams = remote_method(StreamOperations.list_streams, "GET /admin/streams", page_of(views.listed_stream_of))
 
     async def status(self, stream: StreamKey) -> StreamStatus:
-        return views.stream_of(await self._get(_stream(stream), user_id=stream.user_id or None))
+        return views.stream_of(await self._get(_stream_path(stream), user_id=stream.user_id or None))
 
     async def go_on(self, stream: StreamKey) -> StreamStatus:
-        call = Call("POST", f"{_stream(stream)}/go-on", query={"user_id": stream.user_id or None})
+        call = Call("POST", f"{_stream_path(stream)}/go-on", query={"user_id": stream.user_id or None})
         return views.stream_of(await self._api.ask(call))
 
     async def results(self, stream: StreamKey, *, limit: int, first: int = 0) -> Page[StreamResult]:
         wanted = {"user_id": stream.user_id or None, "limit": limit, "from_position": first}
-        return page_of(views.stream_result_of)(await self._get(f"{_stream(stream)}/results", **wanted))
+        return page_of(views.stream_result_of)(await self._get(f"{_stream_path(stream)}/results", **wanted))
 
     async def follow_results(self, stream: StreamKey, *, first: int = 0) -> AsyncIterator[Sequence[StreamResult]]:
         pause = FIRST_LOOK
@@ -209,40 +219,40 @@ class RemoteStreams(Remote):
             await asyncio.sleep(pause)
 
 
-class RemoteBatches(Remote):
+class RemoteBatches(RemoteService):
     """As `BatchOperations`."""
 
-    status = asked(BatchOperations.status, "GET /batches/{batch_id}", views.batch_of)
-    list_batches = asked(BatchOperations.list_batches, "GET /batches", page_of(views.batch_of))
-    cancel = asked(BatchOperations.cancel, "POST /batches/{batch_id}/cancel", views.batch_of)
-    retry_failed = asked(
+    status = remote_method(BatchOperations.status, "GET /batches/{batch_id}", views.batch_of)
+    list_batches = remote_method(BatchOperations.list_batches, "GET /batches", page_of(views.batch_of))
+    cancel = remote_method(BatchOperations.cancel, "POST /batches/{batch_id}/cancel", views.batch_of)
+    retry_failed = remote_method(
         BatchOperations.retry_failed, "POST /batches/{batch_id}/retry-failed", views.batch_of, is_repeatable=False
     )
 
     async def results(self, batch_id: str, scope: Scope, *, limit: int, first: int = 0) -> Page[BatchResult]:
-        answer = await self._get(f"{_batch(batch_id)}/results", limit=limit, cursor=str(first))
+        answer = await self._get(f"{_batch_path(batch_id)}/results", limit=limit, cursor=str(first))
         return page_of(views.batch_result_of)(answer)
 
     async def follow_results(
         self, batch_id: str, scope: Scope, *, first: int = 0
     ) -> AsyncIterator[Sequence[BatchResult]]:
-        call = Call("GET", f"{_batch(batch_id)}/results")
+        call = Call("GET", f"{_batch_path(batch_id)}/results")
         async for result in follow_results(self._api, call, first):
             yield [views.batch_result_of(result.model_dump())]
 
 
-def _schedule(name: str) -> str:
+def _schedule_path(name: str) -> str:
     return f"/admin/schedules/{quote(name, safe='')}"
 
 
-def _stream(stream: StreamKey) -> str:
+def _stream_path(stream: StreamKey) -> str:
     return f"/streams/{quote(stream.key)}"
 
 
-def _batch(batch_id: str) -> str:
+def _batch_path(batch_id: str) -> str:
     return f"/batches/{quote(batch_id, safe='')}"
 
 
-def _definition(definition: ScheduleDefinition) -> dict[str, Any]:
-    spans = {name: format_duration(value) for name in ("every", "jitter") if (value := getattr(definition, name))}
-    return definition.model_dump(mode="json", exclude={"every", "jitter"}) | spans
+def _definition_body(definition: ScheduleDefinition) -> dict[str, Any]:
+    durations = {name: format_duration(value) for name in ("every", "jitter") if (value := getattr(definition, name))}
+    return definition.model_dump(mode="json", exclude={"every", "jitter"}) | durations

@@ -40,10 +40,10 @@ from taskframework.settings.durations import parse_duration
 View = Mapping[str, Any]
 
 _MILLISECOND = timedelta(milliseconds=1)
-_UNTOLD = datetime(1970, 1, 1, tzinfo=UTC)
+_UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def moment(text: str | None) -> datetime | None:
+def optional_time_of(text: str | None) -> datetime | None:
     """A time in a view."""
     return None if text is None else datetime.fromisoformat(text)
 
@@ -51,24 +51,24 @@ def moment(text: str | None) -> datetime | None:
 def task_of(view: View) -> Task:
     """A task."""
     history, parent_id = view.get("history", ()), view["parent_task_id"]
-    own = {
+    converted = {
         "parameters_hash": "",
         # Any number that differs after each change is enough: `tasks watch` compares it with the previous one.
-        "revision": (time_of(view["updated_at"]) - _UNTOLD) // _MILLISECOND,
+        "revision": (time_of(view["updated_at"]) - _UNKNOWN_TIME) // _MILLISECOND,
         "attempts": view["attempt"],
         "next_dispatch_at": None,
         "parent": ParentLink(parent_id, 0, 0) if parent_id else None,
         "subtasks": view["subtasks"] and {"plan": None, **view["subtasks"]},
         "sequence": history[-1]["sequence"] if history else 0,
     }
-    return read(Task, {**view, **own})
+    return read(Task, {**view, **converted})
 
 
 def queue_of(view: View) -> Queue:
     """A task type."""
     paused = view["paused"]
     pause = None if paused is None else pause_of(view)
-    lanes = {(view["task_type"], Priority(name)): _lane_of(lane) for name, lane in view["lanes"].items()}
+    lanes = {(view["task_type"], Priority(name)): _lane_traffic_of(lane) for name, lane in view["lanes"].items()}
     traffic = Traffic(datetime.now(UTC), lanes, view["is_bounded"])
     return Queue(view["task_type"], pause, view["is_running"], view["messages"], traffic)
 
@@ -85,33 +85,39 @@ def explanation_of(view: View, task: View) -> Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldOverview(Overview):
+class ViewedOverview(Overview):
     """The installation at a glance: the view shows only the number of its workers, and the problems that it found."""
 
-    told_workers: int
-    told_problems: tuple[Problem, ...]
+    viewed_worker_count: int
+    viewed_problems: tuple[Problem, ...]
 
     @property
     def worker_count(self) -> int:
-        return self.told_workers
+        return self.viewed_worker_count
 
     def problems(self) -> Iterator[Problem]:
-        return iter(self.told_problems)
+        return iter(self.viewed_problems)
 
 
-def overview_of(view: View) -> ToldOverview:
+def overview_of(view: View) -> ViewedOverview:
     """The installation at a glance."""
     at, types = time_of(view["at"]), view["types"]
-    lanes = {(each["task_type"], Priority.NORMAL): _type_of(each) for each in types}
-    return ToldOverview(
+    lanes = {(task_type["task_type"], Priority.NORMAL): _type_traffic_of(task_type) for task_type in types}
+    return ViewedOverview(
         Traffic(at, lanes, view["is_bounded"]),
         TaskCounts(at, view["by_status"], dead_letters=view["dead_letters"]),
-        tuple(each["task_type"] for each in types),
-        {each["task_type"]: Pause(each["task_type"], "", at) for each in types if each["is_paused"]},
+        tuple(task_type["task_type"] for task_type in types),
+        {
+            task_type["task_type"]: Pause(task_type["task_type"], "", at)
+            for task_type in types
+            if task_type["is_paused"]
+        },
         workers=(),
         is_broker_connected=None,
-        told_workers=view["workers"],
-        told_problems=tuple(Problem(one["code"], one["text"], one.get("task_type")) for one in view["problems"]),
+        viewed_worker_count=view["workers"],
+        viewed_problems=tuple(
+            Problem(problem["code"], problem["text"], problem.get("task_type")) for problem in view["problems"]
+        ),
     )
 
 
@@ -152,24 +158,26 @@ def seen_schedule_of(view: View) -> SeenSchedule:
 
 def schedule_of(view: View) -> Schedule:
     """A schedule."""
-    times = dict.fromkeys(("since", "next_at", "due_at"), view["next_run_at"] or _UNTOLD)
-    spans = {name: view[name] and parse_duration(view[name]) for name in ("every", "jitter")}
-    return read(Schedule, {**view, **times, **spans})
+    times = dict.fromkeys(("since", "next_at", "due_at"), view["next_run_at"] or _UNKNOWN_TIME)
+    durations = {name: view[name] and parse_duration(view[name]) for name in ("every", "jitter")}
+    return read(Schedule, {**view, **times, **durations})
 
 
 def stream_of(view: View) -> StreamStatus:
     """An ordered stream."""
-    return StreamStatus(view["key"], _stream(view, view["turn"]), view["waiting"], is_turn_taken=bool(view["turn"]))
+    return StreamStatus(
+        view["key"], _stream_state(view, view["turn"]), view["waiting"], is_turn_taken=bool(view["turn"])
+    )
 
 
 def listed_stream_of(view: View) -> ListedStream:
     """An ordered stream in a list."""
-    return ListedStream(StreamKey(view["user_id"], view["key"]), _stream(view, view["last_turn"]))
+    return ListedStream(StreamKey(view["user_id"], view["key"]), _stream_state(view, view["last_turn"]))
 
 
-def _stream(view: View, turn: View | None) -> Stream:
-    has_turn = None if turn is None else Turn(turn["task_id"], 0, turn["position"])
-    return Stream(view["mode"], view["next_position"], has_turn, view["is_halted"])
+def _stream_state(view: View, turn: View | None) -> Stream:
+    current_turn = None if turn is None else Turn(turn["task_id"], 0, turn["position"])
+    return Stream(view["mode"], view["next_position"], current_turn, view["is_halted"])
 
 
 def stream_result_of(view: View) -> StreamResult:
@@ -190,25 +198,25 @@ def batch_of(view: View) -> BatchStatus:
     # Tasks that are about to be replayed have not ended, although they are counted as failed.
     is_replayed = counts is not None and Counts.of(counts).done > view["done"]
     planned = -(-view["total"] // chunk_size) if view["is_sealed"] else None
-    own = {
+    converted = {
         "task_id": view["batch_id"],
         "parameters_hash": "",
         "next_dispatch_at": None,
-        "batch": Batch(chunk_size, view["total"], moment(view["first_result_at"])),
+        "batch": Batch(chunk_size, view["total"], optional_time_of(view["first_result_at"])),
         "subtasks": Subtasks(planned, None, sum(ended.values()), policy=view["policy"], **ended),
         "retry_at": created_at if is_replayed else None,
         "updated_at": view["finished_at"] or created_at,
     }
-    batch = read(Task, {**view, **own})
+    batch = read(Task, {**view, **converted})
     # `BatchStatus` computes the rate from the time that has passed, so it gets the time that leads to the view's rate.
     spent = timedelta(seconds=view["done"] / view["rate"]) if view["rate"] else timedelta(0)
     return BatchStatus(batch, max(created_at, not_before) + spent, counts)
 
 
-def _lane_of(view: View) -> LaneTraffic:
+def _lane_traffic_of(view: View) -> LaneTraffic:
     return LaneTraffic(
         view["waiting"],
-        moment(view["oldest_at"]),
+        optional_time_of(view["oldest_at"]),
         view["running"],
         view["in_per_second"],
         view["out_per_second"],
@@ -216,10 +224,10 @@ def _lane_of(view: View) -> LaneTraffic:
     )
 
 
-def _type_of(view: View) -> LaneTraffic:
+def _type_traffic_of(view: View) -> LaneTraffic:
     return LaneTraffic(
         view["waiting"],
-        moment(view["oldest_waiting_at"]),
+        optional_time_of(view["oldest_waiting_at"]),
         view["running"],
         view["submitted_per_second"],
         view["finished_per_second"],

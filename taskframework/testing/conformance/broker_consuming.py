@@ -6,7 +6,14 @@ from datetime import timedelta
 
 from taskframework.brokers.base import Broker
 from taskframework.model.status import Priority
-from taskframework.testing.conformance.broker_suite import GARBAGE, TYPE, BrokerSuite, Inbox, is_live, task_message
+from taskframework.testing.conformance.broker_suite import (
+    GARBAGE,
+    TYPE,
+    BrokerSuite,
+    Inbox,
+    task_message,
+    wait_until_live,
+)
 
 
 class ConsumingCases(BrokerSuite):
@@ -14,7 +21,7 @@ class ConsumingCases(BrokerSuite):
 
     async def test_a_consumption_is_live_until_it_is_stopped(self, broker: Broker) -> None:
         consumption = self.consume(broker, Inbox())
-        await is_live(consumption)
+        await wait_until_live(consumption)
         await consumption.stop()
         assert not consumption.is_live
 
@@ -22,7 +29,7 @@ class ConsumingCases(BrokerSuite):
         inbox = Inbox()
         consumption = self.consume(broker, inbox, types=["later"])
         await broker.declare(["later"])
-        await is_live(consumption)
+        await wait_until_live(consumption)
         await broker.publish(task_message(task_type="later"))
         await inbox.first(1)
 
@@ -33,21 +40,21 @@ class ConsumingCases(BrokerSuite):
         inbox = Inbox()
         self.consume(broker, inbox, prefetch=2)
         first = await inbox.first(3)
-        await self.depth_is(broker, 3)
-        await self.depth_is(broker, 0, Priority.HIGH)
+        await self.expect_depth(broker, 3)
+        await self.expect_depth(broker, 0, Priority.HIGH)
         await inbox.only(3)
         await next(delivery for delivery in first if delivery.lane is Priority.NORMAL).ack()
-        await self.depth_is(broker, 2)
+        await self.expect_depth(broker, 2)
         await inbox.only(4)
 
     async def test_consumers_share_a_queue(self, broker: Broker) -> None:
-        one, other = Inbox(), Inbox()
-        await is_live(self.consume(broker, one, prefetch=1), self.consume(broker, other, prefetch=1))
+        first, second = Inbox(), Inbox()
+        await wait_until_live(self.consume(broker, first, prefetch=1), self.consume(broker, second, prefetch=1))
         await broker.publish(task_message(1))
         await broker.publish(task_message(2))
-        await one.only(1)
-        await other.only(1)
-        assert one.bodies != other.bodies
+        await first.only(1)
+        await second.only(1)
+        assert first.bodies != second.bodies
 
     async def test_what_is_acknowledged_is_gone_and_the_rest_comes_again(self, broker: Broker) -> None:
         inbox = Inbox()
@@ -60,14 +67,14 @@ class ConsumingCases(BrokerSuite):
         await broker.close()
         await deliveries[2].ack()  # too late, but no error
         await deliveries[3].reject()
-        again, later = await self.opened(), Inbox()
-        self.consume(again, later)
+        reopened, later = await self.open_broker(), Inbox()
+        self.consume(reopened, later)
         await later.first(3)
-        await self.depth_is(again, 0)
+        await self.expect_depth(reopened, 0)
         assert later.bodies == [messages[number].to_body() for number in (0, 2, 3)]
         for delivery in later.deliveries:
             await delivery.ack()
-        await again.close()
+        await reopened.close()
 
     async def test_after_stop_nothing_comes_and_what_is_in_hand_can_be_acknowledged(self, broker: Broker) -> None:
         inbox = Inbox()
@@ -76,16 +83,16 @@ class ConsumingCases(BrokerSuite):
         (delivery,) = await inbox.first(1)
         await consumption.stop()
         await broker.publish(task_message(2))
-        await self.depth_is(broker, 1)
+        await self.expect_depth(broker, 1)
         await inbox.only(1)
         await delivery.ack()
         await broker.close()
-        again, later = await self.opened(), Inbox()
-        self.consume(again, later)
+        reopened, later = await self.open_broker(), Inbox()
+        self.consume(reopened, later)
         await later.first(1)
         assert later.bodies == [task_message(2).to_body()]
         await later.deliveries[0].ack()
-        await again.close()
+        await reopened.close()
 
     async def test_what_is_put_back_comes_first_to_somebody_else(self, broker: Broker) -> None:
         inbox = Inbox()
@@ -105,7 +112,7 @@ class ConsumingCases(BrokerSuite):
         await deliveries[1].ack()  # answered already
         for delivery in later.deliveries:
             await delivery.ack()
-        await self.depth_is(broker, 0)
+        await self.expect_depth(broker, 0)
 
     async def test_a_broker_without_patience_says_so(self, broker: Broker) -> None:
         timeout = broker.consumer_timeout
@@ -128,7 +135,7 @@ class DeadLetterCases(BrokerSuite):
         assert letter.headers["correlation_id"] == "c"
         assert letter.headers["x-first-death-queue"] == delivery.queue
         await letter.ack()
-        await self.depth_is(broker, 0)
+        await self.expect_depth(broker, 0)
         await inbox.only(1)
 
     async def test_a_dead_letter_stays_until_it_is_acknowledged(self, broker: Broker) -> None:
@@ -139,12 +146,12 @@ class DeadLetterCases(BrokerSuite):
         await (await inbox.first(1))[0].reject()
         await dead.first(1)
         await broker.close()
-        again, later = await self.opened(), Inbox()
-        again.consume_dead_letters(later)
+        reopened, later = await self.open_broker(), Inbox()
+        reopened.consume_dead_letters(later)
         (letter,) = await later.first(1)
         assert letter.body == task_message(1).to_body()
         await letter.ack()
-        await again.close()
+        await reopened.close()
 
     async def test_garbage_is_delivered_and_can_be_rejected(self, broker: Broker) -> None:
         inbox, dead = Inbox(), Inbox()

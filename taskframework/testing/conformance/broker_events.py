@@ -9,7 +9,7 @@ import pytest
 
 from taskframework.brokers.base import Broker, ExternalMessage
 from taskframework.errors import PublishRefusedError
-from taskframework.testing.conformance.broker_suite import BrokerSuite, Listener, event, is_live
+from taskframework.testing.conformance.broker_suite import BrokerSuite, Listener, event, wait_until_live
 from taskframework.testing.eventually import eventually
 
 
@@ -17,66 +17,68 @@ class EventCases(BrokerSuite):
     """Every subscriber hears every event, in order, until it has handled the event."""
 
     async def test_every_subscriber_hears_every_event_in_order(self, broker: Broker) -> None:
-        one, other = Listener(), Listener()
-        await is_live(broker.subscribe(one), broker.subscribe(other, durable_name="other"))
+        first, second = Listener(), Listener()
+        await wait_until_live(broker.subscribe(first), broker.subscribe(second, durable_name="other"))
         texts = [str(number) for number in range(50)]
         for text in texts:
             await broker.publish_event(event(text))
-        await one.hears(*texts)
-        await other.hears(*texts)
-        message = one.messages[0]
+        await first.expect(*texts)
+        await second.expect(*texts)
+        message = first.messages[0]
         assert message.content_type == "application/cloudevents+json"
         assert message.headers["for"] == "tests"
 
     async def test_nobody_needs_to_listen(self, broker: Broker) -> None:
         await broker.publish_event(event("unheard"))
         listener = Listener()
-        await is_live(broker.subscribe(listener))
+        await wait_until_live(broker.subscribe(listener))
         await broker.publish_event(event("heard"))
-        await listener.hears("heard")
+        await listener.expect("heard")
 
     async def test_a_durable_queue_collects_while_nobody_listens(self, broker: Broker) -> None:
         before, after = Listener(), Listener()
         subscription = broker.subscribe(before, durable_name="billing")
-        await is_live(subscription)
+        await wait_until_live(subscription)
         await subscription.stop()
         assert not subscription.is_live
         await broker.publish_event(event("1"))
         await broker.publish_event(event("2"))
         broker.subscribe(after, durable_name="billing")
-        await after.hears("1", "2")
-        assert before.heard == []
+        await after.expect("1", "2")
+        assert before.received == []
 
     async def test_an_exclusive_queue_goes_with_its_subscription(self, broker: Broker) -> None:
         before, after = Listener(), Listener()
         subscription = broker.subscribe(before)
-        await is_live(subscription)
+        await wait_until_live(subscription)
         await subscription.stop()
         with contextlib.suppress(PublishRefusedError):  # RabbitMQ 4.3 refuses while it deletes the queue
             await broker.publish_event(event("missed"))
-        await is_live(broker.subscribe(after))
+        await wait_until_live(broker.subscribe(after))
         await broker.publish_event(event("heard"))
-        await after.hears("heard")
-        assert before.heard == []
+        await after.expect("heard")
+        assert before.received == []
 
     async def test_subscribers_of_one_durable_queue_share_its_events(self, broker: Broker) -> None:
-        one, other = Listener(), Listener()
-        await is_live(broker.subscribe(one, durable_name="both"), broker.subscribe(other, durable_name="both"))
+        first, second = Listener(), Listener()
+        await wait_until_live(
+            broker.subscribe(first, durable_name="both"), broker.subscribe(second, durable_name="both")
+        )
         texts = [str(number) for number in range(20)]
         for text in texts:
             await broker.publish_event(event(text))
-        await eventually(lambda: len(one.heard) + len(other.heard) >= 20, what="all events are heard")
-        assert sorted(one.heard + other.heard) == sorted(texts)
+        await eventually(lambda: len(first.received) + len(second.received) >= 20, what="all events are heard")
+        assert sorted(first.received + second.received) == sorted(texts)
 
     @pytest.mark.parametrize("durable_name", [None, "careful"])
     async def test_an_event_that_failed_comes_again_before_the_next(
         self, broker: Broker, durable_name: str | None
     ) -> None:
         listener = Listener("1", "3")
-        await is_live(broker.subscribe(listener, durable_name=durable_name))
+        await wait_until_live(broker.subscribe(listener, durable_name=durable_name))
         for text in ("0", "1", "2", "3", "4"):
             await broker.publish_event(event(text))
-        await listener.hears("0", "1", "1", "2", "3", "3", "4")
+        await listener.expect("0", "1", "1", "2", "3", "3", "4")
 
     async def test_the_next_event_waits_until_the_last_is_handled(self, broker: Broker) -> None:
         started, finish = asyncio.Event(), asyncio.Event()
@@ -88,11 +90,11 @@ class EventCases(BrokerSuite):
             await finish.wait()
 
         watching = Listener()
-        await is_live(broker.subscribe(listen), broker.subscribe(watching))
+        await wait_until_live(broker.subscribe(listen), broker.subscribe(watching))
         await broker.publish_event(event("1"))
         await broker.publish_event(event("2"))
         await started.wait()
-        await watching.hears("1", "2")
+        await watching.expect("1", "2")
         assert heard == [b"1"]
         finish.set()
         await eventually(lambda: heard == [b"1", b"2"], what="the second event is handled")
@@ -104,11 +106,11 @@ class EventCases(BrokerSuite):
             started.set()
             await asyncio.Event().wait()
 
-        await is_live(broker.subscribe(hang, durable_name="billing"))
+        await wait_until_live(broker.subscribe(hang, durable_name="billing"))
         await broker.publish_event(event("1"))
         await started.wait()
         await broker.close()
-        again, listener = await self.opened(), Listener()
-        again.subscribe(listener, durable_name="billing")
-        await listener.hears("1")
-        await again.close()
+        reopened, listener = await self.open_broker(), Listener()
+        reopened.subscribe(listener, durable_name="billing")
+        await listener.expect("1")
+        await reopened.close()

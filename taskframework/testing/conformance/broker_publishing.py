@@ -36,7 +36,7 @@ class PublishingCases(BrokerSuite):
         for lane in LANES:
             await broker.publish(task_message(lane=lane))
         for lane in LANES:
-            await self.depth_is(broker, 1, lane)
+            await self.expect_depth(broker, 1, lane)
         inbox = Inbox()
         self.consume(broker, inbox)
         deliveries = await inbox.first(3)
@@ -46,21 +46,21 @@ class PublishingCases(BrokerSuite):
     async def test_the_plain_task_type_as_key_means_the_normal_lane(self, broker: Broker) -> None:
         await self.publish_raw(broker, TYPE, b"1")
         await self.publish_raw(broker, f"{TYPE}.high", b"2")
-        await self.depth_is(broker, 1, Priority.NORMAL)
-        await self.depth_is(broker, 1, Priority.HIGH)
-        await self.depth_is(broker, 0, Priority.LOW)
+        await self.expect_depth(broker, 1, Priority.NORMAL)
+        await self.expect_depth(broker, 1, Priority.HIGH)
+        await self.expect_depth(broker, 0, Priority.LOW)
 
     async def test_to_declare_again_changes_nothing(self, broker: Broker) -> None:
         await broker.publish(task_message())
         await broker.declare([TYPE])
         await broker.declare([TYPE, "other-type"])
-        await self.depth_is(broker, 1)
+        await self.expect_depth(broker, 1)
 
     async def test_a_message_that_no_queue_takes_is_refused(self, broker: Broker) -> None:
         with pytest.raises(PublishRefusedError):
             await broker.publish(task_message(task_type="never-declared"))
         await broker.publish(task_message())
-        await self.depth_is(broker, 1)
+        await self.expect_depth(broker, 1)
 
     async def test_each_of_many_publishers_learns_its_own_outcome(self, broker: Broker) -> None:
         types = [TYPE, "never-declared"] * 20
@@ -71,7 +71,7 @@ class PublishingCases(BrokerSuite):
         assert [
             outcome for outcome in outcomes if outcome is not None and type(outcome) is not PublishRefusedError
         ] == []
-        await self.depth_is(broker, 20)
+        await self.expect_depth(broker, 20)
 
     async def test_a_thousand_concurrent_publications_arrive(self, broker: Broker) -> None:
         arrived: set[bytes] = set()
@@ -89,12 +89,12 @@ class PublishingCases(BrokerSuite):
         await asyncio.gather(*acking)
 
     async def test_the_depth_counts_what_is_ready(self, broker: Broker) -> None:
-        await self.depth_is(broker, 0)
+        await self.expect_depth(broker, 0)
         for number in range(3):
             await broker.publish(task_message(number))
-        await self.depth_is(broker, 3)
+        await self.expect_depth(broker, 3)
         assert await broker.queue_depth("never-declared", Priority.NORMAL) is None
-        await self.depth_is(broker, 3)
+        await self.expect_depth(broker, 3)
 
     async def test_a_closed_broker_is_unavailable(self, broker: Broker) -> None:
         await broker.close()
@@ -132,7 +132,7 @@ class DelayCases(BrokerSuite):
         self.needs_delays(broker)
         await broker.publish(task_message(task_type="never-declared"), delay=timedelta(milliseconds=1))
         await broker.publish(task_message(), delay=timedelta(milliseconds=1))
-        await self.depth_is(broker, 1)
+        await self.expect_depth(broker, 1)
 
     @staticmethod
     def needs_delays(broker: Broker) -> None:

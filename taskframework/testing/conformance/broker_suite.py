@@ -43,25 +43,25 @@ class Inbox:
 
 
 class Listener:
-    """Hears the events exchange; fails on the texts in `fails_on`, once each."""
+    """Hears the events exchange; fails on the texts in `fail_once_on`, once each."""
 
-    def __init__(self, *fails_on: str) -> None:
-        self.heard: list[str] = []
+    def __init__(self, *fail_once_on: str) -> None:
+        self.received: list[str] = []
         self.messages: list[ExternalMessage] = []
-        self._fails_on = set(fails_on)
+        self._fail_once_on = set(fail_once_on)
 
     async def __call__(self, message: ExternalMessage) -> None:
         text = message.body.decode()
-        self.heard.append(text)
+        self.received.append(text)
         self.messages.append(message)
-        if text in self._fails_on:
-            self._fails_on.remove(text)
+        if text in self._fail_once_on:
+            self._fail_once_on.remove(text)
             raise RuntimeError(f"the listener fails once on {text}")
 
-    async def hears(self, *texts: str) -> None:
+    async def expect(self, *texts: str) -> None:
         """Wait until exactly these were heard, in this order."""
-        await eventually(lambda: len(self.heard) >= len(texts), what=f"{len(texts)} events are heard")
-        assert self.heard == list(texts)
+        await eventually(lambda: len(self.received) >= len(texts), what=f"{len(texts)} events are heard")
+        assert self.received == list(texts)
 
 
 def task_message(
@@ -77,7 +77,7 @@ def event(text: str) -> ExternalMessage:
     return ExternalMessage(text.encode(), "application/cloudevents+json", {"for": "tests"})
 
 
-async def is_live(*consumptions: Consumption) -> None:
+async def wait_until_live(*consumptions: Consumption) -> None:
     await eventually(lambda: all(consumption.is_live for consumption in consumptions), what="consumers are registered")
 
 
@@ -95,19 +95,19 @@ class BrokerSuite:
     @pytest.fixture
     async def broker(self) -> AsyncIterator[Broker]:
         """An open, connected broker with the queues of `TYPE`."""
-        broker = await self.opened()
+        broker = await self.open_broker()
         await broker.declare([TYPE])
         yield broker
         await broker.close()
 
-    async def opened(self) -> Broker:
+    async def open_broker(self) -> Broker:
         broker = await self.make_broker()
         await broker.open()
         await eventually(lambda: broker.is_connected, what="the broker is connected")
         return broker
 
     @staticmethod
-    async def depth_is(broker: Broker, expected: int, lane: Priority = Priority.NORMAL) -> None:
+    async def expect_depth(broker: Broker, expected: int, lane: Priority = Priority.NORMAL) -> None:
         async def depth() -> bool:
             found = await broker.queue_depth(TYPE, lane)
             assert found == expected, f"{found} messages are ready"

@@ -13,7 +13,7 @@ from taskframework.model.task import Task
 TOLERANCE = timedelta(seconds=20)
 
 #: The path where two values differ, and both values.
-_Unequal = tuple[tuple[object, ...], Any, Any]
+_Difference = tuple[tuple[object, ...], Any, Any]
 
 
 def differences(actual: Task, expected: Task, tolerance: timedelta = TOLERANCE) -> list[str]:
@@ -21,13 +21,13 @@ def differences(actual: Task, expected: Task, tolerance: timedelta = TOLERANCE) 
 
     `1`, `1.0` and `True` are three different values, as they are in JSON.
     """
-    unequal = _unequal(actual.to_document(), expected.to_document(), tolerance)
-    return sorted(f"{path!r}: {left!r}, expected {right!r}" for path, left, right in unequal)
+    found = _find_differences(actual.to_document(), expected.to_document(), tolerance)
+    return sorted(f"{path!r}: {left!r}, expected {right!r}" for path, left, right in found)
 
 
 def same_json(actual: Any, expected: Any) -> bool:
     """Return whether two JSON values are the same, types included."""
-    return not any(_unequal(actual, expected, timedelta(0)))
+    return not any(_find_differences(actual, expected, timedelta(0)))
 
 
 class _Missing:
@@ -38,21 +38,23 @@ class _Missing:
 _MISSING = _Missing()
 
 
-def _unequal(left: Any, right: Any, tolerance: timedelta, path: tuple[object, ...] = ()) -> Iterator[_Unequal]:
+def _find_differences(
+    left: Any, right: Any, tolerance: timedelta, path: tuple[object, ...] = ()
+) -> Iterator[_Difference]:
     """The paths where two JSON values differ, with the value of each at this path."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in left.keys() | right.keys():
             item, other = left.get(key, _MISSING), right.get(key, _MISSING)
             if item is not other:  # most fields of two tasks are None in both
-                yield from _unequal(item, other, tolerance, (*path, key))
+                yield from _find_differences(item, other, tolerance, (*path, key))
     elif isinstance(left, list) and isinstance(right, list):
         for index, (item, other) in enumerate(zip_longest(left, right, fillvalue=_MISSING)):
-            yield from _unequal(item, other, tolerance, (*path, index))
-    elif not _equal(left, right, tolerance):
+            yield from _find_differences(item, other, tolerance, (*path, index))
+    elif not _is_equal(left, right, tolerance):
         yield path, left, right
 
 
-def _equal(actual: Any, expected: Any, tolerance: timedelta) -> bool:
+def _is_equal(actual: Any, expected: Any, tolerance: timedelta) -> bool:
     if isinstance(actual, datetime) and isinstance(expected, datetime):
         return abs(actual - expected) <= tolerance
     return type(actual) is type(expected) and bool(actual == expected)

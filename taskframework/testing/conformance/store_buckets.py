@@ -12,20 +12,20 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits, seconds_of
 from taskframework.model.records import Record
 from taskframework.stores.base import TaskStore
-from taskframework.testing.conformance.store_suite import StoreSuite, reply_lost
+from taskframework.testing.conformance.store_suite import StoreSuite, lose_reply
 
 OPENAI = RATE.id_of("openai")
 #: A limit that gives no new permits while a test runs, and a limit that does.
 SLOW, FAST = BucketLimit(0.001, 5), BucketLimit(20, 3)
 #: The last digits of a time, in seconds, may be rounded differently by another server.
-_DIGITS = 1e-5
+_TIME_TOLERANCE = 1e-5
 
 
 def take(limit: BucketLimit = SLOW, most: int = 1, **options: Any) -> TakePermits:
     return TakePermits(OPENAI, limit, most, **options)
 
 
-async def changed(store: TaskStore, change: TakePermits | HoldBucket) -> Bucket:
+async def change_and_check(store: TaskStore, change: TakePermits | HoldBucket) -> Bucket:
     """Make a change, check it against the rule, and return the bucket after it."""
     before = (await store.read_records([change.record_id])).get(change.record_id)
     asked_after = seconds_of(store.now()) - 0.05
@@ -34,7 +34,7 @@ async def changed(store: TaskStore, change: TakePermits | HoldBucket) -> Bucket:
     bucket = RATE.content(after)
     expected = change.apply(None if before is None else RATE.content(before), bucket.asked_at)
     assert bucket.granted == expected.granted
-    assert _times(bucket) == pytest.approx(_times(expected), rel=0, abs=_DIGITS)
+    assert _times(bucket) == pytest.approx(_times(expected), rel=0, abs=_TIME_TOLERANCE)
     assert after.expires_at is not None
     assert abs(after.expires_at - expected.expires_at) < timedelta(milliseconds=2)
     assert (after.kind, before is None or after.revision != before.revision) == (RATE.name, True)
@@ -50,59 +50,59 @@ class BucketCases(StoreSuite):
     """The promises of `change_record`."""
 
     async def test_a_full_bucket_gives_what_it_holds_and_then_nothing(self, store: TaskStore) -> None:
-        assert (await changed(store, take(most=3))).granted == 3
-        assert (await changed(store, take(most=3))).granted == 2
-        assert (await changed(store, take(most=3))).granted == 0
+        assert (await change_and_check(store, take(most=3))).granted == 3
+        assert (await change_and_check(store, take(most=3))).granted == 2
+        assert (await change_and_check(store, take(most=3))).granted == 0
 
     async def test_a_bucket_fills_up_as_time_passes(self, store: TaskStore) -> None:
-        assert (await changed(store, take(FAST, 10))).granted == 3
+        assert (await change_and_check(store, take(FAST, 10))).granted == 3
         await self.pass_time(0.15)
-        assert (await changed(store, take(FAST, 10))).granted >= 3
+        assert (await change_and_check(store, take(FAST, 10))).granted >= 3
 
     async def test_tokens_are_taken_ahead_of_their_time(self, store: TaskStore) -> None:
-        assert (await changed(store, take(most=10, ahead=3_000))).granted == 8
-        assert (await changed(store, take(most=10, ahead=500))).granted == 0
+        assert (await change_and_check(store, take(most=10, ahead=3_000))).granted == 8
+        assert (await change_and_check(store, take(most=10, ahead=500))).granted == 0
 
     async def test_who_must_wait_in_line_gets_a_turn_one_behind_the_other(self, store: TaskStore) -> None:
-        await changed(store, take(most=5))
-        first = await changed(store, take(in_line=True))
-        second = await changed(store, take(in_line=True))
+        await change_and_check(store, take(most=5))
+        first = await change_and_check(store, take(in_line=True))
+        second = await change_and_check(store, take(in_line=True))
         assert (first.granted, second.granted) == (0, 0)
-        assert second.first_at - first.first_at == pytest.approx(1 / SLOW.rate, abs=_DIGITS)
+        assert second.first_at - first.first_at == pytest.approx(1 / SLOW.rate, abs=_TIME_TOLERANCE)
 
     async def test_several_turns_at_once_are_as_those_of_single_requests(self, store: TaskStore) -> None:
-        await changed(store, take(most=5))
-        first = await changed(store, take(most=3, in_line=True))
-        fourth = await changed(store, take(in_line=True))
+        await change_and_check(store, take(most=5))
+        first = await change_and_check(store, take(most=3, in_line=True))
+        fourth = await change_and_check(store, take(in_line=True))
         assert (first.granted, fourth.granted) == (0, 0)
-        assert fourth.first_at - first.first_at == pytest.approx(3 / SLOW.rate, abs=_DIGITS)
-        late = await changed(store, take(most=2, in_line=True, has_turn=True))
-        third = await changed(store, take(in_line=True, has_turn=True))
-        assert third.first_at - late.first_at == pytest.approx(2 / SLOW.rate, abs=_DIGITS)
+        assert fourth.first_at - first.first_at == pytest.approx(3 / SLOW.rate, abs=_TIME_TOLERANCE)
+        late = await change_and_check(store, take(most=2, in_line=True, has_turn=True))
+        third = await change_and_check(store, take(in_line=True, has_turn=True))
+        assert third.first_at - late.first_at == pytest.approx(2 / SLOW.rate, abs=_TIME_TOLERANCE)
 
     async def test_a_newcomer_waits_for_those_in_line_and_who_has_a_turn_does_not(self, store: TaskStore) -> None:
-        await changed(store, take(most=5))
-        await changed(store, take(in_line=True))
-        assert (await changed(store, take(ahead=1_500, in_line=True))).granted == 0
-        assert (await changed(store, take(ahead=1_500, in_line=True, has_turn=True))).granted == 1
+        await change_and_check(store, take(most=5))
+        await change_and_check(store, take(in_line=True))
+        assert (await change_and_check(store, take(ahead=1_500, in_line=True))).granted == 0
+        assert (await change_and_check(store, take(ahead=1_500, in_line=True, has_turn=True))).granted == 1
 
     async def test_whose_turn_came_too_late_gets_the_next_and_not_one_behind_all_others(self, store: TaskStore) -> None:
-        await changed(store, take(most=5))
+        await change_and_check(store, take(most=5))
         for _ in range(9):
-            last = await changed(store, take(in_line=True))
-        late = [await changed(store, take(in_line=True, has_turn=True)) for _ in range(2)]
-        assert late[1].first_at - late[0].first_at == pytest.approx(1 / SLOW.rate, abs=_DIGITS)
+            last = await change_and_check(store, take(in_line=True))
+        late = [await change_and_check(store, take(in_line=True, has_turn=True)) for _ in range(2)]
+        assert late[1].first_at - late[0].first_at == pytest.approx(1 / SLOW.rate, abs=_TIME_TOLERANCE)
         assert late[1].first_at < last.first_at - 6 / SLOW.rate
-        newcomer = await changed(store, take(in_line=True))
-        assert newcomer.first_at - last.first_at == pytest.approx(1 / SLOW.rate, abs=_DIGITS)
+        newcomer = await change_and_check(store, take(in_line=True))
+        assert newcomer.first_at - last.first_at == pytest.approx(1 / SLOW.rate, abs=_TIME_TOLERANCE)
 
     async def test_a_held_bucket_gives_nothing_until_the_hold_is_over(self, store: TaskStore) -> None:
-        await changed(store, HoldBucket(OPENAI, FAST, 0.2))
+        await change_and_check(store, HoldBucket(OPENAI, FAST, 0.2))
         await self.pass_time(0.3)
-        assert (await changed(store, take(FAST))).granted == 1
-        await changed(store, HoldBucket(OPENAI, FAST, 60))
-        await changed(store, HoldBucket(OPENAI, FAST, 0))
-        assert (await changed(store, take(FAST))).granted == 0, "a shorter hold does not end a longer one"
+        assert (await change_and_check(store, take(FAST))).granted == 1
+        await change_and_check(store, HoldBucket(OPENAI, FAST, 60))
+        await change_and_check(store, HoldBucket(OPENAI, FAST, 0))
+        assert (await change_and_check(store, take(FAST))).granted == 0, "a shorter hold does not end a longer one"
 
     async def test_of_many_that_take_at_once_no_more_get_one_than_there_are(self, store: TaskStore) -> None:
         replies = await asyncio.gather(*(store.change_record(take()) for _ in range(40)))
@@ -110,16 +110,16 @@ class BucketCases(StoreSuite):
 
     async def test_every_key_has_a_bucket_of_its_own(self, store: TaskStore) -> None:
         ids = [RATE.id_of("openai", key) for key in ("alice", "bob", "$where", "a.b/c")]
-        granted = [(await changed(store, TakePermits(record_id, SLOW, 5))).granted for record_id in ids]
+        granted = [(await change_and_check(store, TakePermits(record_id, SLOW, 5))).granted for record_id in ids]
         assert granted == [5] * 4
 
     async def test_fields_of_a_newer_release_stay_in_a_bucket(self, store: TaskStore) -> None:
         await store.write_records([Record(OPENAI, RATE.name, {"full_at": 0.0, "novel": {"b": 1}})])
-        await changed(store, take())
+        await change_and_check(store, take())
         [record] = (await store.read_records([OPENAI])).values()
         assert record.data["novel"] == {"b": 1}
 
     async def test_tokens_whose_reply_is_lost_are_not_given_twice(self, store: TaskStore) -> None:
-        with reply_lost("record.reply"), pytest.raises(StoreUnavailableError):
+        with lose_reply("record.reply"), pytest.raises(StoreUnavailableError):
             await store.change_record(take(most=2))
-        assert (await changed(store, take(most=5))).granted == 3
+        assert (await change_and_check(store, take(most=5))).granted == 3

@@ -19,14 +19,14 @@ from taskframework.testing.conformance.store_suite import (
     MINUTE,
     SECOND,
     StoreSuite,
-    an_error,
-    claim_of,
-    claimed,
-    moved,
+    claim_task,
+    expect_refusal,
+    make_claim,
+    make_error,
+    make_move,
     put,
     put_running,
-    refused,
-    stored,
+    read_task,
 )
 
 
@@ -35,12 +35,12 @@ class ClaimCases(StoreSuite):
 
     async def test_of_many_claims_one_wins(self, store: TaskStore) -> None:
         task = await put(store)
-        claims = [claim_of(task, worker_id=f"worker-{n}") for n in range(50)]
+        claims = [make_claim(task, worker_id=f"worker-{n}") for n in range(50)]
 
         replies = await asyncio.gather(*(store.apply(claim) for claim in claims))
 
         [winner] = [claim for claim, reply in zip(claims, replies, strict=True) if reply is not None]
-        after = await stored(store, task.task_id)
+        after = await read_task(store, task.task_id)
         assert after.lease is not None
         assert (after.lease.claim_id, after.lease.worker_id) == (winner.claim_id, winner.worker_id)
         assert (after.fencing_token, after.attempts, after.sequence) == (1, 1, 2)
@@ -48,7 +48,7 @@ class ClaimCases(StoreSuite):
     async def test_a_task_is_claimed_when_its_time_has_come(self, store: TaskStore) -> None:
         task = await put(store, not_before=store.now() + timedelta(seconds=0.2))
         await self.pass_time(0.3)
-        await moved(store, claim_of(task))
+        await make_move(store, make_claim(task))
 
 
 class RenewalCases(StoreSuite):
@@ -59,31 +59,31 @@ class RenewalCases(StoreSuite):
         assert await store.renew([fence], HOUR) == {fence: None}
         renewed = RenewLease(fence, HOUR).apply(before, store.now())
         assert renewed is not None
-        after = await stored(store, before.task_id)
+        after = await read_task(store, before.task_id)
         assert differences(after, renewed) == []
         assert after.evolve(lease=before.lease) == before
 
     async def test_a_lost_lease_is_missing(self, store: TaskStore) -> None:
         held, fence = await put_running(store)
         finished, its_fence = await put_running(store)
-        await moved(store, Complete(its_fence, "worker-1", None))
+        await make_move(store, Complete(its_fence, "worker-1", None))
         reaped, reaped_fence = await put_running(store, lease=EXPIRED)
-        await moved(store, Reap(reaped.task_id, 1, timedelta(0), 3, HOUR))
+        await make_move(store, Reap(reaped.task_id, 1, timedelta(0), 3, HOUR))
         wrong_token = Fence(held.task_id, 7, fence.claim_id)
         wrong_claim = Fence(held.task_id, 1, new_claim_id())
         unknown = Fence(new_task_id(), 1, new_claim_id())
-        before = await stored(store, held.task_id)
+        before = await read_task(store, held.task_id)
 
         assert await store.renew([its_fence, reaped_fence, wrong_claim, unknown], HOUR) == {}
-        assert await stored(store, held.task_id) == before
+        assert await read_task(store, held.task_id) == before
         assert await store.renew([wrong_token], HOUR) == {}
-        assert (await stored(store, finished.task_id)).lease is None
+        assert (await read_task(store, finished.task_id)).lease is None
 
     async def test_held_and_lost_leases_in_one_beat(self, store: TaskStore) -> None:
         running = [await put_running(store, lease=SECOND) for _ in range(20)]
         lost = {fence for _, fence in running[::3]}
         for fence in lost:
-            await moved(store, Fail(fence, "worker-1", an_error(), False, timedelta(0)))
+            await make_move(store, Fail(fence, "worker-1", make_error(), False, timedelta(0)))
 
         renewed = await store.renew([fence for _, fence in running], HOUR)
 
@@ -93,11 +93,11 @@ class RenewalCases(StoreSuite):
     async def test_a_late_renewal_saves_a_lease_nobody_has_reaped(self, store: TaskStore) -> None:
         task, fence = await put_running(store, lease=EXPIRED)
         assert fence in await store.renew([fence], HOUR)
-        await refused(store, Reap(task.task_id, 1, timedelta(0), 3, HOUR))
+        await expect_refusal(store, Reap(task.task_id, 1, timedelta(0), 3, HOUR))
 
     async def test_a_wish_to_stop_is_heard(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
-        await moved(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
+        await make_move(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
 
         renewed = await store.renew([fence], HOUR)
 
@@ -109,36 +109,36 @@ class RenewalCases(StoreSuite):
         running = [await put_running(store) for _ in range(5)]
         fences = [fence for _, fence in running]
         assert await store.cancel_requests(fences) == {}
-        before = await stored(store, running[3][0].task_id)
+        before = await read_task(store, running[3][0].task_id)
         for task, _ in running[:2]:
-            await moved(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
+            await make_move(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
 
-        asked = await store.cancel_requests(fences)
+        requests = await store.cancel_requests(fences)
 
-        assert asked == {fence: (await stored(store, task.task_id)).cancel for task, fence in running[:2]}
-        assert await stored(store, before.task_id) == before, "looking renews nothing"
+        assert requests == {fence: (await read_task(store, task.task_id)).cancel for task, fence in running[:2]}
+        assert await read_task(store, before.task_id) == before, "looking renews nothing"
 
     async def test_a_wish_to_stop_reaches_only_who_runs_the_task(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
-        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
+        await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
         strangers = [replace(fence, claim_id=new_claim_id()), replace(fence, fencing_token=2)]
         assert await store.cancel_requests([*strangers, Fence(new_task_id(), 1, new_claim_id())]) == {}
         assert list(await store.cancel_requests([*strangers, fence])) == [fence]
-        await moved(store, Complete(fence, "worker-1", None))
+        await make_move(store, Complete(fence, "worker-1", None))
         assert await store.cancel_requests([fence]) == {}
         assert await store.cancel_requests([]) == {}
 
     async def test_a_renewal_of_an_older_claim_does_not_touch_the_newer(self, store: TaskStore) -> None:
         task, fence = await put_running(store, lease=EXPIRED)
-        retrying = await moved(store, Reap(task.task_id, 1, timedelta(0), 3, -HOUR))
-        running, newer = await claimed(store, retrying)
+        retrying = await make_move(store, Reap(task.task_id, 1, timedelta(0), 3, -HOUR))
+        running, newer = await claim_task(store, retrying)
 
         assert await store.renew([fence], 2 * HOUR) == {}
-        assert await stored(store, task.task_id) == running
+        assert await read_task(store, task.task_id) == running
         for beat in ([replace(newer), fence], [fence, replace(newer)]):
             assert list(await store.renew(beat, HOUR)) == [newer], "a worker may have both in hand"
 
     async def test_a_lease_ends_when_its_time_has_come(self, store: TaskStore) -> None:
-        task, _ = await claimed(store, await put(store), lease=timedelta(seconds=0.2))
+        task, _ = await claim_task(store, await put(store), lease=timedelta(seconds=0.2))
         await self.pass_time(0.3)
-        await moved(store, Reap(task.task_id, 1, timedelta(0), 3, MINUTE))
+        await make_move(store, Reap(task.task_id, 1, timedelta(0), 3, MINUTE))

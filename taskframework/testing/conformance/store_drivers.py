@@ -25,14 +25,14 @@ from taskframework.testing.conformance.store_suite import (
     MINUTE,
     SECOND,
     StoreSuite,
-    claimed,
-    marked,
-    moved,
+    claim_task,
+    expect_refusal,
+    make_mark,
+    make_move,
     put,
     put_final,
     put_running,
-    refused,
-    stored,
+    read_task,
 )
 
 NO_TIME = timedelta(0)
@@ -83,7 +83,7 @@ class SweepCases(StoreSuite):
     async def test_what_is_not_waiting_is_not_dispatched(self, store: TaskStore) -> None:
         for status in set(TaskStatus) - CLAIMABLE:
             await put(store, status=status, next_dispatch_at=None)
-        await claimed(store, await put(store))
+        await claim_task(store, await put(store))
         assert list(await store.due(DISPATCH, 10)) == []
 
     async def test_due_tasks_tell_how_often_and_when_they_were_dispatched(self, store: TaskStore) -> None:
@@ -96,15 +96,15 @@ class SweepCases(StoreSuite):
         due = [await put(store, next_dispatch_at=store.now() - SECOND) for _ in range(3)]
         early = await put(store, next_dispatch_at=store.now() + MINUTE)
         running, _ = await put_running(store)
-        asked = [_reservation(task) for task in (*due, early, running)]
+        reservations = [_reservation(task) for task in (*due, early, running)]
         unknown = ReserveDispatch("unknown", 1, MINUTE, HOUR)
-        replies = await asyncio.gather(*(store.apply(reservation) for reservation in (*asked, unknown)))
+        replies = await asyncio.gather(*(store.apply(reservation) for reservation in (*reservations, unknown)))
         assert [reply and reply.task_id for reply in replies] == [*(task.task_id for task in due), None, None, None]
         for task in due:
-            after = await stored(store, task.task_id)
+            after = await read_task(store, task.task_id)
             assert after.dispatches == 1
             assert _due_at(after) > store.now() + 50 * SECOND
-        assert await stored(store, early.task_id) == early
+        assert await read_task(store, early.task_id) == early
         assert await asyncio.gather(*(store.apply(_reservation(task)) for task in due)) == [None] * 3
 
     async def test_reservations_of_one_moment_are_one_write(self, store: TaskStore) -> None:
@@ -148,7 +148,7 @@ class SweepCases(StoreSuite):
 
     async def test_a_lease_that_is_given_up_or_renewed_is_not_expired(self, store: TaskStore) -> None:
         (_, settled), (_, renewed) = await put_running(store, lease=-MINUTE), await put_running(store, lease=-MINUTE)
-        await moved(store, Complete(settled, "worker-1", None))
+        await make_move(store, Complete(settled, "worker-1", None))
         await store.renew([renewed], HOUR)
         assert await _due(store, LEASE) == []
 
@@ -156,8 +156,8 @@ class SweepCases(StoreSuite):
         past = store.now() - MINUTE
         live = {(await put(store, status=status, deadline=past)).task_id for status in AT_REST}
         running, _ = await put_running(store, deadline=past)
-        asked, _ = await put_running(store, deadline=past)
-        await moved(store, Cancel(asked.task_id, EVERYONE, "alice", None))
+        cancelled, _ = await put_running(store, deadline=past)
+        await make_move(store, Cancel(cancelled.task_id, EVERYONE, "alice", None))
         for status in FINAL:
             await put_final(store, status, deadline=past)
         await put(store, deadline=store.now() + MINUTE)
@@ -169,8 +169,8 @@ class SweepCases(StoreSuite):
     async def test_an_expired_task_is_found_once(self, store: TaskStore) -> None:
         past = store.now() - MINUTE
         for task in [await put(store, deadline=past), (await put_running(store, deadline=past))[0]]:
-            await moved(store, Expire(task.task_id))
-            await refused(store, Expire(task.task_id))
+            await make_move(store, Expire(task.task_id))
+            await expect_refusal(store, Expire(task.task_id))
         assert list(await store.due(DEADLINE, 20)) == []
 
 
@@ -190,7 +190,7 @@ class CountCases(StoreSuite):
         await put_running(store)
         for status in FINAL:
             await put_final(store, status)
-        await marked(store, MarkPublished(task.task_id, 1))
+        await make_mark(store, MarkPublished(task.task_id, 1))
         assert await store.undriven(10) == []
 
     async def test_a_task_that_waits_runs_or_has_events_and_no_time_for_it_is_undriven(self, store: TaskStore) -> None:
@@ -203,7 +203,7 @@ class CountCases(StoreSuite):
 
     async def test_a_move_can_drive_a_task_again(self, store: TaskStore) -> None:
         task = await put(store, next_dispatch_at=None)
-        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
+        await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
         assert await store.undriven(10) == []
 
 
@@ -216,10 +216,12 @@ class PurgeCases(StoreSuite):
 
         assert await store.purge(finished=None, dead_letters=None, limit=100) == 0
         assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 3
-        assert Counter(await self._left(store, old)) == Counter(set(LIVE) | {TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
+        assert Counter(await self._remaining_statuses(store, old)) == Counter(
+            set(LIVE) | {TaskStatus.FAILED, TaskStatus.DEAD_LETTER}
+        )
         assert await store.purge(finished=None, dead_letters=MINUTE, limit=100) == 2
-        assert set(await self._left(store, old)) == LIVE
-        assert len(await self._left(store, kept)) == len(TaskStatus)
+        assert set(await self._remaining_statuses(store, old)) == LIVE
+        assert len(await self._remaining_statuses(store, kept)) == len(TaskStatus)
 
     async def test_a_task_that_has_a_time_of_its_own_goes_by_that(self, store: TaskStore) -> None:
         now, ids = store.now(), {}
@@ -231,19 +233,19 @@ class PurgeCases(StoreSuite):
         ):
             ends = {**PUBLISHED, "finished_at": now - ended, "purge_at": purge_at}
             ids[name] = (await put_final(store, status, **ends)).task_id
-        untold = await put_final(store, TaskStatus.COMPLETED, finished_at=now - HOUR, purge_at=now - HOUR)
+        unpublished = await put_final(store, TaskStatus.COMPLETED, finished_at=now - HOUR, purge_at=now - HOUR)
         live = await put(store, purge_at=now - HOUR)
         assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 2
         assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 0
         left = {name for name, task_id in ids.items() if await store.get(task_id, EVERYONE) is not None}
         assert left == {"late", "late and dead"}
-        for task in (untold, live):
+        for task in (unpublished, live):
             assert await store.get(task.task_id, EVERYONE) is not None
 
     async def test_a_task_with_unpublished_events_stays(self, store: TaskStore) -> None:
         task = await put_final(store, TaskStatus.COMPLETED, finished_at=store.now() - HOUR)
         assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 0
-        await marked(store, MarkPublished(task.task_id, 1))
+        await make_mark(store, MarkPublished(task.task_id, 1))
         assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 1
 
     @pytest.mark.parametrize(("limit", "removed"), [(3, [3, 3, 2, 0]), (4, [4, 4, 0]), (7, [7, 1, 0])])
@@ -273,9 +275,9 @@ class PurgeCases(StoreSuite):
     async def test_tasks_are_read_together(self, store: TaskStore) -> None:
         tasks = [await put(store, user_id=user) for user in ("alice", "bob")]
         ids = [*(task.task_id for task in tasks), "unknown"]
-        there = {task.task_id: await stored(store, task.task_id) for task in tasks}
-        assert await store.get_many(ids, EVERYONE) == there
-        assert await store.get_many(ids, Scope.of("bob")) == {tasks[1].task_id: there[tasks[1].task_id]}
+        expected = {task.task_id: await read_task(store, task.task_id) for task in tasks}
+        assert await store.get_many(ids, EVERYONE) == expected
+        assert await store.get_many(ids, Scope.of("bob")) == {tasks[1].task_id: expected[tasks[1].task_id]}
         assert await store.get_many([], EVERYONE) == {}
 
     async def test_the_ends_of_tasks_are_told_together(self, store: TaskStore) -> None:
@@ -288,6 +290,6 @@ class PurgeCases(StoreSuite):
         ended = {**PUBLISHED, "finished_at": store.now() - age}
         return [(await put(store, status=status, **ended)).task_id for status in TaskStatus]
 
-    async def _left(self, store: TaskStore, task_ids: list[str]) -> list[TaskStatus]:
+    async def _remaining_statuses(self, store: TaskStore, task_ids: list[str]) -> list[TaskStatus]:
         tasks = [await store.get(task_id, EVERYONE) for task_id in task_ids]
         return [task.status for task in tasks if task is not None]

@@ -20,19 +20,19 @@ from taskframework.testing.conformance.store_suite import (
     MINUTE,
     SECOND,
     StoreSuite,
-    an_error,
-    claim_of,
     insert_one,
+    make_claim,
+    make_error,
     put,
     put_running,
-    stored,
+    read_task,
 )
 from taskframework.testing.factories import new_task
 
-Happening = Callable[[TaskStore, Fence], Awaitable[object]]
+Interference = Callable[[TaskStore, Fence], Awaitable[object]]
 
 #: Things that may happen to a running task between its claim and its end.
-MEANWHILE: dict[str, Happening] = {
+INTERFERENCES: dict[str, Interference] = {
     "nothing": lambda store, fence: asyncio.sleep(0),
     "cancel": lambda store, fence: store.apply(Cancel(fence.task_id, EVERYONE, "alice", None)),
     "progress": lambda store, fence: store.apply(ReportProgress(fence, {"percent": 50})),
@@ -46,12 +46,12 @@ class GroupCases(StoreSuite):
     """Calls that are written together have the same effects as calls alone."""
 
     async def test_two_hundred_lives_at_once(self, store: TaskStore) -> None:
-        async def life(n: int) -> str:
+        async def run_life(n: int) -> str:
             task = (
                 await insert_one(store, new_task(now=store.now(), not_before=store.now() - SECOND, parameters=n))
             ).task
             await store.mark(MarkDispatched(task.task_id, 1, 20 * SECOND, MINUTE))
-            claim = claim_of(task)
+            claim = make_claim(task)
             running = await store.apply(claim)
             assert running is not None
             assert running.parameters == n
@@ -59,16 +59,16 @@ class GroupCases(StoreSuite):
             await store.apply(ReportProgress(fence, n))
             assert fence in await store.renew([fence], HOUR)
             ended = await store.apply(
-                Complete(fence, "worker-1", n) if n % 2 else Fail(fence, "worker-1", an_error(), n % 4 == 0, HOUR)
+                Complete(fence, "worker-1", n) if n % 2 else Fail(fence, "worker-1", make_error(), n % 4 == 0, HOUR)
             )
             assert ended is not None
             await store.mark(MarkPublished(task.task_id, ended.sequence))
             return task.task_id
 
-        task_ids = await asyncio.gather(*(life(n) for n in range(200)))
+        task_ids = await asyncio.gather(*(run_life(n) for n in range(200)))
 
         for n, task_id in enumerate(task_ids):
-            task = await stored(store, task_id)
+            task = await read_task(store, task_id)
             wanted = TaskStatus.COMPLETED if n % 2 else TaskStatus.FAILED if n % 4 else TaskStatus.RETRYING
             assert (task.status, task.progress, task.parameters) == (wanted, n, n)
             assert [entry.sequence for entry in task.history] == [1, 2, 3]
@@ -93,13 +93,13 @@ class GroupCases(StoreSuite):
             *(store.apply(ReportProgress(fence, n)) for n in range(20)),
             *(store.mark(MarkPublished(task.task_id, 1)) for _ in range(5)),
             store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
-            *(store.apply(claim_of(other)) for _ in range(5)),
+            *(store.apply(make_claim(other)) for _ in range(5)),
             store.renew([fence], HOUR),
         )
-        after = await stored(store, task.task_id)
+        after = await read_task(store, task.task_id)
         assert after.progress_revision == 20
         assert (after.sequence, after.published_sequence) == (2, 1)
-        assert (await stored(store, other.task_id)).fencing_token == 1
+        assert (await read_task(store, other.task_id)).fencing_token == 1
 
     async def test_a_known_task_and_a_mark_at_once(self, store: TaskStore) -> None:
         task = await put(store, parameters={"n": 1})
@@ -112,12 +112,12 @@ class GroupCases(StoreSuite):
         assert isinstance(inserted, Inserted)
         assert (inserted.is_new, inserted.task.task_id, inserted.task.parameters) == (False, task.task_id, {"n": 1})
 
-    @pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE.keys())
+    @pytest.mark.parametrize("meanwhile", INTERFERENCES.values(), ids=INTERFERENCES.keys())
     @pytest.mark.parametrize("is_all", [True, False], ids=["all", "some"])
     async def test_ends_at_once_reply_what_is_stored(
-        self, store: TaskStore, meanwhile: Happening, is_all: bool
+        self, store: TaskStore, meanwhile: Interference, is_all: bool
     ) -> None:
-        claims = [claim_of(await put(store, parameters=n)) for n in range(20)]
+        claims = [make_claim(await put(store, parameters=n)) for n in range(20)]
         running = await asyncio.gather(*(store.apply(claim) for claim in claims))
         fences = [Fence(claim.task_id, 1, claim.claim_id) for claim in claims]
         for fence in fences if is_all else fences[::5]:
@@ -128,7 +128,7 @@ class GroupCases(StoreSuite):
         for n, (before, after) in enumerate(zip(running, ended, strict=True)):
             assert before is not None
             assert after is not None
-            assert differences(after, await stored(store, before.task_id), timedelta(0)) == []
+            assert differences(after, await read_task(store, before.task_id), timedelta(0)) == []
             assert after.parameters == n
             assert [entry.sequence for entry in after.history] == list(range(1, after.sequence + 1))
 
@@ -153,8 +153,8 @@ class GroupCases(StoreSuite):
 def _end(fence: Fence, n: int) -> Transition:
     match n % 4:
         case 0:
-            return Fail(fence, "worker-1", an_error(), True, HOUR)
+            return Fail(fence, "worker-1", make_error(), True, HOUR)
         case 1:
-            return Fail(fence, "worker-1", an_error(), False, timedelta(0))
+            return Fail(fence, "worker-1", make_error(), False, timedelta(0))
         case _:
             return Complete(fence, "worker-1", {"n": n})

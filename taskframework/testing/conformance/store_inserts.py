@@ -11,7 +11,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import ParentLink, Subtasks, new_task_id
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import differences
-from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, put, put_running, stored
+from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, put, put_running, read_task
 from taskframework.testing.factories import new_task
 
 
@@ -36,22 +36,22 @@ class InsertCases(StoreSuite):
 
         assert inserted.is_new
         assert differences(inserted.task, task, timedelta(0)) == []
-        assert differences(await stored(store, task.task_id), task, timedelta(0)) == []
+        assert differences(await read_task(store, task.task_id), task, timedelta(0)) == []
 
     async def test_every_field_of_a_running_task_is_kept(self, store: TaskStore) -> None:
         task, _ = await put_running(store)
-        assert differences(await stored(store, task.task_id), task, timedelta(0)) == []
+        assert differences(await read_task(store, task.task_id), task, timedelta(0)) == []
 
     async def test_an_unknown_priority_is_kept(self, store: TaskStore) -> None:
         task = await put(store, priority="of-a-newer-release")
-        assert (await stored(store, task.task_id)).priority == "of-a-newer-release"
+        assert (await read_task(store, task.task_id)).priority == "of-a-newer-release"
 
     async def test_each_of_many_has_its_own_outcome(self, store: TaskStore) -> None:
-        there = await put(store, parameters={"n": 0})
+        existing = await put(store, parameters={"n": 0})
         now = store.now()
         tasks = [new_task(now=now, parameters={"n": n}) for n in range(1200)]
         tasks[3] = new_task(now=now).evolve(parameters=object())
-        tasks[5] = there.evolve(parameters={"n": 5})
+        tasks[5] = existing.evolve(parameters={"n": 5})
 
         replies = await store.insert(tasks)
 
@@ -59,9 +59,9 @@ class InsertCases(StoreSuite):
         inserted = {at: reply for at, reply in enumerate(replies) if isinstance(reply, Inserted)}
         assert len(inserted) == 1199
         assert {at for at, reply in inserted.items() if not reply.is_new} == {5}
-        assert inserted[5].task == there
+        assert inserted[5].task == existing
         assert all(reply.task.parameters == {"n": at} for at, reply in inserted.items() if reply.is_new)
-        assert (await stored(store, tasks[1199].task_id)).parameters == {"n": 1199}
+        assert (await read_task(store, tasks[1199].task_id)).parameters == {"n": 1199}
         assert await store.insert([]) == []
 
     async def test_a_second_insert_of_an_id_gives_back_the_first_task(self, store: TaskStore) -> None:
@@ -71,7 +71,7 @@ class InsertCases(StoreSuite):
 
         assert not second.is_new
         assert second.task.parameters == {"n": 1}
-        assert (await stored(store, first.task_id)).parameters == {"n": 1}
+        assert (await read_task(store, first.task_id)).parameters == {"n": 1}
 
     async def test_the_task_that_is_there_is_returned_as_it_is_now(self, store: TaskStore) -> None:
         task, _ = await put_running(store)

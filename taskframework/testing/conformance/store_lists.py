@@ -31,13 +31,13 @@ from taskframework.testing.conformance.store_suite import (
     HOUR,
     SECOND,
     StoreSuite,
-    an_error,
-    claimed,
-    marked,
-    moved,
+    claim_task,
+    expect_refusal,
+    make_error,
+    make_mark,
+    make_move,
     put,
     put_final,
-    refused,
 )
 
 
@@ -57,7 +57,7 @@ def _ids(page: Page[Task]) -> list[str]:
     return [task.task_id for task in page.items]
 
 
-async def _found(store: TaskStore, *statuses: TaskStatus) -> list[int]:
+async def _check_counts(store: TaskStore, *statuses: TaskStatus) -> list[int]:
     """Check that as many tasks are listed in each status as are counted, and return the numbers."""
     counts = await store.count_by_status()
     listed = [len((await store.list_tasks(EVERYONE, TaskFilter(status=status), limit=50)).items) for status in statuses]
@@ -193,38 +193,40 @@ class DeadLetterCases(StoreSuite):
     async def test_lists_counts_and_retention_follow_the_moves(self, store: TaskStore) -> None:
         done, dead = await put(store), await put(store)
         for task, status in ((done, TaskStatus.COMPLETED), (dead, TaskStatus.FAILED)):
-            _, fence = await claimed(store, task)
-            assert await _found(store, TaskStatus.QUEUED, TaskStatus.RUNNING) == [1 - (task is dead), 1]
-            move = Fail(fence, "w", an_error(), False, SECOND) if task is dead else Complete(fence, "w", None)
-            ended = await moved(store, move)
-            await marked(store, MarkPublished(task.task_id, ended.sequence))
+            _, fence = await claim_task(store, task)
+            assert await _check_counts(store, TaskStatus.QUEUED, TaskStatus.RUNNING) == [1 - (task is dead), 1]
+            move = Fail(fence, "w", make_error(), False, SECOND) if task is dead else Complete(fence, "w", None)
+            ended = await make_move(store, move)
+            await make_mark(store, MarkPublished(task.task_id, ended.sequence))
             assert _ids(await store.list_tasks(EVERYONE, TaskFilter(status=status), limit=5)) == [task.task_id]
         assert _ids(await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5, cursor=None)) == [dead.task_id]
-        assert await _found(store, TaskStatus.RUNNING, TaskStatus.COMPLETED, TaskStatus.FAILED) == [0, 1, 1]
+        assert await _check_counts(store, TaskStatus.RUNNING, TaskStatus.COMPLETED, TaskStatus.FAILED) == [0, 1, 1]
         await self.pass_time(0.1)
         assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
         assert [await store.get(task.task_id, EVERYONE) is None for task in (done, dead)] == [True, False]
 
     async def test_what_is_given_up_is_in_no_list_until_it_is_dead_again(self, store: TaskStore) -> None:
         kept = await put_final(store, TaskStatus.FAILED)
-        gone = await put_final(store, TaskStatus.DEAD_LETTER)
-        await moved(store, Discard(gone.task_id, EVERYONE, "operator", "of last year"))
-        await refused(store, Discard(gone.task_id, EVERYONE, "operator", "once more"))
+        discarded = await put_final(store, TaskStatus.DEAD_LETTER)
+        await make_move(store, Discard(discarded.task_id, EVERYONE, "operator", "of last year"))
+        await expect_refusal(store, Discard(discarded.task_id, EVERYONE, "operator", "once more"))
         assert _ids(await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5)) == [kept.task_id]
         assert sum(each.count for each in await store.count_dead(EVERYONE, TaskFilter(dead=True), most=9)) == 1
-        queued = await moved(store, Replay(gone.task_id, EVERYONE, "operator", SECOND))
-        _, fence = await claimed(store, queued)
-        await moved(store, Fail(fence, "w", an_error(), False, SECOND))
+        queued = await make_move(store, Replay(discarded.task_id, EVERYONE, "operator", SECOND))
+        _, fence = await claim_task(store, queued)
+        await make_move(store, Fail(fence, "w", make_error(), False, SECOND))
         assert len((await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5)).items) == 2
 
     async def test_dead_tasks_are_found_by_their_error_and_end(self, store: TaskStore) -> None:
         now = store.now()
-        odd = "50% of (a.*) $x _ 'quoted'"
+        odd_text = "50% of (a.*) $x _ 'quoted'"
         tasks = [
-            await put_final(store, status, error=replace(an_error(text), fingerprint=cause), finished_at=now - n * HOUR)
+            await put_final(
+                store, status, error=replace(make_error(text), fingerprint=cause), finished_at=now - n * HOUR
+            )
             for n, (status, text, cause) in enumerate(
                 [
-                    (TaskStatus.FAILED, f"first: {odd}", "f1"),
+                    (TaskStatus.FAILED, f"first: {odd_text}", "f1"),
                     (TaskStatus.DEAD_LETTER, "SECOND", "f2"),
                     (TaskStatus.FAILED, "third", "f1"),
                 ]
@@ -232,7 +234,7 @@ class DeadLetterCases(StoreSuite):
         ]
         for filter, found in (
             (TaskFilter(dead=True, fingerprint="f1"), [0, 2]),
-            (TaskFilter(dead=True, error=odd), [0]),
+            (TaskFilter(dead=True, error=odd_text), [0]),
             (TaskFilter(dead=True, error="FIRST"), [0]),
             (TaskFilter(dead=True, error="second"), [1]),
             (TaskFilter(dead=True, ended_by=now - HOUR), [1, 2]),
@@ -240,9 +242,9 @@ class DeadLetterCases(StoreSuite):
             (TaskFilter(status=TaskStatus.FAILED, fingerprint="f1"), [0, 2]),
             (TaskFilter(dead=True, error="none has this"), []),
         ):
-            assert [task.task_id for task in sorted(await all_pages(store, filter, 1), key=_ended, reverse=True)] == [
-                tasks[n].task_id for n in found
-            ], filter
+            assert [
+                task.task_id for task in sorted(await all_pages(store, filter, 1), key=_end_time, reverse=True)
+            ] == [tasks[n].task_id for n in found], filter
 
     async def test_dead_tasks_are_counted_by_cause_type_and_hour(self, store: TaskStore) -> None:
         now = store.now()
@@ -255,7 +257,7 @@ class DeadLetterCases(StoreSuite):
             ("f1", "b", 0.1, "bob"),
             ("f2", "a", 99, "bob"),
         ):
-            error = replace(an_error(f"because of {cause}"), fingerprint=cause)
+            error = replace(make_error(f"because of {cause}"), fingerprint=cause)
             ended = {"error": error, "finished_at": now - hours * HOUR, "user_id": user_id}
             await put_final(store, TaskStatus.FAILED, task_type=task_type, **ended)
 
@@ -268,7 +270,7 @@ class DeadLetterCases(StoreSuite):
         ]
         oldest = next(each for each in everything if each.fingerprint == "f2")
         assert oldest.first_at == oldest.last_at == whole_milliseconds(now - 99 * HOUR)
-        assert (oldest.error_type, oldest.error_message) == (an_error().type, "because of f2")
+        assert (oldest.error_type, oldest.error_message) == (make_error().type, "because of f2")
         for scope, filter, most, count in (
             (Scope.of("alice"), TaskFilter(dead=True), 100, 1),
             (EVERYONE, TaskFilter(dead=True, task_type="b"), 100, 1),
@@ -341,7 +343,7 @@ class DeadLetterCases(StoreSuite):
         assert (await store.list_dead_messages(limit=5, cursor=None)).next_cursor is None, "a full page may be the last"
 
 
-def _ended(task: Task) -> datetime:
+def _end_time(task: Task) -> datetime:
     assert task.finished_at is not None
     return task.finished_at
 

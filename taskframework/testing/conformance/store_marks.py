@@ -15,10 +15,10 @@ from taskframework.testing.conformance.store_suite import (
     MINUTE,
     SECOND,
     StoreSuite,
-    marked,
+    make_mark,
     put,
     put_running,
-    stored,
+    read_task,
 )
 from taskframework.testing.conformance.store_values import HOSTILE
 
@@ -38,46 +38,46 @@ class DispatchMarkCases(StoreSuite):
         late = [
             MarkDispatched(task.task_id, 1, FIRST, LONGEST, due=task.next_dispatch_at) for task in (sent, untouched)
         ]
-        handed_over = await marked(store, MakeDue(sent.task_id, 1))
+        handed_over = await make_mark(store, MakeDue(sent.task_id, 1))
 
         await store.mark(*late)
 
-        after = await stored(store, sent.task_id)
+        after = await read_task(store, sent.task_id)
         assert (after.next_dispatch_at, after.dispatches) == (handed_over.next_dispatch_at, 0)
-        assert (await stored(store, untouched.task_id)).dispatches == 1
-        assert (await marked(store, late[0])).dispatches == 0
+        assert (await read_task(store, untouched.task_id)).dispatches == 1
+        assert (await make_mark(store, late[0])).dispatches == 0
 
     async def test_a_task_keeps_its_turn_when_it_is_put_off_for_another_reason(self, store: TaskStore) -> None:
-        put_off = await marked(store, MakeDue((await put(store)).task_id, 1, HOUR, "rate/openai"))
+        put_off = await make_mark(store, MakeDue((await put(store)).task_id, 1, HOUR, "rate/openai"))
         assert put_off.waits_for_limit is not None
         assert put_off.waits_for_limit.until == put_off.next_dispatch_at
-        later = await marked(store, MakeDue(put_off.task_id, 1, MINUTE))
+        later = await make_mark(store, MakeDue(put_off.task_id, 1, MINUTE))
         assert later.waits_for_limit == put_off.waits_for_limit
 
     async def test_a_lost_dispatch_is_forgotten(self, store: TaskStore) -> None:
-        sent = await marked(store, _dispatched(await put(store, progress=HOSTILE)))
+        sent = await make_mark(store, _dispatched(await put(store, progress=HOSTILE)))
         later = store.now() + HOUR
         delayed = await put(store, not_before=later, next_dispatch_at=later)
         due, (running, _) = await put(store, next_dispatch_at=store.now() - MINUTE), await put_running(store)
         assert [task.task_id for task in await store.upcoming(DISPATCH, 10)] == [sent.task_id]
 
         for task in (sent, delayed, running):
-            await marked(store, ForgetDispatch(task.task_id))
+            await make_mark(store, ForgetDispatch(task.task_id))
 
-        after = await stored(store, sent.task_id)
+        after = await read_task(store, sent.task_id)
         assert differences(after, sent.evolve(next_dispatch_at=sent.not_before, dispatches=0), timedelta(0)) == []
-        assert (await stored(store, delayed.task_id)).next_dispatch_at == later
-        assert await stored(store, running.task_id) == running
+        assert (await read_task(store, delayed.task_id)).next_dispatch_at == later
+        assert await read_task(store, running.task_id) == running
         assert await store.upcoming(DISPATCH, 10) == []
         assert {task.task_id for task in await store.due(DISPATCH, 10)} == {sent.task_id, due.task_id}
 
     async def test_what_was_put_off_is_made_due_only_as_long_as_it_has_no_message(self, store: TaskStore) -> None:
-        put_off = await marked(store, MakeDue((await put(store)).task_id, 1, HOUR))
-        sent = await marked(store, _dispatched(await put(store)))
+        put_off = await make_mark(store, MakeDue((await put(store)).task_id, 1, HOUR))
+        sent = await make_mark(store, _dispatched(await put(store)))
         for task in (put_off, sent):
-            await marked(store, ForgetDispatch(task.task_id, only_put_off=True))
-        assert (await stored(store, put_off.task_id)).next_dispatch_at == put_off.not_before
-        assert await stored(store, sent.task_id) == sent, "another message would be one too many"
+            await make_mark(store, ForgetDispatch(task.task_id, only_put_off=True))
+        assert (await read_task(store, put_off.task_id)).next_dispatch_at == put_off.not_before
+        assert await read_task(store, sent.task_id) == sent, "another message would be one too many"
 
     async def test_what_was_put_off_is_found_by_its_type(self, store: TaskStore) -> None:
         put_off, later, other = [await put(store, task_type=task_type) for task_type in ("t", "t", "other")]
@@ -100,14 +100,14 @@ class DispatchMarkCases(StoreSuite):
 
     async def test_what_was_sent_meanwhile_is_not_put_off(self, store: TaskStore) -> None:
         due = await put(store, next_dispatch_at=store.now())
-        sent = await marked(store, _dispatched(due))
-        await marked(store, MakeDue(due.task_id, 1, HOUR, due=due.next_dispatch_at))
-        assert await stored(store, due.task_id) == sent, "it would be sent again"
-        put_off = await marked(store, MakeDue(due.task_id, 1, HOUR, due=sent.next_dispatch_at))
+        sent = await make_mark(store, _dispatched(due))
+        await make_mark(store, MakeDue(due.task_id, 1, HOUR, due=due.next_dispatch_at))
+        assert await read_task(store, due.task_id) == sent, "it would be sent again"
+        put_off = await make_mark(store, MakeDue(due.task_id, 1, HOUR, due=sent.next_dispatch_at))
         assert put_off.dispatches == 0
 
     async def test_what_is_dispatched_later_is_found_in_parts(self, store: TaskStore) -> None:
-        sent = {(await marked(store, _dispatched(await put(store)))).task_id for _ in range(5)}
+        sent = {(await make_mark(store, _dispatched(await put(store)))).task_id for _ in range(5)}
         parts = []
         while part := await store.upcoming(DISPATCH, 2):
             await store.mark(*(ForgetDispatch(task.task_id) for task in part))
@@ -123,7 +123,7 @@ class HistoryCases(StoreSuite):
         history = tuple(HistoryEntry(n, "released", store.now(), 1, "worker-1", None) for n in range(1, 31))
         task = await put(store, history=history, sequence=30)
         await asyncio.gather(*(store.mark(MarkPublished(task.task_id, n)) for n in (7, 29, 3, 30, 12)))
-        after = await stored(store, task.task_id)
+        after = await read_task(store, task.task_id)
         assert (after.published_sequence, after.publish_at) == (30, None)
 
     async def test_marks_of_one_call_on_one_task_are_all_made_in_their_order(self, store: TaskStore) -> None:
@@ -134,8 +134,8 @@ class HistoryCases(StoreSuite):
             MarkPublished(other.task_id, 1),
             MakeDue(task.task_id, 1, MINUTE),
         )
-        after = await stored(store, task.task_id)
-        assert (after.published_sequence, (await stored(store, other.task_id)).published_sequence) == (1, 1)
+        after = await read_task(store, task.task_id)
+        assert (after.published_sequence, (await read_task(store, other.task_id)).published_sequence) == (1, 1)
         assert after.next_dispatch_at is not None
         assert after.next_dispatch_at < store.now() + HOUR / 2
 

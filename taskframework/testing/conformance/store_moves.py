@@ -96,19 +96,19 @@ from taskframework.testing.conformance.store_suite import (
     SKEW,
     Request,
     StoreSuite,
-    an_error,
     ask,
-    everything,
+    make_error,
     put,
-    stored,
+    read_all_tasks,
+    read_task,
 )
 
 NO_TIME = timedelta(0)
 _FINE = HOUR + timedelta(microseconds=1_567)
 
-UNUSUAL = (SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)
+RARE_DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)
 #: The time of a driver that another process has read.
-_READ = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+_READ_AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 A_ROUND = Subtasks(3, [{"task_type": "part", "items": [[{"$n": 1}, "hash"], ["$$ROOT", "hash"]]}], policy="at_least(2)")
 
 
@@ -116,8 +116,8 @@ def _count(fence: Fence, counts: Counts, verdict: Verdict | None, *, resumes: bo
     return CountSubtasks(fence.task_id, 0, 1, 4, "at_least(2)", resumes, counts, verdict)
 
 
-def _moved_driver(fence: Fence, driver: Driver, delay: timedelta | None) -> MoveDriver:
-    return MoveDriver(fence.task_id, driver, _READ, delay)
+def _move_driver(fence: Fence, driver: Driver, delay: timedelta | None) -> MoveDriver:
+    return MoveDriver(fence.task_id, driver, _READ_AT, delay)
 
 
 REQUESTS: dict[str, Callable[[Fence], Request]] = {
@@ -126,9 +126,9 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "progress": lambda fence: ReportProgress(fence, {"percent": 50}),
     "step": lambda fence: RecordStep(fence, "charge", {"receipt": 8}),
     "complete": lambda fence: Complete(fence, "worker-1", {"words": 3}),
-    "fail": lambda fence: Fail(fence, "worker-1", an_error(), True, NO_TIME),
-    "fail for good": lambda fence: Fail(fence, "worker-1", an_error(), False, NO_TIME),
-    "fail with a delay finer than a millisecond": lambda fence: Fail(fence, "worker-1", an_error(), True, _FINE),
+    "fail": lambda fence: Fail(fence, "worker-1", make_error(), True, NO_TIME),
+    "fail for good": lambda fence: Fail(fence, "worker-1", make_error(), False, NO_TIME),
+    "fail with a delay finer than a millisecond": lambda fence: Fail(fence, "worker-1", make_error(), True, _FINE),
     "release": lambda fence: Release(fence, "worker-1"),
     "reap": lambda fence: Reap(fence.task_id, 1, MINUTE / 2, 3, HOUR),
     "reap after a longer grace": lambda fence: Reap(fence.task_id, 1, 2 * MINUTE, 3, HOUR),
@@ -182,7 +182,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "reopen": lambda fence: Reopen(fence.task_id, EVERYONE, "operator"),
     "reopen one's own": lambda fence: Reopen(fence.task_id, Scope.of("alice"), "alice"),
     "wake": lambda fence: Wake(fence.task_id),
-    "skip": lambda fence: Skip(fence.task_id, _READ),
+    "skip": lambda fence: Skip(fence.task_id, _READ_AT),
     "skip too early": lambda fence: Skip(fence.task_id, datetime(9999, 1, 1, tzinfo=UTC)),
     "unblock": lambda fence: Unblock(fence.task_id, 0, HOUR),
     "unblock another generation": lambda fence: Unblock(fence.task_id, 1, HOUR),
@@ -197,32 +197,32 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "abandon the upload": lambda fence: AbandonUpload(fence.task_id),
     "reopen the batch": lambda fence: ReopenBatch(fence.task_id, EVERYONE, "operator"),
     "reopen one's own batch": lambda fence: ReopenBatch(fence.task_id, Scope.of("alice"), "alice"),
-    "end the retry": lambda fence: EndRetry(fence.task_id, _READ),
-    **{f"take up the {driver.name}": partial(_moved_driver, driver=driver, delay=HOUR) for driver in UNUSUAL},
-    **{f"end the {driver.name}": partial(_moved_driver, driver=driver, delay=None) for driver in UNUSUAL},
+    "end the retry": lambda fence: EndRetry(fence.task_id, _READ_AT),
+    **{f"take up the {driver.name}": partial(_move_driver, driver=driver, delay=HOUR) for driver in RARE_DRIVERS},
+    **{f"end the {driver.name}": partial(_move_driver, driver=driver, delay=None) for driver in RARE_DRIVERS},
 }
 each_request = pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
 
 #: In tasks of these statuses every field that a rule looks at is tried.
-_TRIED_IN = (TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
-_STREAMS_TRIED_IN = (TaskStatus.BLOCKED, TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
-_PARENTS_TRIED_IN = (TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.CANCELLED)
+_TASK_STATUSES = (TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
+_STREAM_STATUSES = (TaskStatus.BLOCKED, TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
+_PARENT_STATUSES = (TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.CANCELLED)
 
 
 def _situations(now: datetime) -> Iterator[tuple[Fence, dict[str, Any]]]:
     """Fields of tasks, and the claim they may be under. All times are far away, so that no slow machine reaches one."""
-    wishes = [{"cancel": CancelRequest(by, now, "why")} for by in ("alice", BY_DEADLINE)]
+    cancels = [{"cancel": CancelRequest(by, now, "why")} for by in ("alice", BY_DEADLINE)]
     deadlines = [{"deadline": now - MINUTE}, {"deadline": now + HOUR}]
     for status in TaskStatus:
-        for changes in ({}, *wishes, *deadlines, *(_changes(now) if status in _TRIED_IN else ())):
+        for changes in ({}, *cancels, *deadlines, *(_task_fields(now) if status in _TASK_STATUSES else ())):
             yield _in_status(status, now, changes)
-    for status in _PARENTS_TRIED_IN:
-        for changes in (*_of_families(now), *_of_batches(now)):
+    for status in _PARENT_STATUSES:
+        for changes in (*_family_fields(now), *_batch_fields(now)):
             yield _in_status(status, now, changes)
-    for changes in _of_batches(now):
+    for changes in _batch_fields(now):
         yield _in_status(TaskStatus.COMPLETED, now, changes)
-    for status in _STREAMS_TRIED_IN:
-        for changes in _of_streams(now):
+    for status in _STREAM_STATUSES:
+        for changes in _stream_fields(now):
             yield _in_status(status, now, changes)
     for changes in (
         {"not_before": now + HOUR},
@@ -248,7 +248,7 @@ def _in_status(status: TaskStatus, now: datetime, changes: Mapping[str, Any]) ->
     return fence, {**usual, **changes}
 
 
-def _changes(now: datetime) -> Iterator[dict[str, Any]]:
+def _task_fields(now: datetime) -> Iterator[dict[str, Any]]:
     yield from ({"max_attempts": 1}, {"crashes": 1}, {"crashes": 2})
     yield {"cancel": CancelRequest("alice", now, None), "max_attempts": 1, "crashes": 2}
     yield from ({"dispatch_epoch": 2}, {"dispatch_epoch": 0}, {"fencing_token": 2}, {"fencing_token": 0})
@@ -273,18 +273,18 @@ def _changes(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"releases": 1, "no_handler": 2, "progress": 1, "result": 2, "started_at": now, "purge_at": now + HOUR}
     yield from ({"parent": ParentLink("parent", 0, 1)}, {"steps": (StepOutcome("charge", {"receipt": 7}),)})
     yield {"discarded": Discarded("alice", now - HOUR, "given up")}
-    yield {"error": an_error(), "errors": (an_error("older"),) * ERRORS_KEPT}
+    yield {"error": make_error(), "errors": (make_error("older"),) * ERRORS_KEPT}
     yield {"published_sequence": 1, "publish_at": None}
     history = tuple(HistoryEntry(n, "released", now, 1, "worker-1", None) for n in range(1, HISTORY_LENGTH + 21))
     for published in (0, 15, len(history)):
         yield {"history": history, "sequence": len(history), "published_sequence": published}
 
 
-def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
+def _family_fields(now: datetime) -> Iterator[dict[str, Any]]:
     """Fields of a parent, of a sub-task, and of a task that waits for a signal."""
     counted = replace(A_ROUND, done=2, succeeded=1, failed=1, report_serial=4)
-    whole = replace(counted, plan=None, done=3, cancelled=1)
-    for subtasks in (A_ROUND, counted, whole, replace(counted, round=2), replace(counted, planned=None, resumes=True)):
+    ended = replace(counted, plan=None, done=3, cancelled=1)
+    for subtasks in (A_ROUND, counted, ended, replace(counted, round=2), replace(counted, planned=None, resumes=True)):
         yield {"subtasks": subtasks, "result": {"words": 3}, "check_at": now + HOUR}
     yield {
         "subtasks": replace(counted, is_awaited=False),
@@ -296,13 +296,13 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
         "attempts": 2,
         "crashes": 1,
         "releases": 1,
-        "error": an_error(),
-        "errors": (an_error(),),
+        "error": make_error(),
+        "errors": (make_error(),),
     }
     yield {"subtasks": counted, "cancel": CancelRequest("alice", now, None), "cascade_at": now - MINUTE}
     yield {"subtasks": counted, "generation": 1, "user_id": "bob"}
     yield {"subtasks": replace(counted, plan=None, plan_records=3), "spawn_at": now - MINUTE, "cascade_at": now + HOUR}
-    yield {**dict.fromkeys((driver.field for driver in UNUSUAL), _READ), "parent": ParentLink("parent", 0, 1)}
+    yield {**dict.fromkeys((driver.field for driver in RARE_DRIVERS), _READ_AT), "parent": ParentLink("parent", 0, 1)}
     yield {"parent": ParentLink("parent", 2, 1, 3, 4), "generation": 1}
     yield {"subtasks": counted, "retention": KeptFor(1_000, 2_000)}
     yield {"subtasks": counted, "discarded": Discarded("alice", now - HOUR, None)}
@@ -326,7 +326,7 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
         yield {"signals": (full[0], heard, replace(heard, key="key-9"), *full[3:]), "waits_for": waits_for}
 
 
-def _of_batches(now: datetime) -> Iterator[dict[str, Any]]:
+def _batch_fields(now: datetime) -> Iterator[dict[str, Any]]:
     """Fields of a batch that is open, complete, or retried."""
     batch = Batch(items=5)
     is_open = {"subtasks": Subtasks(None, None, done=1, succeeded=1, report_serial=4), "check_at": now + HOUR}
@@ -336,12 +336,12 @@ def _of_batches(now: datetime) -> Iterator[dict[str, Any]]:
     yield {**is_open, "batch": replace(batch, chunk_size=2), "user_id": "bob"}
     yield {**sealed, "batch": batch, "seal_by": now - MINUTE, "cancel": CancelRequest("alice", now, None)}
     yield {**sealed, "batch": replace(batch, first_result_at=now - HOUR), "cascade_at": now, "purge_at": now + HOUR}
-    yield {**sealed, "batch": replace(batch, retry_until=now - HOUR), "retry_at": _READ, "error": an_error()}
-    whole = replace(A_ROUND, plan=None, plan_records=0, report_serial=4)
-    yield {**sealed, "subtasks": whole, "batch": batch, "user_id": "bob", "deadline": now + HOUR}
+    yield {**sealed, "batch": replace(batch, retry_until=now - HOUR), "retry_at": _READ_AT, "error": make_error()}
+    spawned = replace(A_ROUND, plan=None, plan_records=0, report_serial=4)
+    yield {**sealed, "subtasks": spawned, "batch": batch, "user_id": "bob", "deadline": now + HOUR}
 
 
-def _of_streams(now: datetime) -> Iterator[dict[str, Any]]:
+def _stream_fields(now: datetime) -> Iterator[dict[str, Any]]:
     """Fields of a task that belongs to an ordered stream."""
     serial, ordered = StreamPlace("$a.b", "serial", 7, halts=True), StreamPlace("a", "ordered_results", 8)
     for place in (serial, ordered, replace(serial, is_skipped=True), replace(ordered, is_skipped=True, position=7)):
@@ -361,10 +361,10 @@ class MoveCases(StoreSuite):
     async def test_a_request_does_what_its_rule_says(self, store: TaskStore, make: Callable[[Fence], Request]) -> None:
         situations = list(_situations(store.now()))
         await asyncio.gather(*(put(store, **fields) for _, fields in situations))
-        before = await everything(store)
+        before = await read_all_tasks(store)
         answers = await asyncio.gather(*(ask(store, make(fence), before[fence.task_id]) for fence, _ in situations))
 
-        tasks = await everything(store)
+        tasks = await read_all_tasks(store)
         for answer in answers:
             answer.check(tasks[answer.before.task_id])
         for driver in set(DRIVERS) - {OUTBOX}:
@@ -397,4 +397,4 @@ class MoveCases(StoreSuite):
         await put(store, **fields)
         request = cast(Transition, REQUESTS[name](fence))
         replies = await asyncio.gather(*(store.apply(request) for _ in range(10)))
-        assert [reply for reply in replies if reply is not None] == [await stored(store, fence.task_id)]
+        assert [reply for reply in replies if reply is not None] == [await read_task(store, fence.task_id)]

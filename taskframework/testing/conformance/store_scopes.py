@@ -9,7 +9,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
-from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, moved, put, put_final, refused
+from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, expect_refusal, make_move, put, put_final
 
 ALICE = Scope.of("alice")
 #: They include names that a careless filter takes for "anybody", or for a part of a name.
@@ -31,8 +31,8 @@ class ScopeCases(StoreSuite):
         assert await store.get(task.task_id, stranger) is None
         for filter in (TaskFilter(), TaskFilter(TaskStatus.QUEUED), TaskFilter(dead=True)):
             assert (await store.list_tasks(stranger, filter, limit=10)).items == ()
-        await refused(store, Cancel(task.task_id, stranger, "bob", None))
-        await refused(store, Replay(dead.task_id, stranger, "bob", SECOND))
+        await expect_refusal(store, Cancel(task.task_id, stranger, "bob", None))
+        await expect_refusal(store, Replay(dead.task_id, stranger, "bob", SECOND))
 
     async def test_everybody_lists_their_own(self, store: TaskStore) -> None:
         mine, theirs = await put(store, user_id="alice"), await put(store, user_id="bob")
@@ -46,5 +46,5 @@ class ScopeCases(StoreSuite):
 
     async def test_the_owner_changes_what_is_theirs(self, store: TaskStore) -> None:
         task = await put(store, user_id="alice")
-        await moved(store, Cancel(task.task_id, ALICE, "alice", None))
-        await moved(store, Replay(task.task_id, ALICE, "alice", SECOND))
+        await make_move(store, Cancel(task.task_id, ALICE, "alice", None))
+        await make_move(store, Replay(task.task_id, ALICE, "alice", SECOND))

@@ -14,7 +14,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import ParentLink, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_lists import all_pages
-from taskframework.testing.conformance.store_suite import HOUR, SECOND, StoreSuite, an_error, put, put_final
+from taskframework.testing.conformance.store_suite import HOUR, SECOND, StoreSuite, make_error, put, put_final
 
 
 class SearchCases(StoreSuite):
@@ -27,7 +27,7 @@ class SearchCases(StoreSuite):
         assert await all_pages(store, wanted, 2) == tasks[1:4]
         ended = [await put_final(store, TaskStatus.FAILED, created_at=now - n * SECOND) for n in range(3)]
         late = TaskFilter(dead=True, created_after=ended[1].created_at)
-        assert {task.task_id for task in await all_pages(store, late, 2)} == {it.task_id for it in ended[:2]}
+        assert {task.task_id for task in await all_pages(store, late, 2)} == {task.task_id for task in ended[:2]}
 
     async def test_tasks_are_listed_by_the_time_of_their_end(self, store: TaskStore) -> None:
         now = store.now()
@@ -35,22 +35,22 @@ class SearchCases(StoreSuite):
         await put(store)
         between = TaskFilter(finished_after=tasks[3].finished_at, finished_before=tasks[0].finished_at)
         for wanted in (replace(between, status=TaskStatus.FAILED), replace(between, dead=True)):
-            assert {it.task_id for it in await all_pages(store, wanted, 2)} == {it.task_id for it in tasks[1:4]}
-        for sought in (between, TaskFilter(finished_before=tasks[0].finished_at)):  # one task has not ended
-            searched = await store.search_tasks(EVERYONE, sought, limit=10)
-            assert searched == await store.list_tasks(EVERYONE, sought, limit=10)
-            assert {it.task_id for it in searched.items} >= {it.task_id for it in tasks[1:4]}
-            assert all(it.finished_at is not None for it in searched.items)
+            assert {task.task_id for task in await all_pages(store, wanted, 2)} == {task.task_id for task in tasks[1:4]}
+        for filter in (between, TaskFilter(finished_before=tasks[0].finished_at)):  # one task has not ended
+            searched = await store.search_tasks(EVERYONE, filter, limit=10)
+            assert searched == await store.list_tasks(EVERYONE, filter, limit=10)
+            assert {task.task_id for task in searched.items} >= {task.task_id for task in tasks[1:4]}
+            assert all(task.finished_at is not None for task in searched.items)
         early = TaskFilter(dead=True, ended_by=tasks[2].finished_at, finished_after=tasks[3].finished_at)
-        assert {it.task_id for it in await all_pages(store, early, 2)} == {it.task_id for it in tasks[2:4]}
+        assert {task.task_id for task in await all_pages(store, early, 2)} == {task.task_id for task in tasks[2:4]}
 
     async def test_what_no_index_has_is_looked_for(self, store: TaskStore) -> None:
-        error = replace(an_error("The Bank ($1) is {gone}"), fingerprint="abc")
+        error = replace(make_error("The Bank ($1) is {gone}"), fingerprint="abc")
         wanted = {"correlation_id": "$order", "idempotency_key": "a-key", "error": error, "user_id": "bob"}
         parts = [{name: wanted[name]} for name in wanted if name != "user_id"]
         tasks = [await put_final(store, TaskStatus.FAILED, **wanted) for _ in range(3)]
         others = [await put_final(store, TaskStatus.FAILED, **part) for part in parts]
-        for sought, count in (
+        for filter, count in (
             (TaskFilter(correlation_id="$order"), 4),
             (TaskFilter(idempotency_key="a-key"), 4),
             (TaskFilter(error="bank ($1) IS {"), 4),
@@ -59,9 +59,9 @@ class SearchCases(StoreSuite):
             (TaskFilter(error="$1)$"), 0),
             (TaskFilter(correlation_id="$correlation_id"), 0),
         ):
-            searched = await store.search_tasks(EVERYONE, sought, limit=10)
-            assert (len(searched.items), searched.next_cursor) == (count, None), sought
-            assert await store.list_tasks(EVERYONE, sought, limit=10) == searched
+            searched = await store.search_tasks(EVERYONE, filter, limit=10)
+            assert (len(searched.items), searched.next_cursor) == (count, None), filter
+            assert await store.list_tasks(EVERYONE, filter, limit=10) == searched
         newest_first = sorted(tasks, key=lambda task: (task.created_at, task.task_id), reverse=True)
         bobs = await store.search_tasks(Scope.of("bob"), TaskFilter(TaskStatus.FAILED, fingerprint="abc"), limit=10)
         assert list(bobs.items) == newest_first

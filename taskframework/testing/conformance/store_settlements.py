@@ -17,17 +17,17 @@ from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,
     StoreSuite,
-    an_error,
-    moved,
+    expect_refusal,
+    make_error,
+    make_move,
     put_running,
-    refused,
-    stored,
+    read_task,
 )
 
 #: Every end of an attempt that a worker reports.
 OUTCOMES: dict[str, Callable[[Fence], Transition]] = {
     "complete": lambda fence: Complete(fence, "worker-1", {"words": 3}),
-    "fail": lambda fence: Fail(fence, "worker-1", an_error(), True, timedelta(0)),
+    "fail": lambda fence: Fail(fence, "worker-1", make_error(), True, timedelta(0)),
     "release": lambda fence: Release(fence, "worker-1"),
 }
 
@@ -42,7 +42,7 @@ class SettlementCases(StoreSuite):
         for name, reply in zip(names, replies, strict=True):
             assert reply is not None
             assert reply.outcome_of(name) == StepOutcome(name, name)
-        assert sorted((await stored(store, task.task_id)).steps, key=lambda entry: entry.step) == [
+        assert sorted((await read_task(store, task.task_id)).steps, key=lambda entry: entry.step) == [
             StepOutcome(str(n), str(n)) for n in range(10)
         ]
 
@@ -51,10 +51,10 @@ class SettlementCases(StoreSuite):
         self, store: TaskStore, outcome: Callable[[Fence], Transition]
     ) -> None:
         _, fence = await put_running(store)
-        ended = await moved(store, outcome(fence))
+        ended = await make_move(store, outcome(fence))
         for late in OUTCOMES.values():
-            await refused(store, late(fence))
-        assert await stored(store, fence.task_id) == ended
+            await expect_refusal(store, late(fence))
+        assert await read_task(store, fence.task_id) == ended
 
     async def test_of_concurrent_outcomes_of_one_attempt_one_counts(self, store: TaskStore) -> None:
         running = [await put_running(store) for _ in range(20)]
@@ -63,16 +63,16 @@ class SettlementCases(StoreSuite):
         await asyncio.gather(*(store.apply(outcome) for outcome in outcomes))
 
         for task, _ in running:
-            after = await stored(store, task.task_id)
+            after = await read_task(store, task.task_id)
             assert after.sequence == task.sequence + 1, "exactly one outcome is in the history"
 
     async def test_a_cancel_and_a_failure_at_once_lose_neither(self, store: TaskStore) -> None:
         running = [await put_running(store) for _ in range(20)]
         calls: list[Transition] = []
         for task, fence in running:
-            calls += [Cancel(task.task_id, EVERYONE, "alice", None), Fail(fence, "worker-1", an_error(), True, HOUR)]
+            calls += [Cancel(task.task_id, EVERYONE, "alice", None), Fail(fence, "worker-1", make_error(), True, HOUR)]
 
         await asyncio.gather(*(store.apply(call) for call in calls))
 
-        tasks = [await stored(store, task.task_id) for task, _ in running]
+        tasks = [await read_task(store, task.task_id) for task, _ in running]
         assert {task.status for task in tasks} == {TaskStatus.CANCELLED}

@@ -23,22 +23,22 @@ from taskframework.testing.conformance.store_suite import (
     MINUTE,
     SECOND,
     StoreSuite,
-    an_error,
-    claim_of,
-    claimed,
-    marked,
-    moved,
+    claim_task,
+    expect_refusal,
+    lose_reply,
+    make_claim,
+    make_error,
+    make_mark,
+    make_move,
     put,
     put_final,
     put_running,
-    refused,
-    reply_lost,
-    stored,
+    read_task,
 )
 
 RESIZE = SLOTS.id_of("resize")
 #: The last digits of a time, in seconds, may be rounded differently by another server.
-_DIGITS = 1e-5
+_TIME_TOLERANCE = 1e-5
 Change = TakeSlot | GiveSlotBack | KeepPlace
 
 
@@ -51,16 +51,16 @@ def keep(task: str, rank: int = 1, since: float = 100.0, by: str = "w", seconds:
     return KeepPlace(RESIZE, task, rank, since, by, seconds)
 
 
-async def changed(store: TaskStore, change: Change) -> Slots:
+async def change_and_check(store: TaskStore, change: Change) -> Slots:
     """Make a change, check it against the rule, and return the slots after it."""
     before = (await store.read_records([change.record_id])).get(change.record_id)
     after = await store.change_record(change)
     assert await store.read_records([change.record_id]) == {change.record_id: after}
     slots = SLOTS.content(after)
-    known = replace(Slots() if before is None else SLOTS.content(before), asked_at=slots.asked_at)
-    expected = change.apply(known, slots.asked_at)
+    known_slots = replace(Slots() if before is None else SLOTS.content(before), asked_at=slots.asked_at)
+    expected = change.apply(known_slots, slots.asked_at)
     assert _plain(slots) == _plain(expected)
-    assert _times(slots) == pytest.approx(_times(expected), rel=0, abs=_DIGITS)
+    assert _times(slots) == pytest.approx(_times(expected), rel=0, abs=_TIME_TOLERANCE)
     if after.expires_at is None or expected.expires_at is None:
         assert after.expires_at is expected.expires_at
     else:
@@ -85,86 +85,94 @@ class SlotCases(StoreSuite):
     """The effects of `change_record` on slots."""
 
     async def test_no_more_claims_hold_a_slot_than_there_are(self, store: TaskStore) -> None:
-        assert len((await changed(store, take("a"))).holders) == 1
-        assert len((await changed(store, take("b"))).holders) == 2
-        refused = await changed(store, take("c", back_within=30.0))
+        assert len((await change_and_check(store, take("a"))).holders) == 1
+        assert len((await change_and_check(store, take("b"))).holders) == 2
+        refused = await change_and_check(store, take("c", back_within=30.0))
         assert refused.held_by("c") is None
         assert refused.are_waited_for
-        await changed(store, GiveSlotBack(RESIZE, "a"))
-        assert (await changed(store, take("c"))).held_by("c") is not None
+        await change_and_check(store, GiveSlotBack(RESIZE, "a"))
+        assert (await change_and_check(store, take("c"))).held_by("c") is not None
 
     async def test_of_many_that_ask_at_once_no_more_get_one_than_there_are(self, store: TaskStore) -> None:
-        asking = [take(f"claim {at}", f"task {at}", 3) for at in range(30)]
-        replies = [SLOTS.content(reply) for reply in await asyncio.gather(*map(store.change_record, asking))]
-        got = [change.claim_id for change, slots in zip(asking, replies, strict=True) if slots.held_by(change.claim_id)]
-        assert len(got) == 3
-        assert {holder.claim_id for holder in (await changed(store, GiveSlotBack(RESIZE, "none"))).holders} == set(got)
+        takes = [take(f"claim {at}", f"task {at}", 3) for at in range(30)]
+        replies = [SLOTS.content(reply) for reply in await asyncio.gather(*map(store.change_record, takes))]
+        winners = [
+            change.claim_id for change, slots in zip(takes, replies, strict=True) if slots.held_by(change.claim_id)
+        ]
+        assert len(winners) == 3
+        assert {
+            holder.claim_id for holder in (await change_and_check(store, GiveSlotBack(RESIZE, "none"))).holders
+        } == set(winners)
 
     async def test_who_asks_again_keeps_its_slot_and_has_time_anew(self, store: TaskStore) -> None:
-        with reply_lost("record.reply"), pytest.raises(StoreUnavailableError):
+        with lose_reply("record.reply"), pytest.raises(StoreUnavailableError):
             await store.change_record(take("a", claimed_within=5.0))
-        again = await changed(store, take("a", claimed_within=9.0))
-        [holder] = again.holders
-        assert holder.until == pytest.approx(again.asked_at + 9, abs=_DIGITS)
+        kept = await change_and_check(store, take("a", claimed_within=9.0))
+        [holder] = kept.holders
+        assert holder.until == pytest.approx(kept.asked_at + 9, abs=_TIME_TOLERANCE)
 
     async def test_a_slot_is_given_back_by_its_claim_alone(self, store: TaskStore) -> None:
         """Its task cannot give it back, because it may hold another slot by now. A slot that was taken again stays."""
-        [first] = (await changed(store, take("a"))).holders
+        [first] = (await change_and_check(store, take("a"))).holders
         await self.pass_time(0.05)
-        again = (await changed(store, take("a"))).held_by("a")
-        assert len((await changed(store, GiveSlotBack(RESIZE, "b"))).holders) == 1
-        assert len((await changed(store, GiveSlotBack(RESIZE, "a", first.until))).holders) == 1
-        assert again is not None
-        assert (await changed(store, GiveSlotBack(RESIZE, "a", again.until))).holders == ()
+        kept = (await change_and_check(store, take("a"))).held_by("a")
+        assert len((await change_and_check(store, GiveSlotBack(RESIZE, "b"))).holders) == 1
+        assert len((await change_and_check(store, GiveSlotBack(RESIZE, "a", first.until))).holders) == 1
+        assert kept is not None
+        assert (await change_and_check(store, GiveSlotBack(RESIZE, "a", kept.until))).holders == ()
 
     async def test_a_number_may_change(self, store: TaskStore) -> None:
         for claim in "abc":
-            await changed(store, take(claim, number=3))
-        assert (await changed(store, take("d", number=2))).held_by("d") is None
-        await changed(store, GiveSlotBack(RESIZE, "a"))
-        assert (await changed(store, take("d", number=2))).held_by("d") is None
-        assert (await changed(store, take("d", number=4))).held_by("d") is not None
+            await change_and_check(store, take(claim, number=3))
+        assert (await change_and_check(store, take("d", number=2))).held_by("d") is None
+        await change_and_check(store, GiveSlotBack(RESIZE, "a"))
+        assert (await change_and_check(store, take("d", number=2))).held_by("d") is None
+        assert (await change_and_check(store, take("d", number=4))).held_by("d") is not None
 
     async def test_who_stands_in_the_line_goes_before_who_comes_now(self, store: TaskStore) -> None:
-        await changed(store, keep("first", since=50.0))
-        await changed(store, keep("high", rank=0, since=90.0))
-        assert (await changed(store, take("x", "later"))).held_by("x") is None
-        assert (await changed(store, take("y", "first", since=50.0))).held_by("y") is not None, "the second slot"
-        assert (await changed(store, take("x", "later"))).held_by("x") is None
-        slots = await changed(store, take("z", "high", rank=0, since=90.0))
+        await change_and_check(store, keep("first", since=50.0))
+        await change_and_check(store, keep("high", rank=0, since=90.0))
+        assert (await change_and_check(store, take("x", "later"))).held_by("x") is None
+        assert (await change_and_check(store, take("y", "first", since=50.0))).held_by("y") is not None, (
+            "the second slot"
+        )
+        assert (await change_and_check(store, take("x", "later"))).held_by("x") is None
+        slots = await change_and_check(store, take("z", "high", rank=0, since=90.0))
         assert (len(slots.holders), slots.line) == (2, ())
 
     async def test_who_does_not_come_loses_its_place(self, store: TaskStore) -> None:
-        await changed(store, keep("first", since=50.0, seconds=2.0))
-        assert (await changed(store, take("x", "later", number=1))).held_by("x") is None
+        await change_and_check(store, keep("first", since=50.0, seconds=2.0))
+        assert (await change_and_check(store, take("x", "later", number=1))).held_by("x") is None
         await self.pass_time(2.1)
-        assert (await changed(store, take("x", "later", number=1))).held_by("x") is not None
+        assert (await change_and_check(store, take("x", "later", number=1))).held_by("x") is not None
 
     async def test_a_place_stays_with_who_gave_it(self, store: TaskStore) -> None:
-        await changed(store, keep("first", by="one", seconds=5.0))
-        [place] = (await changed(store, keep("first", by="other", seconds=50.0))).line
+        await change_and_check(store, keep("first", by="one", seconds=5.0))
+        [place] = (await change_and_check(store, keep("first", by="other", seconds=50.0))).line
         assert place.by == "one"
-        [place] = (slots := await changed(store, keep("first", by="one", seconds=50.0))).line
-        assert place.until == pytest.approx(slots.asked_at + 50, abs=_DIGITS)
+        [place] = (slots := await change_and_check(store, keep("first", by="one", seconds=50.0))).line
+        assert place.until == pytest.approx(slots.asked_at + 50, abs=_TIME_TOLERANCE)
 
     async def test_what_looks_like_an_operator_is_a_text(self, store: TaskStore) -> None:
-        slots = await changed(store, take("$data", "$holders", worker_id="$$NOW"))
-        assert [(it.task_id, it.claim_id, it.worker_id) for it in slots.holders] == [("$holders", "$data", "$$NOW")]
-        await changed(store, keep("$data.line", by="$$ROOT"))
-        assert (await changed(store, GiveSlotBack(RESIZE, "$data"))).holders == ()
+        slots = await change_and_check(store, take("$data", "$holders", worker_id="$$NOW"))
+        assert [(holder.task_id, holder.claim_id, holder.worker_id) for holder in slots.holders] == [
+            ("$holders", "$data", "$$NOW")
+        ]
+        await change_and_check(store, keep("$data.line", by="$$ROOT"))
+        assert (await change_and_check(store, GiveSlotBack(RESIZE, "$data"))).holders == ()
 
     async def test_slots_are_kept_while_one_is_held_or_waited_for(self, store: TaskStore) -> None:
-        await changed(store, take("a", number=1))
-        await changed(store, take("b", number=1, back_within=100.0))
+        await change_and_check(store, take("a", number=1))
+        await change_and_check(store, take("b", number=1, back_within=100.0))
         assert (await store.read_records([RESIZE]))[RESIZE].expires_at is None
-        await changed(store, GiveSlotBack(RESIZE, "a"))
+        await change_and_check(store, GiveSlotBack(RESIZE, "a"))
         expires_at = (await store.read_records([RESIZE]))[RESIZE].expires_at
         assert expires_at is not None
         assert expires_at > store.now() + KEPT + timedelta(seconds=90)
 
     async def test_fields_of_a_newer_release_stay_in_slots(self, store: TaskStore) -> None:
         await store.write_records([Record(RESIZE, SLOTS.name, {"holders": [], "novel": {"b": 1}})])
-        await changed(store, take("a"))
+        await change_and_check(store, take("a"))
         [record] = (await store.read_records([RESIZE])).values()
         assert record.data["novel"] == {"b": 1}
 
@@ -174,32 +182,32 @@ class SlotClaimCases(StoreSuite):
 
     async def test_a_claim_notes_its_slot_and_is_refused_after_its_time(self, store: TaskStore) -> None:
         task, late = await put(store), await put(store)
-        await refused(store, claim_of(late, slot=TakenSlot(RESIZE, store.now() - SECOND)))
-        claim = claim_of(task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
-        running = await moved(store, claim)
+        await expect_refusal(store, make_claim(late, slot=TakenSlot(RESIZE, store.now() - SECOND)))
+        claim = make_claim(task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
+        running = await make_move(store, claim)
         assert running.slot == HeldSlot(RESIZE, claim.claim_id)
         assert slot_given_up(running) is None
         assert await store.claims_of([task.task_id, late.task_id, "none"]) == {task.task_id: claim.claim_id}
 
     async def test_what_an_attempt_held_is_known_when_it_has_ended(self, store: TaskStore) -> None:
         task = await put(store)
-        running, fence = await claimed(store, task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
-        retrying = await moved(store, Fail(fence, "worker-1", an_error(), True, -HOUR))
+        running, fence = await claim_task(store, task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
+        retrying = await make_move(store, Fail(fence, "worker-1", make_error(), True, -HOUR))
         assert slot_given_up(retrying) == running.slot == HeldSlot(RESIZE, fence.claim_id)
         assert await store.claims_of([task.task_id]) == {}
-        other, fence = await claimed(store, retrying, slot=TakenSlot("slots/other", store.now() + MINUTE))
+        other, fence = await claim_task(store, retrying, slot=TakenSlot("slots/other", store.now() + MINUTE))
         assert slot_given_up(other) is None
-        done = await moved(store, Complete(fence, "worker-1", None))
+        done = await make_move(store, Complete(fence, "worker-1", None))
         assert slot_given_up(done) == HeldSlot("slots/other", fence.claim_id)
 
     async def test_claims_with_and_without_a_slot_travel_together(self, store: TaskStore) -> None:
         tasks = [await put(store) for _ in range(12)]
         now = store.now()
         slots = [None, TakenSlot(RESIZE, now + MINUTE), TakenSlot(RESIZE, now - SECOND)] * 4
-        claims = [claim_of(task, slot=slot) for task, slot in zip(tasks, slots, strict=True)]
+        claims = [make_claim(task, slot=slot) for task, slot in zip(tasks, slots, strict=True)]
         replies = await asyncio.gather(*map(store.apply, claims))
         for claim, reply, before in zip(claims, replies, tasks, strict=True):
-            after = await stored(store, before.task_id)
+            after = await read_task(store, before.task_id)
             if claim.slot is not None and claim.slot.until < now:
                 assert (reply, after.status) == (None, TaskStatus.QUEUED)
             else:
@@ -214,24 +222,24 @@ class SlotClaimCases(StoreSuite):
         ]
         others = [await put(store), (await put_running(store))[0], await put_final(store, TaskStatus.CANCELLED)]
         for task in waiting:
-            await marked(store, MakeDue(task.task_id, 1, HOUR, RESIZE))
-        await marked(store, MakeDue(others[0].task_id, 1, HOUR, "slots/other"))
+            await make_mark(store, MakeDue(task.task_id, 1, HOUR, RESIZE))
+        await make_mark(store, MakeDue(others[0].task_id, 1, HOUR, "slots/other"))
         low, late, early, second, first = [task.task_id for task in waiting]
-        assert await ids(store, 10) == [first, second, early, late, low]
-        assert await ids(store, 3) == [first, second, early]
+        assert await waiting_ids(store, 10) == [first, second, early, late, low]
+        assert await waiting_ids(store, 3) == [first, second, early]
 
     async def test_what_was_claimed_or_has_ended_waits_no_longer(self, store: TaskStore) -> None:
         task, other = await put(store), await put(store)
         for one in (task, other):
-            await marked(store, MakeDue(one.task_id, 1, HOUR, RESIZE))
-        _, fence = await claimed(store, task)
-        assert await ids(store, 10) == [other.task_id]
-        await moved(store, Fail(fence, "worker-1", an_error(), True, timedelta(0)))
-        assert await ids(store, 10) == [other.task_id], "it waited at another epoch"
-        assert waiting_limit(await stored(store, task.task_id)) is None
+            await make_mark(store, MakeDue(one.task_id, 1, HOUR, RESIZE))
+        _, fence = await claim_task(store, task)
+        assert await waiting_ids(store, 10) == [other.task_id]
+        await make_move(store, Fail(fence, "worker-1", make_error(), True, timedelta(0)))
+        assert await waiting_ids(store, 10) == [other.task_id], "it waited at another epoch"
+        assert waiting_limit(await read_task(store, task.task_id)) is None
 
 
-async def ids(store: TaskStore, most: int) -> list[str]:
+async def waiting_ids(store: TaskStore, most: int) -> list[str]:
     found = await store.waiting_for(RESIZE, most)
     assert all(task.status is TaskStatus.QUEUED and task.due > store.now() for task in found)
     return [task.task_id for task in found]

@@ -19,7 +19,7 @@ from taskframework.model.status import FINAL, TaskStatus
 from taskframework.model.streams import STREAMS, TAKEN_KEPT, Gap, PassTurn, Stream, StreamKey, TakePositions, Turn
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, put, reply_lost
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, lose_reply, put
 
 _MINE = StreamKey("alice", "$a/b.c")
 _FIRST, _SECOND = Turn("task-1", 0, 3), Turn("task-2", 1, 4)
@@ -34,7 +34,7 @@ async def _put_at(store: TaskStore, position: int, status: TaskStatus, stream: S
     return await put(store, **(fields | more))
 
 
-async def _changed(store: TaskStore, change: TakePositions | PassTurn) -> Stream:
+async def _change_and_check(store: TaskStore, change: TakePositions | PassTurn) -> Stream:
     """Make a change, check it against the rule, and return the stream after it."""
     before = (await store.read_records([change.record_id])).get(change.record_id)
     asked_at = store.now()
@@ -102,10 +102,10 @@ class StreamCases(StoreSuite):
         assert (await store.list_tasks(EVERYONE, in_status, limit=4)).items == (theirs,)
 
     async def test_positions_are_given_one_after_the_other(self, store: TaskStore) -> None:
-        assert (await _changed(store, _take(3))).next_position == 3
-        assert (await _changed(store, _take())).next_position == 4
+        assert (await _change_and_check(store, _take(3))).next_position == 3
+        assert (await _change_and_check(store, _take())).next_position == 4
         other_mode = TakePositions(_MINE, HOUR, "ordered_results", 5)
-        assert replace(await _changed(store, other_mode), taken=()) == Stream("serial", 4)
+        assert replace(await _change_and_check(store, other_mode), taken=()) == Stream("serial", 4)
 
     async def test_no_position_is_given_twice(self, store: TaskStore) -> None:
         replies = await asyncio.gather(*(store.change_record(_take(2)) for _ in range(30)))
@@ -114,15 +114,15 @@ class StreamCases(StoreSuite):
         assert max(len(state.taken) for state in states) == TAKEN_KEPT, "it grows no further"
 
     async def test_positions_whose_reply_is_lost_are_not_given_again(self, store: TaskStore) -> None:
-        with reply_lost("record.reply"), pytest.raises(StoreUnavailableError):
+        with lose_reply("record.reply"), pytest.raises(StoreUnavailableError):
             await store.change_record(_take(2))
-        assert (await _changed(store, _take())).next_position == 3
+        assert (await _change_and_check(store, _take())).next_position == 3
 
     async def test_positions_in_several_streams_are_taken_together(self, store: TaskStore) -> None:
-        there, other, new = (StreamKey("bob", name) for name in ("there", "other-mode", "new"))
-        await store.change_record(_take(7, there))
+        existing, other, new = (StreamKey("bob", name) for name in ("there", "other-mode", "new"))
+        await store.change_record(_take(7, existing))
         await store.change_record(TakePositions(other, HOUR, "ordered_results", 7))
-        takes = [_take(2, stream) for stream in (there, other, new)]
+        takes = [_take(2, stream) for stream in (existing, other, new)]
         for time in ("first", "second"):
             records = await store.take_positions(takes)
             states = [STREAMS.content(record) for record in records]
@@ -134,7 +134,7 @@ class StreamCases(StoreSuite):
     async def test_positions_taken_together_whose_reply_is_lost_are_found(self, store: TaskStore) -> None:
         takes = [_take(2, StreamKey("bob", f"stream-{n}")) for n in range(3)]
         await store.take_positions([_take(5, take.stream) for take in takes])
-        with reply_lost("record.reply"), suppress(StoreUnavailableError):
+        with lose_reply("record.reply"), suppress(StoreUnavailableError):
             await store.take_positions(takes)
         states = [STREAMS.content(record) for record in await store.take_positions(takes)]
         assert [(take.first_in(state), state.next_position) for take, state in zip(takes, states, strict=True)] == [
@@ -152,21 +152,21 @@ class StreamCases(StoreSuite):
         assert all(len(firsts) == len(groups) and None not in firsts for firsts in taken.values())
 
     async def test_the_turn_passes_from_the_one_that_was_read(self, store: TaskStore) -> None:
-        await _changed(store, _take(5))
-        assert (await _changed(store, _pass(None, _FIRST))).turn == _FIRST
-        assert (await _changed(store, _pass(None, _SECOND))).turn == _FIRST
+        await _change_and_check(store, _take(5))
+        assert (await _change_and_check(store, _pass(None, _FIRST))).turn == _FIRST
+        assert (await _change_and_check(store, _pass(None, _SECOND))).turn == _FIRST
         again = Turn(_FIRST.task_id, 1, _FIRST.position)
-        assert (await _changed(store, _pass(again, _SECOND))).turn == _FIRST, "another generation of it"
-        halted = await _changed(store, _pass(_FIRST, _FIRST, is_halted=True))
+        assert (await _change_and_check(store, _pass(again, _SECOND))).turn == _FIRST, "another generation of it"
+        halted = await _change_and_check(store, _pass(_FIRST, _FIRST, is_halted=True))
         assert (halted.turn, halted.is_halted) == (_FIRST, True)
-        after = await _changed(store, _pass(_FIRST, _SECOND))
+        after = await _change_and_check(store, _pass(_FIRST, _SECOND))
         assert (after.turn, after.is_halted, after.next_position) == (_SECOND, False, 5)
-        assert (await _changed(store, _pass(_SECOND, None))).turn is None
+        assert (await _change_and_check(store, _pass(_SECOND, None))).turn is None
 
     async def test_streams_that_halted_are_found_whoever_they_belong_to(self, store: TaskStore) -> None:
         assert list(await store.halted_streams(9)) == []
-        theirs, open_ = StreamKey("bob", "ü / %"), StreamKey("alice", "open")
-        for stream in (_MINE, theirs, open_):
+        theirs, open_stream = StreamKey("bob", "ü / %"), StreamKey("alice", "open")
+        for stream in (_MINE, theirs, open_stream):
             await store.change_record(TakePositions(stream, HOUR, "serial", 5))
             await store.change_record(PassTurn(stream, HOUR, None, _FIRST))
         for stream in (_MINE, theirs):
@@ -180,11 +180,11 @@ class StreamCases(StoreSuite):
         theirs, new = StreamKey("bob", _MINE.key), StreamKey("alice", "new")
         for stream in (_MINE, theirs):
             await store.change_record(TakePositions(stream, HOUR, "serial", 5))
-        await _changed(store, _pass(None, _FIRST))
+        await _change_and_check(store, _pass(None, _FIRST))
         passes = [PassTurn(stream, HOUR, None, _SECOND) for stream in (_MINE, theirs, new)]
         assert list(await store.pass_turns(passes)) == [False, True, True]
         assert list(await store.pass_turns(passes)) == [False, True, True], "made already"
-        read = await store.read_records([each.record_id for each in passes])
+        read = await store.read_records([turn_pass.record_id for turn_pass in passes])
         assert {key: STREAMS.content(record).turn for key, record in read.items()} == {
             _MINE.record_id: _FIRST,
             theirs.record_id: _SECOND,
@@ -192,7 +192,7 @@ class StreamCases(StoreSuite):
         }
         further = [PassTurn(stream, HOUR, _SECOND, turn) for stream, turn in ((theirs, _FIRST), (new, None))]
         assert list(await store.pass_turns(further)) == [True, True], "all at once"
-        read = await store.read_records([each.record_id for each in further])
+        read = await store.read_records([turn_pass.record_id for turn_pass in further])
         assert {key: STREAMS.content(record).turn for key, record in read.items()} == {
             theirs.record_id: _FIRST,
             new.record_id: None,
@@ -204,31 +204,35 @@ class StreamCases(StoreSuite):
         assert len({STREAMS.content(reply).turn for reply in replies}) == 1
 
     async def test_a_record_that_was_lost_gives_no_position_twice(self, store: TaskStore) -> None:
-        assert (await _changed(store, _pass(None, _FIRST))).next_position == _FIRST.position + 1
-        assert (await _changed(store, _take())).next_position == _FIRST.position + 2
+        assert (await _change_and_check(store, _pass(None, _FIRST))).next_position == _FIRST.position + 1
+        assert (await _change_and_check(store, _take())).next_position == _FIRST.position + 2
 
     async def test_what_else_the_record_says_stays(self, store: TaskStore) -> None:
-        said = {"mode": "serial", "next_position": 2, "skipped": [{"first": 0, "last": 0}], "novel": {"b": 1}}
+        data = {"mode": "serial", "next_position": 2, "skipped": [{"first": 0, "last": 0}], "novel": {"b": 1}}
         late = store.now() + 1_000 * HOUR
-        await store.write_records([Record(_MINE.record_id, STREAMS.name, said, expires_at=late)])
-        assert (await _changed(store, _take())).skipped == (Gap(0, 0),)
-        await _changed(store, _pass(None, _FIRST))
+        await store.write_records([Record(_MINE.record_id, STREAMS.name, data, expires_at=late)])
+        assert (await _change_and_check(store, _take())).skipped == (Gap(0, 0),)
+        await _change_and_check(store, _pass(None, _FIRST))
         [record] = (await store.read_records([_MINE.record_id])).values()
         assert record.data["novel"] == {"b": 1}
         assert record.expires_at is not None
         assert abs(record.expires_at - late) < timedelta(milliseconds=2), "never sooner than it was"
 
     async def test_a_task_stays_while_an_earlier_one_of_its_stream_is_live(self, store: TaskStore) -> None:
-        over: dict[str, Any] = {"finished_at": store.now() - HOUR, "publish_at": None, "published_sequence": 1}
-        own: dict[str, Any] = {**over, "purge_at": store.now() - MINUTE}
+        past_end: dict[str, Any] = {"finished_at": store.now() - HOUR, "publish_at": None, "published_sequence": 1}
+        past_end_with_purge: dict[str, Any] = {**past_end, "purge_at": store.now() - MINUTE}
         other = StreamKey("bob", _MINE.key)
         gone = [
-            await _put_at(store, 1, TaskStatus.COMPLETED, **over),
-            await _put_at(store, 3, TaskStatus.CANCELLED, **own),
-            await _put_at(store, 6, TaskStatus.COMPLETED, other, **over),
+            await _put_at(store, 1, TaskStatus.COMPLETED, **past_end),
+            await _put_at(store, 3, TaskStatus.CANCELLED, **past_end_with_purge),
+            await _put_at(store, 6, TaskStatus.COMPLETED, other, **past_end),
         ]
         await _put_at(store, 4, TaskStatus.WAITING)
-        ends = ((5, TaskStatus.COMPLETED, over), (6, TaskStatus.FAILED, over), (7, TaskStatus.COMPLETED, own))
+        ends = (
+            (5, TaskStatus.COMPLETED, past_end),
+            (6, TaskStatus.FAILED, past_end),
+            (7, TaskStatus.COMPLETED, past_end_with_purge),
+        )
         for position, status, times in ends:
             await _put_at(store, position, status, **times)
         await _put_at(store, 8, TaskStatus.BLOCKED)

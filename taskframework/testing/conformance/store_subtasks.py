@@ -15,7 +15,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.task import ParentLink, Subtasks, Task
 from taskframework.stores.base import TaskStore
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, moved, put
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, make_move, put
 
 _ROUND = RoundOfSubtasks("parent", 2, 3)
 
@@ -42,7 +42,7 @@ class SubtaskCases(StoreSuite):
 
     async def test_a_count_follows_the_subtasks(self, store: TaskStore) -> None:
         failed = await _put_subtask(store, 0, TaskStatus.FAILED)
-        await moved(store, Replay(failed.task_id, EVERYONE, "operator", HOUR))
+        await make_move(store, Replay(failed.task_id, EVERYONE, "operator", HOUR))
         assert await store.count_subtasks(_ROUND) == {TaskStatus.QUEUED: 1}
 
     async def test_subtasks_are_listed_in_slot_order(self, store: TaskStore) -> None:
@@ -51,8 +51,8 @@ class SubtaskCases(StoreSuite):
             await _put_subtask(store, slot, statuses[slot])
         await _put_subtask(store, 3, TaskStatus.QUEUED, RoundOfSubtasks("parent", 2, 4))
 
-        async def slots(**asked: Any) -> list[int]:
-            found = await store.list_subtasks(_ROUND, **asked)
+        async def slots(**options: Any) -> list[int]:
+            found = await store.list_subtasks(_ROUND, **options)
             return [task.parent.slot for task in found if task.parent is not None]
 
         assert await slots(limit=100) == list(range(25))
@@ -74,7 +74,7 @@ class FamilyPurgeCases(StoreSuite):
     async def test_a_subtask_of_a_parent_that_is_there_and_live_stays(
         self, store: TaskStore, status: TaskStatus
     ) -> None:
-        parent = await put(store, status=status, **_ended(store, HOUR if status in FINAL else None))
+        parent = await put(store, status=status, **_end_fields(store, HOUR if status in FINAL else None))
         old = [await _put_old(store, parent.task_id, slot, status) for slot, status in enumerate(sorted(FINAL))]
         removed = await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100)
         if status in LIVE:
@@ -84,21 +84,23 @@ class FamilyPurgeCases(StoreSuite):
             assert removed == len(old) + 1
 
     async def test_subtasks_stay_while_their_parent_is_not_due(self, store: TaskStore) -> None:
-        young = await put(store, status=TaskStatus.COMPLETED, **_ended(store, SECOND))
-        kept_longer = await put(store, status=TaskStatus.FAILED, **_ended(store, 2 * MINUTE))
+        young = await put(store, status=TaskStatus.COMPLETED, **_end_fields(store, SECOND))
+        kept_longer = await put(store, status=TaskStatus.FAILED, **_end_fields(store, 2 * MINUTE))
         for parent in (young, kept_longer):
             await _put_old(store, parent.task_id, 0, TaskStatus.COMPLETED)
         assert await store.purge(finished=MINUTE, dead_letters=10 * MINUTE, limit=100) == 0
         assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 0
-        assert await _purged(store, finished=MINUTE, dead_letters=MINUTE) == 2, "the failed parent and its sub-task"
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 2, (
+            "the failed parent and its sub-task"
+        )
         assert await store.get(young.task_id, EVERYONE) is not None
 
     async def test_a_parent_stays_while_it_has_subtasks(self, store: TaskStore) -> None:
-        parent = await put(store, status=TaskStatus.COMPLETED, **_ended(store, HOUR), **_PLANNED)
+        parent = await put(store, status=TaskStatus.COMPLETED, **_end_fields(store, HOUR), **_PLANNED_FIELDS)
         dead = await _put_old(store, parent.task_id, 0, TaskStatus.DEAD_LETTER)
         live = await _put_subtask(store, 1, TaskStatus.QUEUED, RoundOfSubtasks(parent.task_id, 0, 1))
-        assert await _purged(store, finished=MINUTE, dead_letters=None) == 0
-        assert await _purged(store, finished=MINUTE, dead_letters=MINUTE) == 1
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=None) == 0
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 1
         assert await store.get(dead.task_id, EVERYONE) is None
         assert await store.get(parent.task_id, EVERYONE) is not None
         assert await store.get(live.task_id, EVERYONE) is not None
@@ -108,33 +110,36 @@ class FamilyPurgeCases(StoreSuite):
         assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 1
 
     async def test_a_subtask_with_a_time_of_its_own_stays_as_long_as_its_parent(self, store: TaskStore) -> None:
-        over, later = {"purge_at": store.now() - MINUTE}, {"purge_at": store.now() + HOUR}
+        past_purge, future_purge = {"purge_at": store.now() - MINUTE}, {"purge_at": store.now() + HOUR}
         parents = [
-            await put(store, status=status, **_ended(store, ended), **_PLANNED, **times)
+            await put(store, status=status, **_end_fields(store, ended), **_PLANNED_FIELDS, **times)
             for status, ended, times in (
                 (TaskStatus.WAITING, None, {}),
                 (TaskStatus.COMPLETED, SECOND, {}),
-                (TaskStatus.COMPLETED, HOUR, later),
-                (TaskStatus.COMPLETED, SECOND, over),
+                (TaskStatus.COMPLETED, HOUR, future_purge),
+                (TaskStatus.COMPLETED, SECOND, past_purge),
                 (TaskStatus.FAILED, HOUR, {}),
             )
         ]
         for parent in parents:
             family = RoundOfSubtasks(parent.task_id, 0, 1)
-            await _put_subtask(store, 0, TaskStatus.COMPLETED, family, **_ended(store, SECOND), **over)
-        assert await _purged(store, finished=MINUTE, dead_letters=MINUTE) == 4
+            await _put_subtask(store, 0, TaskStatus.COMPLETED, family, **_end_fields(store, SECOND), **past_purge)
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 4
         left = [await store.get(parent.task_id, EVERYONE) is not None for parent in parents]
         assert left == [True, True, True, False, False]
 
     async def test_many_with_a_time_of_their_own_that_stay_hide_nothing(self, store: TaskStore) -> None:
-        over = {"purge_at": store.now() - MINUTE}
-        parent = await put(store, status=TaskStatus.WAITING, **_PLANNED)
+        past_purge = {"purge_at": store.now() - MINUTE}
+        parent = await put(store, status=TaskStatus.WAITING, **_PLANNED_FIELDS)
         family = RoundOfSubtasks(parent.task_id, 0, 1)
         await asyncio.gather(
-            *(_put_subtask(store, n, TaskStatus.COMPLETED, family, **_ended(store, SECOND), **over) for n in range(60))
+            *(
+                _put_subtask(store, n, TaskStatus.COMPLETED, family, **_end_fields(store, SECOND), **past_purge)
+                for n in range(60)
+            )
         )
         for _ in range(5):
-            await put(store, status=TaskStatus.COMPLETED, **_ended(store, SECOND), **over)
+            await put(store, status=TaskStatus.COMPLETED, **_end_fields(store, SECOND), **past_purge)
         steps = [await store.purge(finished=None, dead_letters=None, limit=2) for _ in range(24)]
         assert (max(steps), sum(steps)) == (2, 5)
 
@@ -142,8 +147,8 @@ class FamilyPurgeCases(StoreSuite):
         above: Task | None = None
         for level in range(3):
             link = None if above is None else ParentLink(above.task_id, 0, level)
-            ended = _ended(store, HOUR + level * MINUTE)
-            above = await put(store, status=TaskStatus.COMPLETED, parent=link, **ended, **_PLANNED)
+            ended = _end_fields(store, HOUR + level * MINUTE)
+            above = await put(store, status=TaskStatus.COMPLETED, parent=link, **ended, **_PLANNED_FIELDS)
             for slot in range(10, 14):
                 await _put_old(store, above.task_id, slot, TaskStatus.CANCELLED)
         steps = [await store.purge(finished=MINUTE, dead_letters=None, limit=4) for _ in range(12)]
@@ -152,29 +157,29 @@ class FamilyPurgeCases(StoreSuite):
         assert sum((await store.count_by_status()).values()) == 0
 
     async def test_many_old_subtasks_of_a_live_parent_hide_nothing(self, store: TaskStore) -> None:
-        parent = await put(store, status=TaskStatus.WAITING, **_PLANNED)
+        parent = await put(store, status=TaskStatus.WAITING, **_PLANNED_FIELDS)
         await asyncio.gather(*(_put_old(store, parent.task_id, slot, TaskStatus.COMPLETED) for slot in range(60)))
         for _ in range(5):
-            await put(store, status=TaskStatus.COMPLETED, **_ended(store, HOUR - SECOND))
+            await put(store, status=TaskStatus.COMPLETED, **_end_fields(store, HOUR - SECOND))
         steps = [await store.purge(finished=MINUTE, dead_letters=None, limit=2) for _ in range(24)]
         assert max(steps) <= 2
         assert sum(steps) == 5
         assert len(await store.list_subtasks(RoundOfSubtasks(parent.task_id, 0, 1), limit=100)) == 60
 
 
-_PLANNED = {"subtasks": Subtasks(4, None)}
+_PLANNED_FIELDS = {"subtasks": Subtasks(4, None)}
 
 
 async def _put_old(store: TaskStore, parent_id: str, slot: int, status: TaskStatus) -> Task:
-    return await _put_subtask(store, slot, status, RoundOfSubtasks(parent_id, 0, 1), **_ended(store, HOUR))
+    return await _put_subtask(store, slot, status, RoundOfSubtasks(parent_id, 0, 1), **_end_fields(store, HOUR))
 
 
-def _ended(store: TaskStore, ago: timedelta | None) -> dict[str, Any]:
+def _end_fields(store: TaskStore, ago: timedelta | None) -> dict[str, Any]:
     """Fields of a task that ended so long ago and whose events are all published; None: it has not ended."""
     published = {"publish_at": None, "published_sequence": 1}
     return {**published, "finished_at": None if ago is None else store.now() - ago}
 
 
-async def _purged(store: TaskStore, *, finished: timedelta | None, dead_letters: timedelta | None) -> int:
+async def _purge_three_times(store: TaskStore, *, finished: timedelta | None, dead_letters: timedelta | None) -> int:
     """Purge three times, and return how many tasks were removed altogether."""
     return sum([await store.purge(finished=finished, dead_letters=dead_letters, limit=100) for _ in range(3)])

@@ -76,7 +76,7 @@ class StoreSuite:
 
 
 @contextmanager
-def reply_lost(point: str) -> Iterator[None]:
+def lose_reply(point: str) -> Iterator[None]:
     """Lose the next reply at this failpoint."""
     failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": f"{point}@1=drop"})
     try:
@@ -126,7 +126,7 @@ async def put_final(store: TaskStore, status: TaskStatus, **overrides: Any) -> T
     return await put(store, **(ended | overrides))
 
 
-async def stored(store: TaskStore, task_id: str) -> Task:
+async def read_task(store: TaskStore, task_id: str) -> Task:
     """Return the task as the store has it."""
     task = await store.get(task_id, EVERYONE)
     assert task is not None
@@ -134,7 +134,7 @@ async def stored(store: TaskStore, task_id: str) -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CheckedAnswer:
     """The answer of a store to a request, and the answer of the pure rule."""
 
     request: Request
@@ -167,76 +167,76 @@ class Answered:
         return NO_TOLERANCE if self.expected is None else TOLERANCE
 
 
-async def ask(store: TaskStore, request: Request, before: Task) -> Answered:
+async def ask(store: TaskStore, request: Request, before: Task) -> CheckedAnswer:
     """Make a request to the store and to the pure rule; `before` is the task as the store has it."""
     if isinstance(request, MARKS):
         expected = request.apply(before, store.now())
         await store.mark(request)
-        return Answered(request, before, expected, None)
+        return CheckedAnswer(request, before, expected, None)
     transition = cast(Transition, request)
     expected = transition.apply(before, store.now() + SKEW)
     reply = await store.apply(transition)
     if expected is None and reply is not None:  # its time may have come between the two
         expected = transition.apply(before, store.now() + SKEW)
-    return Answered(transition, before, expected, reply)
+    return CheckedAnswer(transition, before, expected, reply)
 
 
-async def everything(store: TaskStore) -> dict[str, Task]:
+async def read_all_tasks(store: TaskStore) -> dict[str, Task]:
     """All tasks as the store has them, by id; much quicker than one by one."""
     pages = [await store.list_tasks(EVERYONE, TaskFilter(batches=batches), limit=1_000) for batches in (False, True)]
     assert all(page.next_cursor is None for page in pages)
     return {task.task_id: task for page in pages for task in page.items}
 
 
-async def move(store: TaskStore, transition: Transition) -> Task | None:
+async def try_move(store: TaskStore, transition: Transition) -> Task | None:
     """Make a move, and check the store against the pure rule."""
-    answered = await ask(store, transition, await stored(store, transition.task_id))
-    answered.check(await stored(store, transition.task_id))
+    answered = await ask(store, transition, await read_task(store, transition.task_id))
+    answered.check(await read_task(store, transition.task_id))
     return answered.reply
 
 
-async def moved(store: TaskStore, transition: Transition) -> Task:
-    """`move`, for a transition that must not be refused."""
-    task = await move(store, transition)
+async def make_move(store: TaskStore, transition: Transition) -> Task:
+    """`try_move`, for a transition that must not be refused."""
+    task = await try_move(store, transition)
     assert task is not None, f"refused: {transition} on {await store.get(transition.task_id, EVERYONE)}"
     return task
 
 
-async def refused(store: TaskStore, transition: Transition) -> None:
-    """`move`, for a transition that must be refused."""
-    task = await move(store, transition)
+async def expect_refusal(store: TaskStore, transition: Transition) -> None:
+    """`try_move`, for a transition that must be refused."""
+    task = await try_move(store, transition)
     assert task is None, f"not refused: {transition}; now {task}"
 
 
-async def marked(store: TaskStore, mark: Mark) -> Task:
+async def make_mark(store: TaskStore, mark: Mark) -> Task:
     """Make a mark, check the store against the pure rule, and return the task after it."""
-    answered = await ask(store, mark, await stored(store, mark.task_id))
-    after = await stored(store, mark.task_id)
+    answered = await ask(store, mark, await read_task(store, mark.task_id))
+    after = await read_task(store, mark.task_id)
     answered.check(after)
     return after
 
 
-async def asked(store: TaskStore, request: Request) -> Task | None:
-    """Call `move` or `marked`, depending on the request."""
+async def make_request(store: TaskStore, request: Request) -> Task | None:
+    """Call `try_move` or `make_mark`, depending on the request."""
     if isinstance(request, MARKS):
-        return await marked(store, request)
-    return await move(store, cast(Transition, request))
+        return await make_mark(store, request)
+    return await try_move(store, cast(Transition, request))
 
 
-def claim_of(task: Task, *, lease: timedelta = HOUR, worker_id: str = "worker-1", **overrides: Any) -> Claim:
+def make_claim(task: Task, *, lease: timedelta = HOUR, worker_id: str = "worker-1", **overrides: Any) -> Claim:
     """Make a claim for the task's present dispatch epoch."""
     values: dict[str, Any] = {"dispatch_epoch": task.dispatch_epoch, "claim_id": new_claim_id()} | overrides
     return Claim(task_id=task.task_id, worker_id=worker_id, lease=lease, **values)
 
 
-async def claimed(store: TaskStore, task: Task, *, lease: timedelta = HOUR, **overrides: Any) -> tuple[Task, Fence]:
+async def claim_task(store: TaskStore, task: Task, *, lease: timedelta = HOUR, **overrides: Any) -> tuple[Task, Fence]:
     """Claim a task, and return it with the fence of the claim."""
-    claim = claim_of(task, lease=lease, **overrides)
-    running = await moved(store, claim)
+    claim = make_claim(task, lease=lease, **overrides)
+    running = await make_move(store, claim)
     return running, Fence(running.task_id, running.fencing_token, claim.claim_id)
 
 
-def an_error(message: str = "it broke") -> TaskError:
+def make_error(message: str = "it broke") -> TaskError:
     """Make an error as the executor would report it."""
     return describe(ValueError(message), retryable=True)
 

@@ -19,13 +19,13 @@ from taskframework.testing.conformance.comparison import same_json
 from taskframework.testing.conformance.store_suite import (
     HOUR,
     StoreSuite,
-    an_error,
-    claim_of,
     insert_one,
-    moved,
+    make_claim,
+    make_error,
+    make_move,
     put,
     put_running,
-    stored,
+    read_task,
 )
 from taskframework.testing.factories import new_task
 
@@ -75,47 +75,47 @@ class ValueCases(StoreSuite):
     async def test_parameters(self, store: TaskStore) -> None:
         for name, value in HOSTILE.items():
             task = await put(store, parameters=value)
-            assert same_json((await stored(store, task.task_id)).parameters, value), name
+            assert same_json((await read_task(store, task.task_id)).parameters, value), name
 
     async def test_progress_and_result(self, store: TaskStore) -> None:
         for name, value in HOSTILE.items():
             _, fence = await put_running(store)
-            assert same_json((await moved(store, ReportProgress(fence, value))).progress, value), name
-            assert same_json((await moved(store, Complete(fence, "worker-1", value))).result, value), name
+            assert same_json((await make_move(store, ReportProgress(fence, value))).progress, value), name
+            assert same_json((await make_move(store, Complete(fence, "worker-1", value))).result, value), name
 
     async def test_steps(self, store: TaskStore) -> None:
         _, fence = await put_running(store)
         for name, value in HOSTILE.items():
             step = value if isinstance(value, str) else name
-            task = await moved(store, RecordStep(fence, step, value))
+            task = await make_move(store, RecordStep(fence, step, value))
             assert task.outcome_of(step) == StepOutcome(step, value), name
             assert same_json(task.steps[-1].outcome, value), name
         for step in ("$set", "a.b", "a", "__proto__", "_id", "$$ROOT", "$steps", "0"):
-            await moved(store, RecordStep(fence, step, step))
-            await moved(store, RecordStep(fence, step, "another outcome"))
-        assert len((await stored(store, fence.task_id)).steps) == len(HOSTILE) + 8 - 1, "one of them was there"
+            await make_move(store, RecordStep(fence, step, step))
+            await make_move(store, RecordStep(fence, step, "another outcome"))
+        assert len((await read_task(store, fence.task_id)).steps) == len(HOSTILE) + 8 - 1, "one of them was there"
 
     async def test_texts(self, store: TaskStore) -> None:
         """Texts that a user may give as reasons, errors and names."""
         for text in (value if isinstance(value, str) else repr(value) for value in HOSTILE.values()):
             task, fence = await put_running(store)
-            asked = await moved(store, Cancel(task.task_id, EVERYONE, text, text))
-            assert asked.cancel is not None
-            assert (asked.cancel.by, asked.cancel.reason) == (text, text)
-            assert asked.history[-1].data == {"by": text, "reason": text}
-            failed = await moved(store, Fail(fence, text, an_error(text), True, HOUR))
+            cancelled = await make_move(store, Cancel(task.task_id, EVERYONE, text, text))
+            assert cancelled.cancel is not None
+            assert (cancelled.cancel.by, cancelled.cancel.reason) == (text, text)
+            assert cancelled.history[-1].data == {"by": text, "reason": text}
+            failed = await make_move(store, Fail(fence, text, make_error(text), True, HOUR))
             assert failed.history[-1].worker_id == text
 
     async def test_the_order_of_keys_is_kept(self, store: TaskStore) -> None:
         value = {"z": 1, "a": {"y": 1, "b": 2}, "m": 3}
         task = await put(store, parameters=value)
-        assert repr((await stored(store, task.task_id)).parameters) == repr(value)
+        assert repr((await read_task(store, task.task_id)).parameters) == repr(value)
 
     async def test_values_survive_later_moves(self, store: TaskStore) -> None:
         task, fence = await put_running(store, parameters=HOSTILE, progress=HOSTILE)
-        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
-        await moved(store, Fail(fence, "worker-1", an_error(), True, HOUR))
-        after = await stored(store, task.task_id)
+        await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
+        await make_move(store, Fail(fence, "worker-1", make_error(), True, HOUR))
+        after = await read_task(store, task.task_id)
         assert same_json([after.parameters, after.progress], [HOSTILE, HOSTILE])
 
     @each_bad_value
@@ -128,10 +128,10 @@ class ValueCases(StoreSuite):
     async def test_an_id_that_is_no_text_fails_alone(self, store: TaskStore) -> None:
         tasks = [await put(store) for _ in range(3)]
         replies = await asyncio.gather(
-            store.apply(claim_of(tasks[0])),
-            store.apply(replace(claim_of(tasks[1]), task_id="\ud800")),
+            store.apply(make_claim(tasks[0])),
+            store.apply(replace(make_claim(tasks[1]), task_id="\ud800")),
             store.mark(MarkPublished("\ud800", 1)),
-            store.apply(claim_of(tasks[2])),
+            store.apply(make_claim(tasks[2])),
             return_exceptions=True,
         )
         assert [type(reply) for reply in replies] == [Task, ValueNotStorableError, ValueNotStorableError, Task]
@@ -157,5 +157,5 @@ class ValueCases(StoreSuite):
         failed = [reply for reply in replies if isinstance(reply, BaseException)]
         assert [type(error) for error in failed] == [ValueNotStorableError] * 2
         assert None not in replies
-        assert await stored(store, bad_task.task_id) == bad_task
-        await moved(store, Complete(bad_fence, "worker-1", "a good one"))
+        assert await read_task(store, bad_task.task_id) == bad_task
+        await make_move(store, Complete(bad_fence, "worker-1", "a good one"))

@@ -14,7 +14,7 @@ from taskframework.model.task import Batch, ParentLink, Task
 from taskframework.model.waiting import Wait
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, new_row
-from taskframework.testing.conformance.store_suite import HOUR, claimed, insert_one, marked, moved
+from taskframework.testing.conformance.store_suite import HOUR, claim_task, insert_one, make_mark, make_move
 from taskframework.testing.factories import new_task
 
 _NOTHING = dict.fromkeys((*UNUSUAL_FIXED, *UNUSUAL_MOVING)) | {"is_batch": 0}
@@ -60,12 +60,12 @@ async def test_tasks_of_all_kinds_are_inserted_and_changed_together(store: Sqlit
 async def test_a_time_that_is_over_is_gone_from_its_column(store: SqliteStore, deadline: timedelta | None) -> None:
     now = store.now()
     task = (await insert_one(store, new_task(now=now, deadline=deadline and now + deadline))).task
-    running, fence = await claimed(store, task)
+    running, fence = await claim_task(store, task)
     await check(store, running)
-    waiting = await moved(store, Wait(fence, "worker-1", None, "approved", None, None))
+    waiting = await make_move(store, Wait(fence, "worker-1", None, "approved", None, None))
     assert waiting.check_at is not None
     await check(store, waiting)
-    await check(store, await marked(store, MarkPublished(task.task_id, 1)))
-    over = await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
+    await check(store, await make_mark(store, MarkPublished(task.task_id, 1)))
+    over = await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
     assert over.check_at is None
     await check(store, over)

@@ -25,13 +25,13 @@ from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import (
     MINUTE,
-    claim_of,
-    claimed,
+    claim_task,
     insert_one,
-    moved,
+    make_claim,
+    make_move,
     put,
     put_running,
-    stored,
+    read_task,
 )
 from taskframework.testing.factories import new_task
 
@@ -44,13 +44,13 @@ async def test_what_a_newer_release_wrote_survives_a_move(store: SqliteStore, ra
     document["lease"]["novel"] = 2
     _overwrite(raw, task, json.dumps(document))
 
-    asked = await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
+    asked = await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
 
     after = _document_of(raw, task)
     assert after["novel"] == document["novel"]
     assert after["lease"] == document["lease"], "what the move did not change is left as it was"
     assert [entry.get("novel") for entry in after["history"]] == [1, None]
-    await moved(store, Complete(fence, "worker-1", None))
+    await make_move(store, Complete(fence, "worker-1", None))
     assert _document_of(raw, task)["history"][0]["novel"] == 1
     assert asked.cancel is not None
 
@@ -63,8 +63,8 @@ async def test_a_document_nobody_can_read_harms_no_other(
     raw.execute("UPDATE tasks SET publish_at = 0")
 
     replies = await asyncio.gather(
-        store.apply(claim_of(bad)),
-        store.apply(claim_of(good)),
+        store.apply(make_claim(bad)),
+        store.apply(make_claim(good)),
         insert_one(store, new_task(task_id=bad.task_id)),
         insert_one(store, new_task()),
         return_exceptions=True,
@@ -120,13 +120,13 @@ async def test_times_are_kept_in_utc_and_whole_milliseconds(store: SqliteStore) 
     at = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=zone)
     inserted = await insert_one(store, new_task(now=store.now()).evolve(not_before=at, deadline=at))
     assert inserted.task.not_before == datetime(2026, 3, 1, 6, 30, 0, 123_000, tzinfo=UTC)
-    assert await stored(store, inserted.task.task_id) == inserted.task
+    assert await read_task(store, inserted.task.task_id) == inserted.task
 
 
 async def test_a_move_does_not_rewrite_the_parameters(store: SqliteStore, raw: sqlite3.Connection) -> None:
     task = await put(store, parameters={"secret": "x" * 1000})
     raw.execute("CREATE TRIGGER fail BEFORE UPDATE ON task_parameters BEGIN SELECT raise(ABORT, 'rewritten'); END")
-    running, _ = await claimed(store, task)
+    running, _ = await claim_task(store, task)
     assert running.parameters == task.parameters
     assert "secret" not in json.dumps(_document_of(raw, task))
 
@@ -159,7 +159,7 @@ async def test_all_dispatches_are_forgotten_but_those_nobody_can_read(
     _overwrite(raw, tasks[4], "{}")
     await forget_dispatches(store)
     readable = [task for task in tasks if task is not tasks[4]]
-    assert {(await stored(store, task.task_id)).dispatches for task in readable} == {0}
+    assert {(await read_task(store, task.task_id)).dispatches for task in readable} == {0}
     assert [task.task_id for task in await store.upcoming(DISPATCH, 20)] == [tasks[4].task_id]
 
 

@@ -26,7 +26,7 @@ from taskframework.stores.sqlite import SqliteStore, connection, migrate
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, new_row
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
-from taskframework.testing.conformance.store_suite import HOUR, claimed, insert_one, moved, put, stored
+from taskframework.testing.conformance.store_suite import HOUR, claim_task, insert_one, make_move, put, read_task
 from taskframework.testing.factories import new_task
 
 #: Read here, where no event loop waits for the disk.
@@ -47,7 +47,7 @@ async def test_two_stores_open_a_new_file_at_once(path: Path) -> None:
     stores = [SqliteStore(path) for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
     task = await put(stores[0])
-    assert await stored(stores[3], task.task_id) == task
+    assert await read_task(stores[3], task.task_id) == task
     for store in stores:
         await store.close()
 
@@ -178,9 +178,9 @@ async def test_a_task_of_the_release_before_subtasks_lives_on(path: Path) -> Non
     task = new_task(not_before=SystemClock().now() - HOUR)
     await asyncio.to_thread(_leave_earlier_file, path, SCRIPTS[:3], [task])
     async with opened(path) as store:
-        running, fence = await claimed(store, task)
+        running, fence = await claim_task(store, task)
         assert running.stage == "execute"
-        waiting = await moved(store, Wait(fence, "worker-1", None, "approved", None, None))
+        waiting = await make_move(store, Wait(fence, "worker-1", None, "approved", None, None))
         assert waiting.status is TaskStatus.WAITING
         assert await store.undriven(5) == []
 

@@ -21,7 +21,15 @@ from taskframework.stores.sqlite.groups import Change, GroupWriter
 from taskframework.stores.sqlite.known import KnownTasks
 from taskframework.stores.sqlite.rows import Stored, new_row
 from taskframework.testing.conformance.comparison import differences
-from taskframework.testing.conformance.store_suite import claim_of, claimed, insert_one, moved, put, put_running, stored
+from taskframework.testing.conformance.store_suite import (
+    claim_task,
+    insert_one,
+    make_claim,
+    make_move,
+    put,
+    put_running,
+    read_task,
+)
 from taskframework.testing.factories import new_task
 
 
@@ -87,17 +95,17 @@ async def statements(store: SqliteStore) -> list[str]:
 async def test_a_known_task_is_not_read_again(store: SqliteStore, statements: list[str]) -> None:
     task = await put(store)
     statements.clear()
-    running, _ = await claimed(store, task)
+    running, _ = await claim_task(store, task)
     await store.mark(MarkPublished(task.task_id, running.sequence))
     assert [text for text in statements if text.startswith("SELECT")] == []
-    assert (await stored(store, task.task_id)).published_sequence == running.sequence
+    assert (await read_task(store, task.task_id)).published_sequence == running.sequence
 
 
 async def test_what_another_process_wrote_is_seen(store: SqliteStore, raw: sqlite3.Connection) -> None:
     task, bystander = await put(store), await put(store)
     raw.execute("UPDATE tasks SET document = json_set(document, '$.dispatch_epoch', 7)")
-    assert await store.apply(claim_of(task)) is None
-    assert await store.apply(claim_of(bystander.evolve(dispatch_epoch=7))) is not None
+    assert await store.apply(make_claim(task)) is None
+    assert await store.apply(make_claim(bystander.evolve(dispatch_epoch=7))) is not None
 
 
 async def test_what_this_process_purged_is_gone(store: SqliteStore) -> None:
@@ -115,7 +123,7 @@ async def test_a_task_of_a_file_that_was_opened_again_is_read(store: SqliteStore
     await store.open()
     asked: list[str] = []
     await store._database.write(lambda raw: raw.set_trace_callback(asked.append))
-    await moved(store, claim_of(task))
+    await make_move(store, make_claim(task))
     assert [text for text in asked if text.startswith("SELECT")] != []
 
 
@@ -130,9 +138,9 @@ async def test_what_was_written_without_a_reply_is_seen(store: SqliteStore) -> N
     task, bystander = await put(store), await put(store)
     failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": "claim.reply@1=drop"})
     with pytest.raises(StoreUnavailableError):
-        await store.apply(claim_of(task))
-    assert await store.apply(claim_of(task)) is None, "the first claim holds"
-    assert await store.apply(claim_of(bystander)) is not None
+        await store.apply(make_claim(task))
+    assert await store.apply(make_claim(task)) is None, "the first claim holds"
+    assert await store.apply(make_claim(bystander)) is not None
 
 
 async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
@@ -149,7 +157,7 @@ async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
     replies = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(reply) for reply in replies] == [StoreUnavailableError] * 2
     await limit(1_000_000)
-    assert await store.apply(claim_of(task)) is not None, "the task is not cancelled"
+    assert await store.apply(make_claim(task)) is not None, "the task is not cancelled"
 
 
 async def test_nothing_is_believed_of_a_write_that_was_given_up(store: SqliteStore, raw: sqlite3.Connection) -> None:
@@ -162,6 +170,6 @@ async def test_nothing_is_believed_of_a_write_that_was_given_up(store: SqliteSto
     given_up.cancel()
     raw.execute("COMMIT")
     await asyncio.gather(given_up, return_exceptions=True)
-    [claim] = await writer([Change.of(claim_of(task))])
-    is_cancelled = (await stored(store, task.task_id)).cancel is not None
+    [claim] = await writer([Change.of(make_claim(task))])
+    is_cancelled = (await read_task(store, task.task_id)).cancel is not None
     assert (claim is None) is is_cancelled, "it was written or not, and the next one knows"

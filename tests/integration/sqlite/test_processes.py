@@ -11,7 +11,7 @@ from pathlib import Path
 
 from taskframework.model.scope import EVERYONE
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.testing.conformance.store_suite import claim_of, insert_one, put, stored
+from taskframework.testing.conformance.store_suite import insert_one, make_claim, put, read_task
 from taskframework.testing.factories import new_task
 
 _SUBMIT_FOR_EVER = """
@@ -84,12 +84,12 @@ async def test_of_two_processes_one_wins_each_claim(store: SqliteStore, path: Pa
     assert await process.stdout.readline() == b"ready\n"
     process.stdin.write(b"go\n")
 
-    replies = await asyncio.gather(*(store.apply(claim_of(task)) for task in tasks))
+    replies = await asyncio.gather(*(store.apply(make_claim(task)) for task in tasks))
 
     mine, theirs = sum(reply is not None for reply in replies), int(await process.stdout.readline())
     assert await process.wait() == 0
     assert mine + theirs == len(tasks)
-    after = [await stored(store, task.task_id) for task in tasks]
+    after = [await read_task(store, task.task_id) for task in tasks]
     assert {(task.fencing_token, task.sequence) for task in after} == {(1, 2)}
 
 

@@ -20,7 +20,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.task import Task
 from taskframework.stores.sqlite import SqliteStore, connection
-from taskframework.testing.conformance.store_suite import claim_of, insert_one, moved, put, stored
+from taskframework.testing.conformance.store_suite import insert_one, make_claim, make_move, put, read_task
 from taskframework.testing.factories import new_task
 
 
@@ -33,11 +33,11 @@ async def test_a_file_that_another_process_locks_is_unavailable_for_writing_only
     task = await put(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        for call in (store.ping(), insert_one(store, new_task()), store.apply(claim_of(task))):
+        for call in (store.ping(), insert_one(store, new_task()), store.apply(make_claim(task))):
             with pytest.raises(StoreUnavailableError, match=r"locked.*Another process"):
                 await call
-        assert await stored(store, task.task_id) == task
-    await moved(store, claim_of(task))
+        assert await read_task(store, task.task_id) == task
+    await make_move(store, make_claim(task))
     await store.close()
 
 
@@ -61,10 +61,10 @@ async def test_a_full_disk_is_reported_and_survived(store: SqliteStore) -> None:
     )
     assert [type(reply) for reply in replies] == [StoreUnavailableError] * 4
     assert "disk is full" in str(replies[0])
-    assert await stored(store, task.task_id) == task, "the group was rolled back as a whole"
+    assert await read_task(store, task.task_id) == task, "the group was rolled back as a whole"
 
     await _limit_pages(store, 1_000_000)
-    await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
+    await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
 
 
 async def test_a_cancelled_write_leaves_no_transaction_open(store: SqliteStore, raw: sqlite3.Connection) -> None:
@@ -89,7 +89,7 @@ async def test_an_id_that_is_no_text_is_a_clear_error(store: SqliteStore) -> Non
         store.list_tasks(Scope.of("\ud800"), TaskFilter(), limit=1),
         insert_one(store, new_task().evolve(user_id="\ud800")),
     ]
-    replies = await asyncio.gather(*calls, store.apply(claim_of(task)), return_exceptions=True)
+    replies = await asyncio.gather(*calls, store.apply(make_claim(task)), return_exceptions=True)
     assert [type(reply) for reply in replies] == [ValueNotStorableError] * 5 + [Task]
 
 

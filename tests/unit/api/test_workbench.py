@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from taskframework import BackgroundTaskExecutable, InvalidParametersError, NonRetryableError, TaskClient, TaskContext
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
-from taskframework.testing.conformance.store_suite import an_error, insert_one
+from taskframework.testing.conformance.store_suite import insert_one, make_error
 from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
@@ -169,7 +169,7 @@ async def test_a_dry_run_tells_whose_parameters_do_not_fit_any_more(api: Api) ->
     store = api.framework.services.store
     for parameters in ({"text": "one"}, {"text": 5}, {}):
         ended: dict[str, Any] = {"status": TaskStatus.FAILED, "finished_at": store.now(), "next_dispatch_at": None}
-        fields: dict[str, Any] = {"task_type": "count-words", "parameters": parameters, "error": an_error("it broke")}
+        fields: dict[str, Any] = {"task_type": "count-words", "parameters": parameters, "error": make_error("it broke")}
         await insert_one(store, new_task(now=store.now(), **ended, **fields))
     body = {"filter": {"text": "broke"}, "dry_run": True}
     answer = (await api.post(f"{DEAD_LETTERS}/replay", json=body)).json()

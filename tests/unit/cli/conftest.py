@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run a command: `cli("tasks", "list")`."""
 
-    def leave(code: int) -> NoReturn:  # the real one watches over the end of the process
+    def exit_process(code: int) -> NoReturn:  # the real one watches over the end of the process
         raise SystemExit(code)
 
     def run(*arguments: str) -> Done:
@@ -80,6 +80,6 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         said = capsys.readouterr()
         return Done(int(end.value.code or 0), said.out, said.err)
 
-    monkeypatch.setattr(command_line, "leave", leave)
+    monkeypatch.setattr(command_line, "exit_process", exit_process)
     monkeypatch.delenv("COLUMNS", raising=False)
     return run

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from taskframework.cli.examples import EXAMPLES
-from taskframework.cli.main import LaterCommand, command_line
+from taskframework.cli.main import LazyCommand, build_command_line
 from tests.unit.cli.conftest import Cli
 
 
 def leaves(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Every command by its name."""
     for name, command in group.commands.items():
-        real = command.real() if isinstance(command, LaterCommand) else command
+        real = command.load_command() if isinstance(command, LazyCommand) else command
         if hasattr(real, "commands"):
             yield from leaves(real, f"{above}{name} ")
         else:
@@ -28,7 +28,7 @@ def leaves(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_has_an_example_that_it_understands() -> None:
-    commands = dict(leaves(command_line()))
+    commands = dict(leaves(build_command_line()))
     assert commands.keys() == EXAMPLES.keys(), "a new command needs an example in cli/examples.py"
     for name, command in commands.items():
         assert EXAMPLES[name] in command.epilog

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taskframework import load_settings
-from taskframework.cli.init import _TEMPLATE, _name_of
+from taskframework.cli.init import _TEMPLATE, _project_name
 from tests.unit.cli.conftest import Cli
 
 
@@ -62,7 +62,7 @@ def test_what_is_no_folder_is_told(cli: Cli, where: str, said: str) -> None:
 
 @pytest.mark.parametrize(("folder", "name"), [("a/Ünit_9.x", "nit-9-x"), ("/", "my-project"), ("___", "my-project")])
 def test_how_a_project_is_called(folder: str, name: str) -> None:
-    assert _name_of(Path(folder)) == name
+    assert _project_name(Path(folder)) == name
 
 
 def test_its_servers_are_where_its_compose_file_has_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskframework.cli.output import ago, as_json_text, counted, duration, printable
+from taskframework.cli.output import ago, as_json_text, duration_text, pluralize, printable
 from taskframework.cli.render import event_line, progress_text
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
     ],
 )
 def test_lengths_of_time(seconds: float, shown: str) -> None:
-    assert duration(timedelta(seconds=seconds)) == shown
+    assert duration_text(timedelta(seconds=seconds)) == shown
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,11 @@ def test_points_in_time(seconds: float, shown: str) -> None:
 
 
 def test_counts() -> None:
-    assert (counted(1, "task"), counted(0, "task"), counted(1_000, "task")) == ("1 task", "0 tasks", "1,000 tasks")
+    assert (pluralize(1, "task"), pluralize(0, "task"), pluralize(1_000, "task")) == (
+        "1 task",
+        "0 tasks",
+        "1,000 tasks",
+    )
 
 
 def test_progress_in_percent_reads_as_such_and_anything_else_is_shown_as_it_is() -> None:

@@ -21,9 +21,9 @@ import taskframework.api.server
 import taskframework.cli.remote.framework  # noqa: F401 - read before a loop runs
 from taskframework import BackgroundTaskExecutable, NonRetryableError, Settings, TaskContext, TaskFramework, TaskOptions
 from taskframework.api.server import serving
-from taskframework.cli.main import command_line
+from taskframework.cli.main import build_command_line
+from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
-from taskframework.cli.remote import workbench
 from taskframework.model.keys import Role
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import Action, Where
@@ -282,7 +282,7 @@ def test_who_needs_a_key_is_told_the_option(cli: Cli, installation: Installation
 
 
 def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:
-    found = dict(leaves(command_line()))
+    found = dict(leaves(build_command_line()))
     both = {name for name, command in found.items() if "api" in {option.name for option in command.params}}
     assert both == TRIED.keys(), "a command that asks a store can ask an API; try it here"
     assert found.keys() - both == HERE
@@ -293,11 +293,11 @@ def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:
     [
         (remote.RemoteSubmission, TaskSubmissionService),
         (remote.RemoteTasks, TaskOperations),
-        (workbench.RemoteDeadLetters, DeadLetterOperations),
-        (workbench.RemoteMending, MessageMending),
-        (workbench.RemoteReplays, ReplayOperations),
-        (workbench.RemoteCarrier, ReplayCarrier),
-        (workbench.RemoteAudit, AuditLog),
+        (admin_operations.RemoteDeadLetters, DeadLetterOperations),
+        (admin_operations.RemoteMending, MessageMending),
+        (admin_operations.RemoteReplays, ReplayOperations),
+        (admin_operations.RemoteCarrier, ReplayCarrier),
+        (admin_operations.RemoteAudit, AuditLog),
         (remote.RemoteTypes, TaskTypes),
         (remote.RemoteQueues, QueueOperations),
         (remote.RemoteExplain, ExplainOperations),

@@ -109,14 +109,14 @@ async def parents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[list[Parent]]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(supervision, "_FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(supervision, "_STOP_MARGIN", 0.3)
+    monkeypatch.setattr(supervision, "_FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(supervision, "_STOP_MARGIN_SECONDS", 0.3)
     caplog.set_level("INFO", "taskframework.cli")
     made: list[Parent] = []
     yield made
     for parent in made:
         if not parent.running.done():
-            parent.supervisor._stop.ask(cause="the test")
+            parent.supervisor._stop.request(cause="the test")
         await asyncio.gather(parent.running, return_exceptions=True)
 
 
@@ -178,7 +178,7 @@ async def test_one_that_does_not_stop_is_killed_and_that_is_no_success(parents: 
 
 
 async def test_a_stop_does_not_wait_for_a_restart(parents: list[Parent], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_FIRST_PAUSE", 30.0)
+    monkeypatch.setattr(supervision, "_FIRST_PAUSE_SECONDS", 30.0)
     parents.append(parent := Parent("sys.exit(1)", 1))
     await eventually(lambda: parent.supervisor.processes[0].restarts == 1)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -187,32 +187,32 @@ async def test_a_stop_does_not_wait_for_a_restart(parents: list[Parent], monkeyp
 
 async def test_a_second_signal_ends_all_at_once(parents: list[Parent], monkeypatch: pytest.MonkeyPatch) -> None:
     ended_with: list[int] = []
-    monkeypatch.setattr(process, "end_now", ended_with.append)
-    monkeypatch.setattr(supervision, "_STOP_MARGIN", 60.0)
+    monkeypatch.setattr(process, "exit_now", ended_with.append)
+    monkeypatch.setattr(supervision, "_STOP_MARGIN_SECONDS", 60.0)
     parents.append(parent := Parent(_READY + "stay()\ntime.sleep(60)", 2))
     await parent.ready()
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)
-        await eventually(lambda: parent.supervisor._stop.asked.is_set())
+        await eventually(lambda: parent.supervisor._stop.requested.is_set())
     assert not await parent.ends()
     assert ended_with == [128 + signal.SIGTERM]
 
 
 async def test_a_signal_after_another_wish_to_stop_is_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ended_with: list[int] = []
-    monkeypatch.setattr(process, "end_now", ended_with.append)
-    stop = process.Stop()
+    monkeypatch.setattr(process, "exit_now", ended_with.append)
+    stop = process.StopRequest()
     stop.is_opening = False
-    stop.ask(cause="the parent")
-    stop._hear(signal.SIGTERM)
-    assert stop.asked.is_set()
+    stop.request(cause="the parent")
+    stop._handle_signal(signal.SIGTERM)
+    assert stop.requested.is_set()
     assert ended_with == []
-    stop._hear(signal.SIGTERM)
+    stop._handle_signal(signal.SIGTERM)
     assert ended_with == [128 + signal.SIGTERM]
 
 
 @pytest.mark.parametrize(
-    ("ending", "in_order"),
+    ("ending", "is_clean"),
     [
         (Ending(0, was_ready=True), True),
         (Ending(-signal.SIGTERM, was_ready=True), False),
@@ -221,8 +221,8 @@ async def test_a_signal_after_another_wish_to_stop_is_the_first_one(monkeypatch:
         (Ending(-signal.SIGKILL), False),  # perhaps some queues were consumed
     ],
 )
-def test_before_it_was_ready_a_process_may_end_as_it_likes(ending: Ending, in_order: bool) -> None:
-    assert ending.is_in_order is in_order
+def test_before_it_was_ready_a_process_may_end_as_it_likes(ending: Ending, is_clean: bool) -> None:
+    assert ending.is_clean is is_clean
 
 
 async def test_a_system_that_starts_no_process_is_tried_again(

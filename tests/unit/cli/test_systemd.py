@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taskframework.cli.systemd import tell_serving, tell_stopping
+from taskframework.cli.systemd import notify_ready, notify_stopping
 from tests.support.systemd import Ear
 
 
@@ -20,14 +20,14 @@ def test_an_abstract_address_begins_with_a_null_byte(monkeypatch: pytest.MonkeyP
         ear.bind(f"\0{name}")
         ear.settimeout(5)
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-        tell_stopping()
+        notify_stopping()
         assert ear.recv(100) == b"STOPPING=1"
 
 
 @pytest.mark.parametrize("address", ["", "/nobody/listens/here"])
 def test_where_nobody_hears_nothing_happens(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
-    tell_stopping()
+    notify_stopping()
 
 
 @pytest.mark.parametrize("watched", [os.getpid(), os.getppid(), None], ids=["this", "its-parent", "none"])
@@ -38,5 +38,5 @@ async def test_only_the_process_that_is_watched_says_that_it_lives(
         monkeypatch.setenv("NOTIFY_SOCKET", ear.environment["NOTIFY_SOCKET"])
         monkeypatch.setenv("WATCHDOG_USEC", "60000000" if watched else "0")
         monkeypatch.setenv("WATCHDOG_PID", str(watched or os.getpid()))
-        tell_serving()
+        notify_ready()
         assert ear.words == (["READY=1", "WATCHDOG=1"] if watched == os.getpid() else ["READY=1"])

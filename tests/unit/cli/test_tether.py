@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from taskframework.cli.tether import Answer, Failure, Leash, Tether
+from taskframework.cli.tether import Answer, Failure, Tether, WorkerLink
 from taskframework.errors import (
     BrokerUnavailableError,
     ConfigurationError,
@@ -25,7 +25,7 @@ class Pair:
     """Both ends, and what they were told."""
 
     tether: Tether
-    leash: Leash
+    link: WorkerLink
     listening: asyncio.Task[None]
     told: list[str] = field(default_factory=list)
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
@@ -39,52 +39,52 @@ class Pair:
 async def pair() -> AsyncIterator[Pair]:
     ours, theirs = socket.socketpair()
     told: list[str] = []
-    leash = Leash(lambda: told.append("ready"))
-    made = Pair(Tether(theirs.detach()), leash, asyncio.create_task(leash.hold(ours)), told)
+    link = WorkerLink(lambda: told.append("ready"))
+    made = Pair(Tether(theirs.detach()), link, asyncio.create_task(link.listen(ours)), told)
     made.tether.answer = made.answer
-    await made.tether.hold(lambda: told.append("cut"))
+    await made.tether.listen(lambda: told.append("cut"))
     yield made
     made.may_answer.set()
-    await made.tether.release()
+    await made.tether.close()
     made.tether._socket.close()
     await made.listening
 
 
 async def test_it_tells_who_is_ready(pair: Pair) -> None:
-    pair.tether.say_ready()
+    pair.tether.report_ready()
     await eventually(lambda: pair.told == ["ready"])
 
 
 async def test_questions_are_answered_whatever_their_order(pair: Pair) -> None:
-    late = asyncio.create_task(pair.leash.ask("/late", within=0.02))
+    late = asyncio.create_task(pair.link.ask("/late", within=0.02))
     assert await late is None
-    asked = [asyncio.create_task(pair.leash.ask(path, within=10)) for path in ("/one", "/two")]
+    asked = [asyncio.create_task(pair.link.ask(path, within=10)) for path in ("/one", "/two")]
     await asyncio.sleep(0)
     pair.may_answer.set()
     assert await asyncio.gather(*asked) == [Answer(200, "this is /one"), Answer(200, "this is /two")]
 
 
 async def test_who_is_gone_answers_nothing(pair: Pair) -> None:
-    asked = asyncio.create_task(pair.leash.ask("/readyz", within=10))
+    asked = asyncio.create_task(pair.link.ask("/readyz", within=10))
     await asyncio.sleep(0)
     await _close(pair)
     assert await asked is None
-    assert await pair.leash.ask("/readyz", within=10) is None
+    assert await pair.link.ask("/readyz", within=10) is None
 
 
 async def test_the_end_of_the_line_is_the_wish_to_stop(pair: Pair) -> None:
-    pair.leash.cut()
-    pair.leash.cut()
+    pair.link.request_stop()
+    pair.link.request_stop()
     await eventually(lambda: pair.told == ["cut"])
-    pair.tether.say_ready()  # the other direction is still there
+    pair.tether.report_ready()  # the other direction is still there
     await eventually(lambda: pair.told == ["cut", "ready"])
 
 
 async def test_a_cut_before_the_line_is_open_counts() -> None:
     ours, theirs = socket.socketpair()
-    leash = Leash(lambda: None)
-    leash.cut()
-    listening = asyncio.create_task(leash.hold(ours))
+    link = WorkerLink(lambda: None)
+    link.request_stop()
+    listening = asyncio.create_task(link.listen(ours))
     with theirs:
         theirs.setblocking(False)
         assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(theirs, 1), 10) == b""
@@ -92,7 +92,7 @@ async def test_a_cut_before_the_line_is_open_counts() -> None:
 
 
 async def test_an_own_end_is_no_wish_of_the_parent(pair: Pair) -> None:
-    await pair.tether.release()
+    await pair.tether.close()
     assert pair.told == []
 
 
@@ -112,10 +112,10 @@ async def test_why_it_failed_is_left_to_the_parent_to_say(
         with pytest.raises(SystemExit, match="1"), pair.tether.reporting():
             raise error
 
-    await pair.tether.release()
+    await pair.tether.close()
     await asyncio.to_thread(fail)
     await _close(pair)
-    assert pair.leash.failure == Failure(error.message, error.hint, may_pass)
+    assert pair.link.failure == Failure(error.message, error.hint, may_pass)
 
 
 def test_without_a_parent_it_says_so_itself() -> None:
@@ -129,6 +129,6 @@ def test_without_a_parent_it_says_so_itself() -> None:
 
 async def _close(pair: Pair) -> None:
     pair.may_answer.set()
-    await pair.tether.release()
+    await pair.tether.close()
     pair.tether._socket.close()
     await pair.listening

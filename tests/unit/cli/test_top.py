@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from taskframework.cli.top import screen
+from taskframework.cli.top import render_overview
 from taskframework.model.status import Priority
 from taskframework.model.traffic import LaneTraffic, Traffic
 from tests.unit.cli.conftest import Cli
@@ -24,7 +24,7 @@ def shown(overview: object) -> list[str]:
 
 
 def test_the_screen_has_the_counts_the_problems_and_a_line_for_each_type() -> None:
-    first, problem, _, names, charge, mail = shown(screen(UNWELL["paused"][0]))
+    first, problem, _, names, charge, mail = shown(render_overview(UNWELL["paused"][0]))
     assert first == "1 worker, 5 dead letters   COMPLETED 90   FAILED 2   DEAD_LETTER 3"
     assert problem.startswith("paused: ada paused charge")
     assert names.split() == ["Type", "Waiting", "Oldest", "Running", "Retrying", "In", "Out", "Failed"]
@@ -35,7 +35,7 @@ def test_the_screen_has_the_counts_the_problems_and_a_line_for_each_type() -> No
 def test_a_bound_is_marked() -> None:
     lane = LaneTraffic(10_000, NOW - 5 * MINUTE)
     bounded = Traffic(NOW, {("charge", Priority.HIGH): lane}, is_bounded=True)
-    line = shown(screen(replace(WELL, traffic=bounded, task_types=("charge",))))[-1]
+    line = shown(render_overview(replace(WELL, traffic=bounded, task_types=("charge",))))[-1]
     assert line.split()[:4] == ["charge", "10,000+", "5", "min"]
 
 

@@ -22,7 +22,7 @@ from taskframework.operations.replays import ReplayConflictError, ReplayNotFound
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
-from taskframework.testing.conformance.store_suite import SECOND, an_error, put, put_final, put_running
+from taskframework.testing.conformance.store_suite import SECOND, make_error, put, put_final, put_running
 
 DAY = timedelta(days=1)
 
@@ -37,7 +37,7 @@ class Stage:
         self.carrier = ReplayCarrier(store, self.tasks, self.replays)
 
     async def dead(self, number: int, **fields: Any) -> list[Task]:
-        usual = {"error": replace(an_error("it broke"), fingerprint="cause")}
+        usual = {"error": replace(make_error("it broke"), fingerprint="cause")}
         return [await put_final(self.store, TaskStatus.FAILED, **(usual | fields)) for _ in range(number)]
 
     async def begin(self, action: Action = Action.REPLAY, rate: float | None = None, **where: Any) -> ManyReplay:
@@ -60,7 +60,7 @@ def stage(store: SqliteStore, clock: FakeClock) -> Stage:
 
 async def test_all_that_is_chosen_is_queued_anew_and_linked(stage: Stage) -> None:
     chosen = await stage.dead(120)
-    [other] = await stage.dead(1, error=an_error("another cause"))
+    [other] = await stage.dead(1, error=make_error("another cause"))
     replay = await stage.look(await stage.begin(fingerprint="cause"))
     assert (replay.status, replay.total, replay.done, replay.refused) == (ReplayStatus.DONE, 120, 120, 0)
     for task in chosen[::40]:

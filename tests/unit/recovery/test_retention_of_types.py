@@ -28,7 +28,7 @@ from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import kept_by, kept_for
 from taskframework.testing.clock import FakeClock
-from taskframework.testing.conformance.store_suite import an_error, insert_one
+from taskframework.testing.conformance.store_suite import insert_one, make_error
 from taskframework.testing.factories import new_task
 from tests.support.submission import submission_into
 
@@ -97,7 +97,7 @@ class Stage:
         claimed = await self.store.apply(claim)
         assert claimed is not None
         fence = Fence(task.task_id, claimed.fencing_token, "claim")
-        over = Fail(fence, "worker-1", an_error(), False, NO_TIME) if fails else Complete(fence, "worker-1", None)
+        over = Fail(fence, "worker-1", make_error(), False, NO_TIME) if fails else Complete(fence, "worker-1", None)
         ended = await self.store.apply(over)
         assert ended is not None
         if is_told:

@@ -20,7 +20,7 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import SubmitRequest
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
-from taskframework.testing.conformance.store_suite import an_error
+from taskframework.testing.conformance.store_suite import make_error
 from taskframework.wiring.store_services import StoreServices, build_store_services
 from tests.support.kitchen_sink import CountWords
 
@@ -90,7 +90,7 @@ class Installation:
     async def end(self, task: Task, *, fails: bool = False, looks: bool = True) -> Task:
         """Run a task to its end, and see to its stream unless the process dies before."""
         fence = await self.begin(task)
-        end = Fail(fence, "worker-1", an_error(), False, NO_TIME) if fails else Complete(fence, "worker-1", 7)
+        end = Fail(fence, "worker-1", make_error(), False, NO_TIME) if fails else Complete(fence, "worker-1", 7)
         assert await self.store.apply(end) is not None
         ended = await self.get(task)
         if looks:
@@ -100,7 +100,7 @@ class Installation:
     async def retry_later(self, task: Task) -> None:
         """An attempt fails, and the next one is due in an hour."""
         fence = await self.begin(task)
-        await self.look(await self._applied(Fail(fence, "worker-1", an_error(), True, HOUR)))
+        await self.look(await self._applied(Fail(fence, "worker-1", make_error(), True, HOUR)))
 
     async def release(self, task: Task) -> None:
         await self.look(await self._applied(Release(await self.begin(task), "worker-1")))

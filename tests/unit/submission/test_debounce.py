@@ -30,7 +30,7 @@ from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
-from taskframework.testing.conformance.store_suite import an_error
+from taskframework.testing.conformance.store_suite import make_error
 from tests.support.kitchen_sink import CountWords, Flaky
 from tests.support.submission import submission_into
 
@@ -187,7 +187,7 @@ class TestDebounce:
         begun = await here.begin(first)
         assert begun is not None
         fence = Fence(begun.task_id, begun.fencing_token, "claim-1")
-        assert await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME)) is not None
+        assert await here.store.apply(Fail(fence, "worker-1", make_error(), False, NO_TIME)) is not None
         assert await here.store.apply(Replay(first.task_id, EVERYONE, "alice", NO_TIME)) is not None
         assert (await here.debounce("two")).is_new
         assert text_of(await here.present(first)) == "one"

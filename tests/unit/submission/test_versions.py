@@ -31,7 +31,7 @@ from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
-from taskframework.testing.conformance.store_suite import an_error
+from taskframework.testing.conformance.store_suite import make_error
 from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.versions import NewestVersions
 from tests.support.kitchen_sink import CountWords
@@ -128,7 +128,7 @@ async def test_a_version_that_was_superseded_is_not_queued_anew(here: Installati
     first = await here.submit(1)
     fence = await here.begin(first)
     assert fence is not None
-    await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME))
+    await here.store.apply(Fail(fence, "worker-1", make_error(), False, NO_TIME))
     assert (await operations.check_retry(first.task_id, EVERYONE)).task_id == first.task_id, "it is the newest"
     second = await here.submit(2)
     with pytest.raises(TransitionRefusedError, match="is version 1 of 'page', and there is a newer version") as told:
@@ -152,7 +152,7 @@ async def test_a_version_that_failed_is_queued_anew_under_another_id(here: Insta
     task = await here.submit(3)
     fence = await here.begin(task)
     assert fence is not None
-    await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME))
+    await here.store.apply(Fail(fence, "worker-1", make_error(), False, NO_TIME))
     again = await here.submit(3)
     assert again.task_id != task.task_id
     assert (await here.submit(3)).task_id == again.task_id
@@ -163,7 +163,7 @@ async def test_one_that_is_replayed_beside_its_next_run_does_not_begin(here: Ins
     task = await here.submit(3)
     fence = await here.begin(task)
     assert fence is not None
-    await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME))
+    await here.store.apply(Fail(fence, "worker-1", make_error(), False, NO_TIME))
     again = await here.submit(3)
     await here.store.apply(Replay(task.task_id, EVERYONE, "operator", NO_TIME))
     assert await here.begin(task) is None

@@ -22,11 +22,11 @@ Answer = TypeVar("Answer")
 Entry = TypeVar("Entry")
 
 #: Arguments that are not sent: the interface knows the actor by the key, and has its own broker.
-_NOT_SENT = frozenset({"by", "broker"})
+_UNSENT_ARGUMENTS = frozenset({"by", "broker"})
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-class Remote:
+class RemoteService:
     """Calls one HTTP interface."""
 
     def __init__(self, api: ApiConnection) -> None:
@@ -39,14 +39,14 @@ class Remote:
         return await self._api.ask(json_call("POST", path, content))
 
 
-def asked(
+def remote_method(
     operation: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Answer]],
     request: str,
     read: Callable[[Any], Answer],
     *,
     is_repeatable: bool = True,
-) -> Callable[Concatenate[Remote, Arguments], Coroutine[Any, Any, Answer]]:
-    """Make a method of a `Remote` that does over HTTP what an operation does on a store.
+) -> Callable[Concatenate[RemoteService, Arguments], Coroutine[Any, Any, Answer]]:
+    """Make a method of a `RemoteService` that does over HTTP what an operation does on a store.
 
     Args:
         operation: the operation, whose signature the method has.
@@ -59,43 +59,47 @@ def asked(
     method, template = request.split()
 
     @functools.wraps(operation)
-    async def ask(self: Remote, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        given = signature.bind(self, *args, **kwargs).arguments
-        del given["self"]
-        path = _PLACEHOLDER.sub(lambda found: quote(str(given.pop(found[1])), safe=""), template)
+    async def call_api(self: RemoteService, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        del arguments["self"]
+        path = _PLACEHOLDER.sub(lambda found: quote(str(arguments.pop(found[1])), safe=""), template)
         if method == "POST":
-            call = json_call(method, path, _body(given), is_repeatable=is_repeatable)
+            call = json_call(method, path, _body(arguments), is_repeatable=is_repeatable)
         else:
-            call = Call(method, path, query=_query(given), is_repeatable=is_repeatable)
+            call = Call(method, path, query=_query(arguments), is_repeatable=is_repeatable)
         return read(await self._api.ask(call))
 
-    return ask
+    return call_api
 
 
-def _query(given: dict[str, Any]) -> dict[str, Any]:
+def _query(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments by their names in a query."""
     query: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if isinstance(value, Scope):
             query["user_id"] = value.owner
         elif isinstance(value, TaskFilter | LetterFilter):
             query |= _conditions(value)
-        elif name not in _NOT_SENT:
+        elif name not in _UNSENT_ARGUMENTS:
             query["cursor" if name == "after" else name] = value
     return query
 
 
-def _body(given: dict[str, Any]) -> dict[str, Any]:
+def _body(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments by their names in a body, which names no scope."""
-    sent = {name: value for name, value in given.items() if name not in _NOT_SENT and not isinstance(value, Scope)}
+    sent = {
+        name: value
+        for name, value in arguments.items()
+        if name not in _UNSENT_ARGUMENTS and not isinstance(value, Scope)
+    }
     return {name: format_duration(value) if isinstance(value, timedelta) else value for name, value in sent.items()}
 
 
 def _conditions(filter: TaskFilter | LetterFilter) -> dict[str, Any]:
     """The conditions of a filter. They have the same names in a query; the interface refuses an unknown condition."""
-    usual = type(filter)()
+    default = type(filter)()
     names = [field.name for field in fields(filter)]
-    return {name: value for name in names if (value := getattr(filter, name)) != getattr(usual, name)}
+    return {name: value for name in names if (value := getattr(filter, name)) != getattr(default, name)}
 
 
 def page_of(read: Callable[[Any], Entry]) -> Callable[[Any], Page[Entry]]:

@@ -11,34 +11,34 @@ from typing import Annotated, Any
 import typer
 
 from taskframework.cli.options import or_bad_parameter
-from taskframework.cli.output import counted, note, print_json, say
-from taskframework.cli.store import AnyFramework, operator
-from taskframework.cli.submit import past
+from taskframework.cli.output import note, pluralize, print_json, say
+from taskframework.cli.store import AnyFramework, operator_name
+from taskframework.cli.submit import parse_past_time
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
 from taskframework.model.status import TaskStatus
 
 #: The names of conditions on the command line, and in `Where`.
-_BOTH = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}
-_ENDED = {"finished_after": "finished_after", "finished_before": "finished_before"}
-_LETTERS = _BOTH | {"kind": "kind"} | _ENDED
-_TASKS = (
-    _BOTH
+_SHARED_CONDITIONS = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}
+_END_TIME_CONDITIONS = {"finished_after": "finished_after", "finished_before": "finished_before"}
+_LETTER_CONDITIONS = _SHARED_CONDITIONS | {"kind": "kind"} | _END_TIME_CONDITIONS
+_TASK_CONDITIONS = (
+    _SHARED_CONDITIONS
     | {"status": "status", "parent": "parent_task_id", "stream": "stream"}
     | {"created_after": "created_after", "created_before": "created_before"}
-    | _ENDED
+    | _END_TIME_CONDITIONS
 )
-_DONE = {
+_DONE_TEXTS = {
     Action.REPLAY: "queued again",
     Action.DISCARD: "discarded",
     Action.RETRY: "queued again",
     Action.CANCEL: "cancelled",
 }
 #: Seconds between two looks of this process at its own action.
-_LOOK = 0.2
+_POLL_SECONDS = 0.2
 
 
-def _rate(text: str) -> float:
+def _parse_rate(text: str) -> float:
     number = text.removesuffix("/s")
     try:
         rate = float(number)
@@ -52,16 +52,22 @@ def _rate(text: str) -> float:
 LettersWhere = Annotated[
     list[str] | None,
     typer.Option(
-        "--where", metavar="NAME=VALUE", help=f"All with this value; names: {', '.join(_LETTERS)}. Repeatable."
+        "--where",
+        metavar="NAME=VALUE",
+        help=f"All with this value; names: {', '.join(_LETTER_CONDITIONS)}. Repeatable.",
     ),
 ]
 TasksWhere = Annotated[
     list[str] | None,
-    typer.Option("--where", metavar="NAME=VALUE", help=f"All with this value; names: {', '.join(_TASKS)}. Repeatable."),
+    typer.Option(
+        "--where", metavar="NAME=VALUE", help=f"All with this value; names: {', '.join(_TASK_CONDITIONS)}. Repeatable."
+    ),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", metavar="N", parser=or_bad_parameter(_rate), help="With --where: at most N per second."),
+    typer.Option(
+        "--rate", metavar="N", parser=or_bad_parameter(_parse_rate), help="With --where: at most N per second."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
 Background = Annotated[
@@ -69,46 +75,48 @@ Background = Annotated[
 ]
 
 
-def checked(
-    where_of: Callable[[Sequence[str] | None, Sequence[str] | None], object], ids: str, *, needs_reason: bool = False
+def validates_choice(
+    read_where: Callable[[Sequence[str] | None, Sequence[str] | None], object], ids: str, *, needs_reason: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command refuse a wrong choice before it opens the store; `ids` is the name of its other argument."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def check(**given: Any) -> None:
-            names = given[ids]
+        def check(**arguments: Any) -> None:
+            names = arguments[ids]
             is_one = isinstance(names, str)
-            if where_of(given["where"], [names] if is_one else names) is None:
-                _refuse(given, "rate", "background", *(["dry_run"] if is_one else []))
-            if needs_reason and not given["reason"] and not given["dry_run"]:
+            if read_where(arguments["where"], [names] if is_one else names) is None:
+                _refuse_options(arguments, "rate", "background", *(["dry_run"] if is_one else []))
+            if needs_reason and not arguments["reason"] and not arguments["dry_run"]:
                 raise typer.BadParameter("Give a reason with --reason TEXT. Only a dry run needs none.")
-            command(**given)
+            command(**arguments)
 
         return check
 
     return decorate
 
 
-def _refuse(given: Mapping[str, Any], *options: str) -> None:
+def _refuse_options(arguments: Mapping[str, Any], *options: str) -> None:
     """Refuse options for many tasks if ids are given."""
     for name in options:
-        if given[name]:
+        if arguments[name]:
             flag = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"{flag} works only with --where. Leave it out, or use --where instead of ids.")
 
 
 def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
     """The conditions for dead letters from --where; None if ids are given."""
-    return _where(conditions, ids, _LETTERS)
+    return _where(conditions, ids, _LETTER_CONDITIONS)
 
 
 def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
     """The conditions for tasks from --where; None if ids are given."""
-    return _where(conditions, ids, _TASKS)
+    return _where(conditions, ids, _TASK_CONDITIONS)
 
 
-def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: dict[str, str]) -> Where | None:
+def _where(
+    conditions: Sequence[str] | None, ids: Sequence[str] | None, condition_names: dict[str, str]
+) -> Where | None:
     if bool(conditions) == bool(ids):
         raise typer.BadParameter("Give either ids or --where, not both.")
     if not conditions:
@@ -116,54 +124,54 @@ def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: d
     chosen: dict[str, str | TaskStatus | datetime] = {}
     for condition in conditions:
         name, is_given, value = condition.partition("=")
-        if name not in known or not is_given or not value:
+        if name not in condition_names or not is_given or not value:
             raise typer.BadParameter(
-                f"{condition!r} is not a condition. Write NAME=VALUE; the names are {', '.join(known)}."
+                f"{condition!r} is not a condition. Write NAME=VALUE; the names are {', '.join(condition_names)}."
             )
-        chosen[known[name]] = _meant(name, value)
+        chosen[condition_names[name]] = _parse_value(name, value)
     if chosen.get("kind", "task") not in ("task", "message"):
         raise typer.BadParameter("The kind must be task or message.")
     return Where(**chosen)  # type: ignore[arg-type]
 
 
-def _meant(name: str, value: str) -> str | TaskStatus | datetime:
+def _parse_value(name: str, value: str) -> str | TaskStatus | datetime:
     if name in TIMES:
         try:
-            return past(value)
+            return parse_past_time(value)
         except ValueError as error:
             raise typer.BadParameter(f"{name}: {value!r} {error}.") from error
-    return _status(value) if name == "status" else value
+    return _parse_status(value) if name == "status" else value
 
 
-def _status(text: str) -> TaskStatus:
+def _parse_status(text: str) -> TaskStatus:
     if text.upper() not in TaskStatus.__members__:
         raise typer.BadParameter(f"{text!r} is not a status. Use {', '.join(TaskStatus).lower()}.")
     return TaskStatus(text.upper())
 
 
-async def note_unknown(framework: AnyFramework, task_type: str | None) -> None:
+async def note_unknown_type(framework: AnyFramework, task_type: str | None) -> None:
     """If nothing of a task type was found and the type is unknown, print the most similar known type."""
     if task_type is None:
         return
-    known = await framework.services.types.names()
-    if task_type not in known:
-        error = UnknownTaskTypeError(task_type, known)
+    known_types = await framework.services.types.names()
+    if task_type not in known_types:
+        error = UnknownTaskTypeError(task_type, known_types)
         note(f"{error.message} {error.nearest}")
 
 
-async def tell_count(framework: AnyFramework, action: Action, where: Where, *, as_json: bool) -> None:
+async def print_count(framework: AnyFramework, action: Action, where: Where, *, as_json: bool) -> None:
     """Print how many tasks an action would change."""
     count = await framework.services.replays.count_of(action, where)
     if not count.number:
-        await note_unknown(framework, where.task_type)
+        await note_unknown_type(framework, where.task_type)
     if as_json:
         print_json({"total": count.number, "is_total_bounded": count.is_bounded})
     else:
         more = "More than " if count.is_bounded else ""
-        say(f"{more}{counted(count.number, 'task')} would be {_DONE[action]}.")
+        say(f"{more}{pluralize(count.number, 'task')} would be {_DONE_TEXTS[action]}.")
 
 
-async def do_with_all(
+async def run_bulk_action(
     framework: AnyFramework,
     action: Action,
     where: Where,
@@ -183,26 +191,26 @@ async def do_with_all(
         typer.Exit: if some tasks were not changed, or if somebody stopped the action.
     """
     if dry_run:
-        await tell_count(framework, action, where, as_json=as_json)
+        await print_count(framework, action, where, as_json=as_json)
         return
     begin = framework.services.replays.begin
-    replay = await begin(action, where, by=operator(), rate=rate, reason=reason, reopen=reopen)
+    replay = await begin(action, where, by=operator_name(), rate=rate, reason=reason, reopen=reopen)
     if not replay.total:
-        await note_unknown(framework, where.task_type)
+        await note_unknown_type(framework, where.task_type)
     if not in_background:
-        replay = await _carried(framework, replay, tells=not as_json)
+        replay = await _carry_on(framework, replay, with_notes=not as_json)
     if as_json:
         print_json(replay_view(replay))
     elif in_background:
         say(f"Started: {replay.replay_id}, {replay.total:,} so far.")
         note(f"To see its progress: taskframework replays show {replay.replay_id}")
     else:
-        tell(replay)
+        print_progress(replay)
     if replay.refused or replay.failed or replay.status is ReplayStatus.STOPPED:
         raise typer.Exit(1)
 
 
-def tell(replay: ManyReplay) -> None:
+def print_progress(replay: ManyReplay) -> None:
     """Print how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.left_out:
@@ -212,16 +220,20 @@ def tell(replay: ManyReplay) -> None:
         note(f"{refused.id}: {refused.problem}")
 
 
-async def _carried(framework: AnyFramework, replay: ManyReplay, *, tells: bool) -> ManyReplay:
-    services, told = framework.services, 0
-    if tells:
+async def _carry_on(framework: AnyFramework, replay: ManyReplay, *, with_notes: bool) -> ManyReplay:
+    services, reported = framework.services, 0
+    if with_notes:
         note(f"{replay.action} {replay.replay_id} of {replay.total:,}. After Ctrl-C the running processes do the rest.")
         note(f"To stop it for good: taskframework replays stop {replay.replay_id}")
     while not replay.is_over:
         if not await services.replay_carrier.look():
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
         replay = await services.replays.get(replay.replay_id)
-        if tells and replay.status is ReplayStatus.RUNNING and replay.done >= told + max(1, replay.total // 10):
-            told = replay.done
-            note(f"{told:,} of {replay.total:,} done")
+        if (
+            with_notes
+            and replay.status is ReplayStatus.RUNNING
+            and replay.done >= reported + max(1, replay.total // 10)
+        ):
+            reported = replay.done
+            note(f"{reported:,} of {replay.total:,} done")
     return replay

@@ -8,8 +8,8 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from taskframework.cli.remote import letters, views
-from taskframework.cli.remote.asked import Remote, asked, page_of
-from taskframework.cli.remote.operations import CREATED_NOW, named_user
+from taskframework.cli.remote.operations import STATUS_OF_NEW_TASK, user_field
+from taskframework.cli.remote.remote_method import RemoteService, page_of, remote_method
 from taskframework.client.connection import json_call, task_path
 from taskframework.client.operations import begin_call
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
@@ -22,43 +22,45 @@ from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.replays import Count, ReplayOperations
 from taskframework.submission.service import Submission
 
-_LETTERS = "/admin/dead-letters"
+_LETTERS_PATH = "/admin/dead-letters"
 #: The path at which each action on many begins.
-_BEGIN = {
-    Action.REPLAY: f"{_LETTERS}/replay",
-    Action.DISCARD: f"{_LETTERS}/discard",
+_BEGIN_PATHS = {
+    Action.REPLAY: f"{_LETTERS_PATH}/replay",
+    Action.DISCARD: f"{_LETTERS_PATH}/discard",
     Action.RETRY: "/tasks/retry",
     Action.CANCEL: "/tasks/cancel",
 }
 #: Characters that are not percent-encoded in the header, besides letters and digits.
-_IN_A_HEADER = " !\"'(),-./:;=?@[]_"
+_SAFE_HEADER_CHARACTERS = " !\"'(),-./:;=?@[]_"
 
 
-class RemoteAudit(Remote):
+class RemoteAudit(RemoteService):
     """As `AuditLog`. The interface itself records each action, so only the reason is sent."""
 
-    list_entries = asked(AuditLog.list_entries, "GET /admin/audit", page_of(letters.audit_entry_of))
+    list_entries = remote_method(AuditLog.list_entries, "GET /admin/audit", page_of(letters.audit_entry_of))
 
     @asynccontextmanager
     async def noted(
         self, action: str, target: str | None, *, by: str, reason: str | None = None, **details: Json
     ) -> AsyncIterator[Noted | None]:
         if reason is not None:
-            self._api.headers["X-Reason"] = quote(reason, safe=_IN_A_HEADER)
+            self._api.headers["X-Reason"] = quote(reason, safe=_SAFE_HEADER_CHARACTERS)
         yield None
 
 
-class RemoteDeadLetters(Remote):
+class RemoteDeadLetters(RemoteService):
     """As `DeadLetterOperations`."""
 
-    list_letters = asked(DeadLetterOperations.list_letters, "GET /admin/dead-letters", page_of(letters.letter_of))
-    replay = asked(
+    list_letters = remote_method(
+        DeadLetterOperations.list_letters, "GET /admin/dead-letters", page_of(letters.letter_of)
+    )
+    replay = remote_method(
         DeadLetterOperations.replay, "POST /admin/dead-letters/replay", letters.outcomes_of, is_repeatable=False
     )
-    replay_edited = asked(
+    replay_edited = remote_method(
         DeadLetterOperations.replay_edited, "POST /admin/dead-letters/replay", letters.outcomes_of, is_repeatable=False
     )
-    discard = asked(
+    discard = remote_method(
         DeadLetterOperations.discard, "POST /admin/dead-letters/discard", letters.outcomes_of, is_repeatable=False
     )
 
@@ -66,34 +68,34 @@ class RemoteDeadLetters(Remote):
         chosen = {"task_type": wanted.task_type, "user_id": scope.owner}
         found, cursor = list[LetterGroup](), None
         while True:
-            page = await self._get(f"{_LETTERS}/groups", cursor=cursor, **chosen)
+            page = await self._get(f"{_LETTERS_PATH}/groups", cursor=cursor, **chosen)
             found += map(letters.group_of, page["items"])
             if (cursor := page["next_cursor"]) is None:
                 return found
 
     async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
-        letter = await self._get(f"{_LETTERS}/{quote(letter_id, safe='')}")
+        letter = await self._get(f"{_LETTERS_PATH}/{quote(letter_id, safe='')}")
         return letters.letter_of(letter, await self._get(task_path(letter_id)) if letter["kind"] == "task" else None)
 
 
-class RemoteMending(Remote):
+class RemoteMending(RemoteService):
     """As `MessageMending`."""
 
     async def mend(
         self, message_id: str, task_type: str, parameters: Json, *, user_id: str, by: str, dry_run: bool = False
     ) -> Submission | None:
-        wanted = {"task_type": task_type, "parameters": parameters, "dry_run": dry_run, **named_user(user_id)}
-        path = f"{_LETTERS}/{quote(message_id, safe='')}/repair"
-        status, view = await self._api.ask_with_status(json_call("POST", path, wanted))
-        return None if dry_run else Submission(views.task_of(view), status == CREATED_NOW)
+        body = {"task_type": task_type, "parameters": parameters, "dry_run": dry_run, **user_field(user_id)}
+        path = f"{_LETTERS_PATH}/{quote(message_id, safe='')}/repair"
+        status, view = await self._api.ask_with_status(json_call("POST", path, body))
+        return None if dry_run else Submission(views.task_of(view), status == STATUS_OF_NEW_TASK)
 
 
-class RemoteReplays(Remote):
+class RemoteReplays(RemoteService):
     """As `ReplayOperations`."""
 
-    list_replays = asked(ReplayOperations.list_replays, "GET /admin/replays", page_of(letters.replay_of))
-    get = asked(ReplayOperations.get, "GET /admin/replays/{replay_id}", letters.replay_of)
-    stop = asked(ReplayOperations.stop, "POST /admin/replays/{replay_id}/stop", letters.replay_of)
+    list_replays = remote_method(ReplayOperations.list_replays, "GET /admin/replays", page_of(letters.replay_of))
+    get = remote_method(ReplayOperations.get, "GET /admin/replays/{replay_id}", letters.replay_of)
+    stop = remote_method(ReplayOperations.stop, "POST /admin/replays/{replay_id}/stop", letters.replay_of)
 
     async def begin(
         self,
@@ -106,13 +108,13 @@ class RemoteReplays(Remote):
         reopen: bool = False,
         key: str | None = None,
     ) -> ManyReplay:
-        more = {"reopen": reopen} if action in (Action.REPLAY, Action.RETRY) else {}
-        call = begin_call(_BEGIN[action], where.conditions, rate=rate, key=key, reason=reason, **more)
+        reopen_option = {"reopen": reopen} if action in (Action.REPLAY, Action.RETRY) else {}
+        call = begin_call(_BEGIN_PATHS[action], where.conditions, rate=rate, key=key, reason=reason, **reopen_option)
         return replace(letters.replay_of(await self._api.ask(call)), rate=rate)
 
     async def count_of(self, action: Action, where: Where) -> Count:
-        counted = await self._post(_BEGIN[action], {"filter": where.conditions, "dry_run": True})
-        return Count(counted["total"], counted.get("is_total_bounded", False))
+        answer = await self._post(_BEGIN_PATHS[action], {"filter": where.conditions, "dry_run": True})
+        return Count(answer["total"], answer.get("is_total_bounded", False))
 
 
 class RemoteCarrier:
