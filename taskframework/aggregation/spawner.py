@@ -51,7 +51,10 @@ class Spawner(ParentWork):
         subtasks = parent.subtasks
         if subtasks is None or parent.spawn_at is None:
             return
-        present: Task | None = parent
+        # If the parent waited here until its plan was due, a repair may have begun to store the plan.
+        present = await self._go_on(parent) if parent.spawn_at <= self._store.now() else parent
+        if present is None:
+            return
         async for first_slot, groups in read_plan(self._store, parent):
             tasks = planned_tasks(parent, groups, self._store.now, self._dispatch_after, first_slot=first_slot)
             while together := list(islice(tasks, TOGETHER)):

@@ -375,6 +375,40 @@ async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
     assert (present.spawn_at, present.subtasks.plan) == (None, None)
 
 
+async def test_a_plan_that_waited_too_long_in_its_process_is_stored_by_one_of_the_two(
+    store: SqliteStore, clock: FakeClock, bus: EventBus, repair: Callable[[], Awaitable[None]]
+) -> None:
+    plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": [[0, "hash"]]}]
+    left = {"subtasks": Subtasks(1, plan), "spawn_at": store.now() + SPAWN_AFTER, "check_at": store.now() + LOOK_AGAIN}
+    [parent] = family(store, [], **left)
+    await store.insert([parent])
+    inserts: list[Sequence[Task]] = []
+    insert = store.insert
+
+    async def counted(tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        inserts.append(tasks)
+        return await insert(tasks)
+
+    store.insert = counted  # type: ignore[method-assign]
+    clock.advance(SPAWN_AFTER)
+    await repair()
+    await Spawner(store, bus, SECOND).take(parent)
+    assert len(inserts) == 1, "the repair of another process has it in hand"
+    assert [task.parameters for task in await below(store)] == [0]
+
+
+async def test_a_plan_that_waited_too_long_is_stored_if_nobody_else_does(
+    store: SqliteStore, clock: FakeClock, bus: EventBus
+) -> None:
+    plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": [[0, "hash"]]}]
+    left = {"subtasks": Subtasks(1, plan), "spawn_at": store.now() + SPAWN_AFTER, "check_at": store.now() + LOOK_AGAIN}
+    [parent] = family(store, [], **left)
+    await store.insert([parent])
+    clock.advance(2 * SPAWN_AFTER)
+    await Spawner(store, bus, SECOND).take(parent)
+    assert [task.parameters for task in await below(store)] == [0]
+
+
 async def test_a_large_plan_is_stored_from_its_records_which_go_then(
     store: SqliteStore, clock: FakeClock, repair: Callable[[], Awaitable[None]]
 ) -> None:
