@@ -15,10 +15,10 @@ from taskframework.cli.output import counted, note, print_json, say
 from taskframework.cli.store import AnyFramework, operator
 from taskframework.cli.submit import past
 from taskframework.errors import UnknownTaskTypeError
-from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
+from taskframework.model.replays import TIMES, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.status import TaskStatus
 
-#: The names of conditions on the command line, and in `Where`.
+#: The names of conditions on the command line, and in `ActionFilter`.
 _BOTH = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}
 _ENDED = {"finished_after": "finished_after", "finished_before": "finished_before"}
 _LETTERS = _BOTH | {"kind": "kind"} | _ENDED
@@ -98,17 +98,17 @@ def _refuse(given: Mapping[str, Any], *options: str) -> None:
             raise typer.BadParameter(f"{flag} works only with --where. Leave it out, or use --where instead of ids.")
 
 
-def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
+def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> ActionFilter | None:
     """The conditions for dead letters from --where; None if ids are given."""
     return _where(conditions, ids, _LETTERS)
 
 
-def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
+def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> ActionFilter | None:
     """The conditions for tasks from --where; None if ids are given."""
     return _where(conditions, ids, _TASKS)
 
 
-def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: dict[str, str]) -> Where | None:
+def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: dict[str, str]) -> ActionFilter | None:
     if bool(conditions) == bool(ids):
         raise typer.BadParameter("Give either ids or --where, not both.")
     if not conditions:
@@ -123,7 +123,7 @@ def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: d
         chosen[known[name]] = _meant(name, value)
     if chosen.get("kind", "task") not in ("task", "message"):
         raise typer.BadParameter("The kind must be task or message.")
-    return Where(**chosen)  # type: ignore[arg-type]
+    return ActionFilter(**chosen)  # type: ignore[arg-type]
 
 
 def _meant(name: str, value: str) -> str | TaskStatus | datetime:
@@ -151,7 +151,7 @@ async def note_unknown(framework: AnyFramework, task_type: str | None) -> None:
         note(f"{error.message} {error.nearest}")
 
 
-async def tell_count(framework: AnyFramework, action: Action, where: Where, *, as_json: bool) -> None:
+async def tell_count(framework: AnyFramework, action: Action, where: ActionFilter, *, as_json: bool) -> None:
     """Print how many tasks an action would change."""
     count = await framework.services.replays.count_of(action, where)
     if not count.number:
@@ -166,7 +166,7 @@ async def tell_count(framework: AnyFramework, action: Action, where: Where, *, a
 async def do_with_all(
     framework: AnyFramework,
     action: Action,
-    where: Where,
+    where: ActionFilter,
     *,
     rate: float | None,
     reason: str | None,
@@ -198,11 +198,11 @@ async def do_with_all(
         note(f"To see its progress: taskframework replays show {replay.replay_id}")
     else:
         tell(replay)
-    if replay.refused or replay.failed or replay.status is ReplayStatus.STOPPED:
+    if replay.refused or replay.failed or replay.status is BulkActionStatus.STOPPED:
         raise typer.Exit(1)
 
 
-def tell(replay: ManyReplay) -> None:
+def tell(replay: BulkAction) -> None:
     """Print how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.left_out:
@@ -212,7 +212,7 @@ def tell(replay: ManyReplay) -> None:
         note(f"{refused.id}: {refused.problem}")
 
 
-async def _carried(framework: AnyFramework, replay: ManyReplay, *, tells: bool) -> ManyReplay:
+async def _carried(framework: AnyFramework, replay: BulkAction, *, tells: bool) -> BulkAction:
     services, told = framework.services, 0
     if tells:
         note(f"{replay.action} {replay.replay_id} of {replay.total:,}. After Ctrl-C the running processes do the rest.")
@@ -221,7 +221,7 @@ async def _carried(framework: AnyFramework, replay: ManyReplay, *, tells: bool) 
         if not await services.replay_carrier.look():
             await asyncio.sleep(_LOOK)
         replay = await services.replays.get(replay.replay_id)
-        if tells and replay.status is ReplayStatus.RUNNING and replay.done >= told + max(1, replay.total // 10):
+        if tells and replay.status is BulkActionStatus.RUNNING and replay.done >= told + max(1, replay.total // 10):
             told = replay.done
             note(f"{told:,} of {replay.total:,} done")
     return replay

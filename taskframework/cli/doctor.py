@@ -20,7 +20,7 @@ from taskframework.errors import ConfigurationError, SubmissionError, Taskframew
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
 from taskframework.schedules import all_schedules, require_zone
@@ -240,7 +240,7 @@ async def _schedules(store: TaskStore) -> Finding:
 
 
 def _cannot_run(name: str, problem: RunProblem) -> str:
-    return f"The run of schedule {name} at {moment(problem.at)} was skipped: {problem.message}"
+    return f"The run of schedule {name} at {format_time(problem.at)} was skipped: {problem.message}"
 
 
 async def _lack(store: TaskStore, task_id: str) -> str:
@@ -272,7 +272,7 @@ async def _parents(store: TaskStore) -> Finding:
 
 
 def _problem_of_overdue(late: Sequence[Overdue]) -> str:
-    named = ", ".join(f"{one.task_id} ({one.driver.name} since {moment(one.since)})" for one in late[:_MOST_NAMED])
+    named = ", ".join(f"{one.task_id} ({one.driver.name} since {format_time(one.since)})" for one in late[:_MOST_NAMED])
     return (
         f"{counted(len(late), 'repair')} of parents and batches more than a minute overdue: {named}. "
         "Every api and worker process makes repairs, on a SQLite file `dev`: start one. If one is running, its /readyz "
@@ -296,8 +296,8 @@ def _problem_of_counts(found: Miscounted) -> str:
         )
     return (
         f"{told} An api or worker process counts them again when another sub-task ends, and by "
-        f"{moment(parent.check_at)} in any case: check that one is running. If one is, its log says why it did not "
-        'count ("are left to the repair").'
+        f"{format_time(parent.check_at)} in any case: check that one is running. If one is, its log says why it did "
+        'not count ("are left to the repair").'
     )
 
 

@@ -10,8 +10,8 @@ from taskframework.errors import SubmissionError
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import KeptFor
 from taskframework.model.status import TaskStatus, lane_of
-from taskframework.model.stream_moves import LOOK_AGAIN
-from taskframework.model.task import first_state, new_task_id
+from taskframework.model.stream_moves import CHECK_INTERVAL
+from taskframework.model.task import initial_fields, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.options import accepted_name, accepted_times
@@ -118,7 +118,7 @@ class NewTasks:
             "not_before": not_before,
             "created_at": now,
             "updated_at": now,
-            **first_state(not_before, now, self.dispatch_after, kind.start_limit),
+            **initial_fields(not_before, now, self.dispatch_after, kind.start_limit),
             **self._first_wait(options, now),
         }
 
@@ -131,4 +131,4 @@ class NewTasks:
         place = options.get("stream")
         if place is None or place.mode != "serial":
             return {}
-        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": now + LOOK_AGAIN}
+        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": now + CHECK_INTERVAL}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from taskframework.errors import ExtraMissingError, InvalidParametersError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
-from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, Json, problem
+from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, Json, problem
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.schemas import schema_of, takes
 from taskframework.tasks.values import storable_parameters
@@ -71,7 +71,7 @@ class TaskDeclaration:
         """
         # This comes first because it limits the depth; without a limit the library's stack would overflow.
         plain, canonical = storable_parameters(value)
-        if problems := list(islice(_problems(self.parameters_schema, plain), MOST_PROBLEMS)):
+        if problems := list(islice(_problems(self.parameters_schema, plain), MAX_PROBLEMS)):
             raise InvalidParametersError(self.task_type, problems, takes=takes(self.parameters_schema))
         return plain, canonical
 

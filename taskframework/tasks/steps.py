@@ -16,7 +16,7 @@ import orjson
 
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.task import StepOutcome
-from taskframework.model.values import MAX_STEP_BYTES, MAX_STEP_NAME, MAX_STEPS, MAX_STEPS_BYTES, Json
+from taskframework.model.values import MAX_STEP_BYTES, MAX_STEP_NAME_LENGTH, MAX_STEPS, MAX_STEPS_BYTES, Json
 from taskframework.tasks.values import storable
 
 
@@ -154,8 +154,8 @@ def _size(step: str, encoded: bytes) -> int:
 def _check_name(step: str) -> None:
     if not isinstance(step, str):
         raise ValueNotStorableError("name of a step", f"it is of type {type(step).__name__}, not a text")
-    if not 1 <= len(step) <= MAX_STEP_NAME or not step.isprintable():
-        reason = f"{step[:MAX_STEP_NAME]!r} is not 1 to {MAX_STEP_NAME} printable characters"
+    if not 1 <= len(step) <= MAX_STEP_NAME_LENGTH or not step.isprintable():
+        reason = f"{step[:MAX_STEP_NAME_LENGTH]!r} is not 1 to {MAX_STEP_NAME_LENGTH} printable characters"
         raise ValueNotStorableError("name of a step", reason)
 
 

@@ -19,7 +19,7 @@ from typing_extensions import TypeVar  # with a default before Python 3.13
 from taskframework.errors import WHOLE, InvalidParametersError, InvalidRequestError, ValueNotStorableError
 from taskframework.model.status import SUCCEEDED, TaskStatus
 from taskframework.model.task import Subtasks, Task
-from taskframework.model.values import MAX_NAME, Json, is_name
+from taskframework.model.values import MAX_NAME_LENGTH, Json, is_name
 from taskframework.model.view import error_view
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, kind_of, read_result
 from taskframework.tasks.limits import as_timedelta, is_time
@@ -194,7 +194,7 @@ class WaitForSignal:
             raise InvalidRequestError(
                 "signal",
                 f"{signal!r:.50} names none",
-                f"Use 1 to {MAX_NAME} printable ASCII characters.",
+                f"Use 1 to {MAX_NAME_LENGTH} printable ASCII characters.",
             )
         if timeout is None:
             return cls(signal, None)

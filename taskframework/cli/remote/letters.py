@@ -12,7 +12,7 @@ from taskframework.errors import TaskframeworkError
 from taskframework.model.audit import AuditEntry
 from taskframework.model.letters import LetterGroup
 from taskframework.model.query import DeadMessage
-from taskframework.model.replays import ManyReplay
+from taskframework.model.replays import BulkAction
 from taskframework.model.task import Discarded, Task, TaskError
 from taskframework.operations.dead_letters import LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
@@ -54,7 +54,7 @@ def _refusal(problem: View | None) -> TaskframeworkError | None:
     return None if problem is None else refusal_of(problem, {})
 
 
-def replay_of(view: View) -> ManyReplay:
+def replay_of(view: View) -> BulkAction:
     """An action on many tasks. The view does not show the ids in hand, nor the position in the lists."""
     own = {
         "where": view["filter"],
@@ -62,7 +62,7 @@ def replay_of(view: View) -> ManyReplay:
         "due_at": view["at"],
         "paced_until": view["at"],
     }
-    return read(ManyReplay, {**view, **own})
+    return read(BulkAction, {**view, **own})
 
 
 def audit_entry_of(view: View) -> AuditEntry:

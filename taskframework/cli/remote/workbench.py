@@ -13,7 +13,7 @@ from taskframework.cli.remote.operations import CREATED_NOW, named_user
 from taskframework.client.connection import json_call, task_path
 from taskframework.client.operating import begin_call
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
-from taskframework.model.replays import Action, ManyReplay, Where
+from taskframework.model.replays import Action, ActionFilter, BulkAction
 from taskframework.model.scope import Scope
 from taskframework.model.values import Json
 from taskframework.operations.audit import AuditLog, Noted
@@ -98,19 +98,19 @@ class RemoteReplays(Remote):
     async def begin(
         self,
         action: Action,
-        where: Where,
+        where: ActionFilter,
         *,
         by: str,
         rate: float | None = None,
         reason: str | None = None,
         reopen: bool = False,
         key: str | None = None,
-    ) -> ManyReplay:
+    ) -> BulkAction:
         more = {"reopen": reopen} if action in (Action.REPLAY, Action.RETRY) else {}
         call = begin_call(_BEGIN[action], where.conditions, rate=rate, key=key, reason=reason, **more)
         return replace(letters.replay_of(await self._api.ask(call)), rate=rate)
 
-    async def count_of(self, action: Action, where: Where) -> Count:
+    async def count_of(self, action: Action, where: ActionFilter) -> Count:
         counted = await self._post(_BEGIN[action], {"filter": where.conditions, "dry_run": True})
         return Count(counted["total"], counted.get("is_total_bounded", False))
 

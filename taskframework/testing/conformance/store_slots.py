@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from taskframework.errors import StoreUnavailableError
-from taskframework.model.limits import slot_given_up, waiting_limit
+from taskframework.model.limits import slot_to_give_back, waiting_limit
 from taskframework.model.marks import MakeDue
 from taskframework.model.records import Record
-from taskframework.model.slots import KEPT, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot
+from taskframework.model.slots import KEPT_AFTER_USE, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import HeldSlot
 from taskframework.model.transitions import Complete, Fail, TakenSlot
@@ -87,9 +87,9 @@ class SlotCases(StoreSuite):
     async def test_no_more_claims_hold_a_slot_than_there_are(self, store: TaskStore) -> None:
         assert len((await changed(store, take("a"))).holders) == 1
         assert len((await changed(store, take("b"))).holders) == 2
-        refused = await changed(store, take("c", back_within=30.0))
+        refused = await changed(store, take("c", asks_again_within=30.0))
         assert refused.held_by("c") is None
-        assert refused.are_waited_for
+        assert refused.has_waiting_tasks
         await changed(store, GiveSlotBack(RESIZE, "a"))
         assert (await changed(store, take("c"))).held_by("c") is not None
 
@@ -155,12 +155,12 @@ class SlotCases(StoreSuite):
 
     async def test_slots_are_kept_while_one_is_held_or_waited_for(self, store: TaskStore) -> None:
         await changed(store, take("a", number=1))
-        await changed(store, take("b", number=1, back_within=100.0))
+        await changed(store, take("b", number=1, asks_again_within=100.0))
         assert (await store.read_records([RESIZE]))[RESIZE].expires_at is None
         await changed(store, GiveSlotBack(RESIZE, "a"))
         expires_at = (await store.read_records([RESIZE]))[RESIZE].expires_at
         assert expires_at is not None
-        assert expires_at > store.now() + KEPT + timedelta(seconds=90)
+        assert expires_at > store.now() + KEPT_AFTER_USE + timedelta(seconds=90)
 
     async def test_fields_of_a_newer_release_stay_in_slots(self, store: TaskStore) -> None:
         await store.write_records([Record(RESIZE, SLOTS.name, {"holders": [], "novel": {"b": 1}})])
@@ -178,19 +178,19 @@ class SlotClaimCases(StoreSuite):
         claim = claim_of(task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
         running = await moved(store, claim)
         assert running.slot == HeldSlot(RESIZE, claim.claim_id)
-        assert slot_given_up(running) is None
+        assert slot_to_give_back(running) is None
         assert await store.claims_of([task.task_id, late.task_id, "none"]) == {task.task_id: claim.claim_id}
 
     async def test_what_an_attempt_held_is_known_when_it_has_ended(self, store: TaskStore) -> None:
         task = await put(store)
         running, fence = await claimed(store, task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
         retrying = await moved(store, Fail(fence, "worker-1", an_error(), True, -HOUR))
-        assert slot_given_up(retrying) == running.slot == HeldSlot(RESIZE, fence.claim_id)
+        assert slot_to_give_back(retrying) == running.slot == HeldSlot(RESIZE, fence.claim_id)
         assert await store.claims_of([task.task_id]) == {}
         other, fence = await claimed(store, retrying, slot=TakenSlot("slots/other", store.now() + MINUTE))
-        assert slot_given_up(other) is None
+        assert slot_to_give_back(other) is None
         done = await moved(store, Complete(fence, "worker-1", None))
-        assert slot_given_up(done) == HeldSlot("slots/other", fence.claim_id)
+        assert slot_to_give_back(done) == HeldSlot("slots/other", fence.claim_id)
 
     async def test_claims_with_and_without_a_slot_travel_together(self, store: TaskStore) -> None:
         tasks = [await put(store) for _ in range(12)]
