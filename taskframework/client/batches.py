@@ -14,7 +14,7 @@ from taskframework.client.families import FollowingItems, ItemResult, followed_r
 from taskframework.client.uploads import Items, batch_call
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
-from taskframework.tasks.values import several
+from taskframework.tasks.values import check_iterable
 
 
 class BatchCalls(Calls):
@@ -73,7 +73,7 @@ class BatchCalls(Calls):
         """
         whole = with_key({"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options})
         given = {name: value for name, value in whole.items() if value is not None}
-        answer = await self._api.ask(batch_call(several(items), given, subject_of(given)))
+        answer = await self._api.ask(batch_call(check_iterable(items), given, subject_of(given)))
         return of_kind(read(RemoteBatch, answer), task_type)
 
     async def batch(self, batch_id: str) -> RemoteBatch:

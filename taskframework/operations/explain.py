@@ -30,7 +30,7 @@ from taskframework.model.workers import PRESENCE
 from taskframework.operations.limits import state_of
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
-from taskframework.tasks.declared import DECLARATION, TaskDeclaration
+from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 
 #: The most sub-tasks, and the most holders of slots, that are named.
 _NAMED = 5

@@ -17,7 +17,7 @@ from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.options import accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import AnyTaskType, type_name
-from taskframework.tasks.retention import FOR_EVER, at_least
+from taskframework.tasks.retention import KEEP_FOREVER, with_minimum
 from taskframework.telemetry import current_traceparent
 
 #: Options by which a later submission finds the task. The task stays as long as their records, whatever its type says.
@@ -48,7 +48,7 @@ class NewTasks:
         max_attempts: int,
         dispatch_after: timedelta,
         keys_kept: timedelta,
-        kept: KeptFor = FOR_EVER,
+        kept: KeptFor = KEEP_FOREVER,
         inserts: TaskInserts | None = None,
     ) -> None:
         """Prepare.
@@ -106,7 +106,7 @@ class NewTasks:
         elif "debounce" in options:
             defaults["retention"] = self._kept_at_least(kind, GRACE)
         elif "retention" in defaults and not _NAMING.isdisjoint(options):
-            defaults["retention"] = at_least(defaults["retention"], self._keys_kept)
+            defaults["retention"] = with_minimum(defaults["retention"], self._keys_kept)
         return {
             **defaults,
             "correlation_id": task_id,
@@ -124,7 +124,7 @@ class NewTasks:
 
     def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
         """Return how long a task stays whose id is made from a key: while it is stored, no other task gets the id."""
-        return at_least(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
+        return with_minimum(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
 
     def _first_wait(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         """Return other fields of a new task in a serial stream, which is BLOCKED until it has the turn."""

@@ -23,7 +23,7 @@ from taskframework.model.subtasks import (
 )
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import Json, fingerprint
-from taskframework.tasks.subtasks import WantedSubtasks, saying_which
+from taskframework.tasks.subtasks import WantedSubtasks, adding_number_to_errors
 
 
 class SubtaskKind(Protocol):
@@ -157,5 +157,5 @@ class AttemptPlan:
 def _accepted(kind: SubtaskKind, wanted: WantedSubtasks) -> Iterator[tuple[Json, bytes]]:
     """Yield the parameters of each sub-task as they are stored, and as canonical JSON."""
     for number, parameters in wanted.numbered():
-        with saying_which(number):
+        with adding_number_to_errors(number):
             yield kind.accept(parameters)

@@ -1,4 +1,4 @@
-"""Whatever a task and its surroundings look like, there is one cause why it is not finished."""
+"""Whatever a task and its extensions look like, there is one cause why it is not finished."""
 
 from __future__ import annotations
 
