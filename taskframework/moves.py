@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import TaskUnreadableError
-from taskframework.model.events import EVENT_OF, TaskEvent, event_of
+from taskframework.model.events import EVENT_BY_ENTRY_TYPE, TaskEvent, event_of_move
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Move
@@ -55,7 +55,7 @@ class TaskMoves:
             StoreUnavailableError: if the store does not answer; the move may have been made.
         """
         task = await self._apply(move)
-        if task is not None and (event := event_of(move, task)) is not None:
+        if task is not None and (event := event_of_move(move, task)) is not None:
             await self._made(event)
         return task
 
@@ -65,7 +65,7 @@ class TaskMoves:
         A move that an earlier request made is recognised by its claim id, and its event is published now.
 
         Args:
-            move: a move that `Move.won` can recognise.
+            move: a move that `Move.was_applied` can recognise.
             entry_in: finds the entry that the move appended to the history; the task may have moved on since.
 
         Raises:
@@ -77,10 +77,10 @@ class TaskMoves:
                 task = await self._store.get(move.task_id, EVERYONE)
             except TaskUnreadableError:
                 return NotMade(None, is_unreadable=True)
-            if task is None or not move.won(task):
+            if task is None or not move.was_applied(task):
                 return NotMade(task)
         entry = entry_in(task)
-        await self._made(EVENT_OF[entry.type](task))
+        await self._made(EVENT_BY_ENTRY_TYPE[entry.type](task))
         return Made(task, entry)
 
     async def repair(self, move: Move) -> Task | None:

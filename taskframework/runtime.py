@@ -27,7 +27,7 @@ from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
 from taskframework.tasks.registry import Registration, TaskRegistry
-from taskframework.tasks.values import several
+from taskframework.tasks.values import check_iterable
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
 from taskframework.wiring.extras import require_extra, require_extras
 from taskframework.wiring.store_services import StoreServices, build_store_services
@@ -289,7 +289,7 @@ class TaskFramework(Extensible):
         request = BatchRequest(task_type=task_type, user_id=user_id, **options)
         service = self.services.batch_submission
         with naming_store(self.settings.store.url):
-            if isinstance(items := several(items), Sequence):
+            if isinstance(items := check_iterable(items), Sequence):
                 submission = await service.submit(request, items)
             else:
                 submission = await service.upload(request, in_parts(items))
@@ -355,10 +355,10 @@ class TaskFramework(Extensible):
             await forget_dispatches(services.store)
         await broker.open()
         stack.push_async_callback(broker.close)
-        surroundings = None
+        extensions = None
         if worker:
-            surroundings = await stack.enter_async_context(self._opened(self.registry, self))
-        process = self._process = build_process_services(services, broker, surroundings)
+            extensions = await stack.enter_async_context(self._enter_lifespans(self.registry, self))
+        process = self._process = build_process_services(services, broker, extensions)
         await process.topology.repair()
         await process.pauses.look()  # before any message is sent or any task begins
         stack.push_async_callback(process.bridge.drain)

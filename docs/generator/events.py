@@ -5,7 +5,7 @@ from __future__ import annotations
 from docs.generator.http import document
 from docs.generator.tables import fields, table
 from taskframework.events.external import PREFIX
-from taskframework.model.events import EVENT_OF, TaskProgressEvent
+from taskframework.model.events import EVENT_BY_ENTRY_TYPE, TaskProgressEvent
 
 _INTRODUCTION = """\
 # Events
@@ -33,7 +33,7 @@ are not in it: `GET /api/v1/tasks/{task_id}` has them.
 def markdown() -> str:
     """The types, the attributes of an event, and its data."""
     schemas = document()["components"]["schemas"]
-    types = {**EVENT_OF, "progress": TaskProgressEvent}
+    types = {**EVENT_BY_ENTRY_TYPE, "progress": TaskProgressEvent}
     return "".join(
         (
             _INTRODUCTION,

@@ -12,7 +12,7 @@ import orjson
 
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ApiUnavailableError, StoreUnavailableError
-from taskframework.model.values import MAX_NAME, Json, fingerprint
+from taskframework.model.values import MAX_NAME_LENGTH, Json, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def job_key(
     features_hash = fingerprint(orjson.dumps(features, option=orjson.OPT_SORT_KEYS))
     parts = (tenant_id, session_id, str(index), job_type, target_language)
     key = ":".join([*(quote(part, safe="") for part in parts), features_hash])
-    return key if len(key) <= MAX_NAME else f"job:{fingerprint(key, 'a')}{fingerprint(key, 'b')}"
+    return key if len(key) <= MAX_NAME_LENGTH else f"job:{fingerprint(key, 'a')}{fingerprint(key, 'b')}"
 
 
 async def submit_once(

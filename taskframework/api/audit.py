@@ -14,7 +14,7 @@ from taskframework.api.context import PREFIX, framework_of, new_router, page_res
 from taskframework.api.openapi import problem_responses
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.views import NextCursor
-from taskframework.model.values import MAX_NAME
+from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.operations.audit import audit_view
 
 router = new_router(f"{PREFIX}/admin/audit", "audit")
@@ -42,7 +42,7 @@ class AuditPage(BaseModel):
 class AuditQuery(PageQuery):
     """Which entries to list."""
 
-    by: str | None = Field(default=None, max_length=MAX_NAME, description="Only actions of this operator")
+    by: str | None = Field(default=None, max_length=MAX_NAME_LENGTH, description="Only actions of this operator")
     action: str | None = Field(
         default=None, max_length=100, description="Only this action, or all actions on one thing, such as `queue`"
     )

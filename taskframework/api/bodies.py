@@ -31,7 +31,7 @@ from taskframework.api.operator_bodies import (
 from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal
 from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.model.keys import Role
-from taskframework.model.values import MAX_NAME
+from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.settings.durations import Duration
 from taskframework.submission.options import BatchOptions, Name, SubmissionOptions
 from taskframework.submission.schedules import ScheduleDefinition
@@ -61,7 +61,7 @@ _MIN_BYTES_PER_SECOND = 1024
 class SubmitTask(SubmissionOptions, total=False):
     """A task to be done. What is left out or null comes from the task type's options, then from the settings."""
 
-    task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
+    task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME_LENGTH)]]
     parameters: Annotated[Any, Field(description="Parameters, as the task type accepts them")]
     user_id: UserInBody
 
@@ -90,7 +90,7 @@ class SubmitTasks(Body):
 class UploadBatch(BatchOptions, total=False):
     """What is to be done with the items of an upload; these come line by line."""
 
-    task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
+    task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME_LENGTH)]]
     user_id: UserInBody
 
 

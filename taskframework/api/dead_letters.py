@@ -51,7 +51,7 @@ from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submis
 from taskframework.api.views import TaskView
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.replays import Action
-from taskframework.model.values import MAX_NAME
+from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.operations.audit import Noted
 from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome, refusal_of
 from taskframework.operations.letter_views import DeadLetter
@@ -65,7 +65,7 @@ router = new_router(f"{PREFIX}/admin/dead-letters", "dead letters")
 class GroupQuery(PageQuery):
     """Which groups to list."""
 
-    task_type: str | None = Field(default=None, max_length=MAX_NAME, description="Only of this type")
+    task_type: str | None = Field(default=None, max_length=MAX_NAME_LENGTH, description="Only of this type")
     user_id: UserInQuery = None
 
 
@@ -73,8 +73,12 @@ class DeadLetterQuery(GroupQuery):
     """Which dead letters to list."""
 
     kind: Literal["task", "message"] | None = Field(default=None, description="Only tasks, or only messages")
-    fingerprint: str | None = Field(default=None, max_length=MAX_NAME, description="Only dead letters of this group")
-    text: str | None = Field(default=None, max_length=MAX_NAME, description="Only if the error contains this text")
+    fingerprint: str | None = Field(
+        default=None, max_length=MAX_NAME_LENGTH, description="Only dead letters of this group"
+    )
+    text: str | None = Field(
+        default=None, max_length=MAX_NAME_LENGTH, description="Only if the error contains this text"
+    )
     finished_after: Moment | None = Field(default=None, description="Only if ended or received at this time or later")
     finished_before: Moment | None = Field(default=None, description="Only if ended or received before this time")
 
@@ -256,7 +260,7 @@ async def _ids_to_handle_now(request: Request, body: ChosenLetters) -> Sequence[
         return None
     chosen = where_of(body.filter)
     scope = scope_of(request, chosen.user_id)
-    page = await _operations(request).list_letters(scope, limit=MAX_REPLAY, wanted=chosen.letters)
+    page = await _operations(request).list_letters(scope, limit=MAX_REPLAY, wanted=chosen.letter_filter)
     return [letter.id for letter in page.items] if page.next_cursor is None or body.dry_run else None
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from taskframework.api.callers import scope_of
 from taskframework.api.context import PREFIX, IdInPath, broker_of, checked_id, framework_of, json_response, new_router
 from taskframework.api.openapi import problem_responses
-from taskframework.model.facts import Code
+from taskframework.model.facts import CauseCode
 from taskframework.model.status import TaskStatus
 
 router = new_router(f"{PREFIX}/tasks", "tasks")
@@ -23,7 +23,7 @@ class ExplanationView(BaseModel):
 
     task_id: str
     status: TaskStatus
-    code: Code = Field(description="The cause, for programs", examples=["paused"])
+    code: CauseCode = Field(description="The cause, for programs", examples=["paused"])
     because: str = Field(description="The cause as a sentence", examples=["ada paused count-words at …"])
     change: str = Field(description="What to do, as a sentence")
     details: dict[str, Any] = Field(description="Details of the cause; the fields depend on `code`")

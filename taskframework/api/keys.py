@@ -19,7 +19,7 @@ from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.model.keys import ApiKey
 from taskframework.model.rate_limits import BucketLimit
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.operations.keys import key_view
 
 router = new_router(PREFIX, "keys")
@@ -49,7 +49,7 @@ async def get_me(request: Request) -> Response:
             "roles": list(caller.roles),
             "may_act_for_users": caller.may_act_for_users,
             "prefix": caller.prefix,
-            "expires_at": moment(caller.expires_at),
+            "expires_at": format_time(caller.expires_at),
         }
     )
 

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.model.status import TaskStatus
-from taskframework.model.values import MAX_NAME
+from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.submission.options import Moment
 
 MAX_REPLAY = 500
@@ -20,10 +20,12 @@ _Reason = Annotated[
 _Rate = Annotated[
     float | None, Field(gt=0, le=1000, description="At most this many per second; null: as fast as possible")
 ]
-_Exact = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME)]
+_Exact = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 _FinishedAfter = Annotated[Moment | None, Field(description="Ended at this time or later; a message: received then")]
 _FinishedBefore = Annotated[Moment | None, Field(description="Ended before this time; a message: received before")]
-_Search = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME, description="Text that the error contains")]
+_Search = Annotated[
+    str | None, Field(min_length=1, max_length=MAX_NAME_LENGTH, description="Text that the error contains")
+]
 
 
 class _Filter(Body):
@@ -136,7 +138,7 @@ class RepairMessage(Body):
         json_schema_extra={"examples": [{"task_type": "count-words", "parameters": {"text": "one two"}}]}
     )
 
-    task_type: str | None = Field(default=None, max_length=MAX_NAME, description="A registered task type")
+    task_type: str | None = Field(default=None, max_length=MAX_NAME_LENGTH, description="A registered task type")
     parameters: Any = Field(default=None, description="Parameters, as the task type accepts them")
     body_text: str | None = Field(
         default=None,

@@ -30,7 +30,7 @@ from taskframework.errors import StoreError, TaskNotFoundError
 from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
-from taskframework.model.values import MAX_NAME, is_name
+from taskframework.model.values import MAX_NAME_LENGTH, is_name
 from taskframework.operations.streams import StreamOperations
 from taskframework.submission.options import Name
 
@@ -41,7 +41,7 @@ router = new_router(f"{PREFIX}/streams", "streams")
 _MAX_POSITION = 2**53 - 1
 _EVENT_STREAM = "text/event-stream"
 # A key may have slashes in it, so the longer paths come first.
-KeyInPath = Annotated[str, Path(description="Key of the stream", json_schema_extra={"maxLength": MAX_NAME})]
+KeyInPath = Annotated[str, Path(description="Key of the stream", json_schema_extra={"maxLength": MAX_NAME_LENGTH})]
 _RESULT_CONTENT = {
     "application/json": {"schema": {"$ref": f"#/components/schemas/{StreamResultPage.__name__}"}},
     _EVENT_STREAM: {"itemSchema": {"$ref": f"#/components/schemas/{StreamedResult.__name__}"}},

@@ -38,7 +38,7 @@ from taskframework.errors import (
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.status import TaskStatus
-from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, problem, problems_of
+from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, problem, problems_of
 from taskframework.operations.keys import TokenKeysUnavailableError
 from taskframework.operations.mending import AlreadyRepairedError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
@@ -283,7 +283,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     """Answer errors of FastAPI's own validation: query parameters, each with its location as the first part."""
     found = error.errors() if isinstance(error, RequestValidationError) else ()
-    problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MOST_PROBLEMS]]
+    problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MAX_PROBLEMS]]
     known = _parameters_of(request, await _documented_paths(request))
     return problem_response(problem_of(_field_refusal(problems, known)), request)
 

@@ -27,7 +27,7 @@ from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, Choose
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.submitting import key_in_header
-from taskframework.model.replays import Action, Where, replay_view
+from taskframework.model.replays import Action, ActionFilter, replay_view
 from taskframework.operations.replays import ReplayOperations
 
 _REPLAYS = f"{PREFIX}/admin/replays"
@@ -135,13 +135,19 @@ async def cancel_tasks(request: Request) -> Response:
     return await begin_replay(request, Action.CANCEL, where_of(body.filter), rate=body.rate, reason=reason)
 
 
-def where_of(chosen: ChooseLetters | ChooseTasks) -> Where:
+def where_of(chosen: ChooseLetters | ChooseTasks) -> ActionFilter:
     """The chosen conditions, for the record."""
-    return Where(**chosen.model_dump(exclude_none=True))
+    return ActionFilter(**chosen.model_dump(exclude_none=True))
 
 
 async def begin_replay(
-    request: Request, action: Action, where: Where, *, rate: float | None, reason: str | None, reopen: bool = False
+    request: Request,
+    action: Action,
+    where: ActionFilter,
+    *,
+    rate: float | None,
+    reason: str | None,
+    reopen: bool = False,
 ) -> Response:
     """Begin an action on many tasks, and answer with it."""
     name = f"{'task' if action in (Action.RETRY, Action.CANCEL) else 'dead-letter'}.{action}"
@@ -159,7 +165,7 @@ async def begin_replay(
     return json_response(replay_view(replay), 202, {"Location": location})
 
 
-async def _count_response(request: Request, action: Action, where: Where) -> Response:
+async def _count_response(request: Request, action: Action, where: ActionFilter) -> Response:
     count = await _operations(request).count_of(action, where)
     return json_response({"total": count.number, "is_total_bounded": count.is_bounded})
 

@@ -31,7 +31,7 @@ from taskframework.model.query import Page
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.task import Task
-from taskframework.model.values import MAX_NAME
+from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.model.view import public_view
 from taskframework.submission.options import NAME_PATTERN
 
@@ -39,7 +39,7 @@ router = new_router(PREFIX, "sub-tasks")
 
 SignalName = Annotated[
     str,
-    Path(description="Name of the signal", json_schema_extra={"pattern": NAME_PATTERN, "maxLength": MAX_NAME}),
+    Path(description="Name of the signal", json_schema_extra={"pattern": NAME_PATTERN, "maxLength": MAX_NAME_LENGTH}),
 ]
 _KEY_HEADER = key_header(
     "A second signal with the same key is the same signal; without a key, each request is a new signal"

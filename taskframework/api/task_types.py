@@ -10,7 +10,7 @@ from taskframework.api.context import PREFIX, framework_of, new_router
 from taskframework.api.openapi import problem_responses
 from taskframework.api.views import TaskTypePage
 from taskframework.model.message import rfc3339
-from taskframework.tasks.declared import TaskDeclaration
+from taskframework.tasks.declarations import TaskDeclaration
 
 router = new_router(PREFIX, "tasks")
 

@@ -33,7 +33,7 @@ from taskframework.api.views import BulkResult, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
-from taskframework.model.values import MAX_NAME
+from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.model.view import public_view
 from taskframework.submission.options import Moment, Name
 from taskframework.submission.service import Submission, SubmitRequest
@@ -57,7 +57,9 @@ class TaskQuery(BatchQuery):
     """Which tasks to list."""
 
     parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
-    stream: str | None = Field(default=None, max_length=MAX_NAME, description="Only tasks of the stream with this key")
+    stream: str | None = Field(
+        default=None, max_length=MAX_NAME_LENGTH, description="Only tasks of the stream with this key"
+    )
     created_after: Moment | None = Field(default=None, description="Only those submitted at this time or later")
     created_before: Moment | None = Field(default=None, description="Only those submitted earlier")
     finished_after: Moment | None = Field(default=None, description="Only those that ended at this time or later")
@@ -154,7 +156,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
     although more follow. More follow as long as `next_cursor` is not null.
     """
     tasks, scope = framework_of(request).services.tasks, scope_of(request, query.user_id)
-    limit = min(query.limit, _MAX_SEARCH_RESULTS) if query.filter.is_sought else query.limit
+    limit = min(query.limit, _MAX_SEARCH_RESULTS) if query.filter.has_unindexed_condition else query.limit
     read_page = partial(tasks.list_tasks, scope, query.filter)
     return await large_page_response(read_page, public_view, limit=limit, cursor=query.cursor)
 

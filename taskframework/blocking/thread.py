@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from taskframework.errors import NotRunningError
 from taskframework.runtime import TaskFramework
-from taskframework.tasks.steps import refuse_on_a_loop
+from taskframework.tasks.steps import refuse_on_event_loop
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ class FrameworkThread:
                 self._running = self._opener_pid = None
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
-        refuse_on_a_loop("SyncTaskFramework", "await TaskFramework.submit(...)")
+        refuse_on_event_loop("SyncTaskFramework", "await TaskFramework.submit(...)")
         running = self._open()
         return asyncio.run_coroutine_threadsafe(_call(work), running.loop)
 

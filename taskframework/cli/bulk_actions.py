@@ -15,10 +15,10 @@ from taskframework.cli.output import note, pluralize, print_json, say
 from taskframework.cli.store import AnyFramework, operator_name
 from taskframework.cli.submit import parse_past_time
 from taskframework.errors import UnknownTaskTypeError
-from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
+from taskframework.model.replays import TIMES, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.status import TaskStatus
 
-#: The names of conditions on the command line, and in `Where`.
+#: The names of conditions on the command line, and in `ActionFilter`.
 _SHARED_CONDITIONS = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}
 _END_TIME_CONDITIONS = {"finished_after": "finished_after", "finished_before": "finished_before"}
 _LETTER_CONDITIONS = _SHARED_CONDITIONS | {"kind": "kind"} | _END_TIME_CONDITIONS
@@ -104,19 +104,19 @@ def _refuse_options(arguments: Mapping[str, Any], *options: str) -> None:
             raise typer.BadParameter(f"{flag} works only with --where. Leave it out, or use --where instead of ids.")
 
 
-def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
+def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> ActionFilter | None:
     """The conditions for dead letters from --where; None if ids are given."""
     return _where(conditions, ids, _LETTER_CONDITIONS)
 
 
-def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
+def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> ActionFilter | None:
     """The conditions for tasks from --where; None if ids are given."""
     return _where(conditions, ids, _TASK_CONDITIONS)
 
 
 def _where(
     conditions: Sequence[str] | None, ids: Sequence[str] | None, condition_names: dict[str, str]
-) -> Where | None:
+) -> ActionFilter | None:
     if bool(conditions) == bool(ids):
         raise typer.BadParameter("Give either ids or --where, not both.")
     if not conditions:
@@ -131,7 +131,7 @@ def _where(
         chosen[condition_names[name]] = _parse_value(name, value)
     if chosen.get("kind", "task") not in ("task", "message"):
         raise typer.BadParameter("The kind must be task or message.")
-    return Where(**chosen)  # type: ignore[arg-type]
+    return ActionFilter(**chosen)  # type: ignore[arg-type]
 
 
 def _parse_value(name: str, value: str) -> str | TaskStatus | datetime:
@@ -159,7 +159,7 @@ async def note_unknown_type(framework: AnyFramework, task_type: str | None) -> N
         note(f"{error.message} {error.nearest}")
 
 
-async def print_count(framework: AnyFramework, action: Action, where: Where, *, as_json: bool) -> None:
+async def print_count(framework: AnyFramework, action: Action, where: ActionFilter, *, as_json: bool) -> None:
     """Print how many tasks an action would change."""
     count = await framework.services.replays.count_of(action, where)
     if not count.number:
@@ -174,7 +174,7 @@ async def print_count(framework: AnyFramework, action: Action, where: Where, *, 
 async def run_bulk_action(
     framework: AnyFramework,
     action: Action,
-    where: Where,
+    where: ActionFilter,
     *,
     rate: float | None,
     reason: str | None,
@@ -206,11 +206,11 @@ async def run_bulk_action(
         note(f"To see its progress: taskframework replays show {replay.replay_id}")
     else:
         print_progress(replay)
-    if replay.refused or replay.failed or replay.status is ReplayStatus.STOPPED:
+    if replay.refused or replay.failed or replay.status is BulkActionStatus.STOPPED:
         raise typer.Exit(1)
 
 
-def print_progress(replay: ManyReplay) -> None:
+def print_progress(replay: BulkAction) -> None:
     """Print how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.left_out:
@@ -220,7 +220,7 @@ def print_progress(replay: ManyReplay) -> None:
         note(f"{refused.id}: {refused.problem}")
 
 
-async def _carry_on(framework: AnyFramework, replay: ManyReplay, *, with_notes: bool) -> ManyReplay:
+async def _carry_on(framework: AnyFramework, replay: BulkAction, *, with_notes: bool) -> BulkAction:
     services, reported = framework.services, 0
     if with_notes:
         note(f"{replay.action} {replay.replay_id} of {replay.total:,}. After Ctrl-C the running processes do the rest.")
@@ -231,7 +231,7 @@ async def _carry_on(framework: AnyFramework, replay: ManyReplay, *, with_notes: 
         replay = await services.replays.get(replay.replay_id)
         if (
             with_notes
-            and replay.status is ReplayStatus.RUNNING
+            and replay.status is BulkActionStatus.RUNNING
             and replay.done >= reported + max(1, replay.total // 10)
         ):
             reported = replay.done

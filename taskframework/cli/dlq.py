@@ -198,7 +198,7 @@ async def replay(
                 reopen=reopen,
             )
             return
-        page = await dead_letters.list_letters(scope_of(chosen), limit=500, wanted=chosen.letters)
+        page = await dead_letters.list_letters(scope_of(chosen), limit=500, wanted=chosen.letter_filter)
         ids = [letter.id for letter in page.items]
         if not ids:
             await note_unknown_type(framework, chosen.task_type)

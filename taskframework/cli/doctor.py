@@ -20,7 +20,7 @@ from taskframework.errors import ConfigurationError, SubmissionError, Taskframew
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
 from taskframework.schedules import all_schedules, require_zone
@@ -245,7 +245,7 @@ async def _check_schedules(store: TaskStore) -> Finding:
 
 
 def _skipped_run_problem(name: str, problem: RunProblem) -> str:
-    return f"The run of schedule {name} at {moment(problem.at)} was skipped: {problem.message}"
+    return f"The run of schedule {name} at {format_time(problem.at)} was skipped: {problem.message}"
 
 
 async def _describe_undriven(store: TaskStore, task_id: str) -> str:
@@ -280,7 +280,7 @@ async def _check_parents(store: TaskStore) -> Finding:
 
 def _overdue_problem(overdue_repairs: Sequence[Overdue]) -> str:
     names = ", ".join(
-        f"{repair.task_id} ({repair.driver.name} since {moment(repair.since)})"
+        f"{repair.task_id} ({repair.driver.name} since {format_time(repair.since)})"
         for repair in overdue_repairs[:_MAX_NAMED]
     )
     return (
@@ -306,8 +306,8 @@ def _miscounted_problem(found: Miscounted) -> str:
         )
     return (
         f"{sentence} An api or worker process counts them again when another sub-task ends, and by "
-        f"{moment(parent.check_at)} in any case: check that one is running. If one is, its log says why it did not "
-        'count ("are left to the repair").'
+        f"{format_time(parent.check_at)} in any case: check that one is running. If one is, its log says why it did "
+        'not count ("are left to the repair").'
     )
 
 

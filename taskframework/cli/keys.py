@@ -108,7 +108,7 @@ def _print_all(now: datetime, keys: Sequence[ApiKey]) -> None:
             Text(key.principal),
             Text(", ".join(key.roles) + (", acts for users" if key.may_act_for_users else "")),
             Text(ago(key.created_at, now)),
-            _state(key, is_valid=key.counts_at(now)),
+            _state(key, is_valid=key.is_valid_at(now)),
         )
         for key in keys
     ]

@@ -15,7 +15,7 @@ from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, print_json, printable
 from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store
-from taskframework.model.replays import ManyReplay, replay_view
+from taskframework.model.replays import BulkAction, replay_view
 
 app = typer.Typer(no_args_is_help=True, help="Replays, retries, cancels and discards of many tasks: list, show, stop.")
 
@@ -49,14 +49,14 @@ async def stop(framework: AnyFramework, replay_id: ReplayId, as_json: Json = Fal
     _print(await framework.services.replays.stop(replay_id), as_json)
 
 
-def _print(replay: ManyReplay, as_json: bool) -> None:
+def _print(replay: BulkAction, as_json: bool) -> None:
     if as_json:
         print_json(replay_view(replay))
     else:
         print_progress(replay)
 
 
-def _print_all(now: datetime, replays: Sequence[ManyReplay]) -> None:
+def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
     rows = [
         (
             Text(replay.replay_id),
@@ -69,8 +69,8 @@ def _print_all(now: datetime, replays: Sequence[ManyReplay]) -> None:
         )
         for replay in replays
     ]
-    print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Begun"), rows)
+    print_rows(("Replay", "What", "ActionFilter", "Status", "Done", "Not done", "Begun"), rows)
 
 
-def _conditions_text(replay: ManyReplay) -> str:
+def _conditions_text(replay: BulkAction) -> str:
     return " ".join(f"{name}={value}" for name, value in replay.where.conditions.items())

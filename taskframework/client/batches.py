@@ -14,7 +14,7 @@ from taskframework.client.family_readers import ItemResult, ItemStreamReader, fo
 from taskframework.client.uploads import Items, batch_call
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
-from taskframework.tasks.values import several
+from taskframework.tasks.values import check_iterable
 
 
 class BatchCalls(Calls):
@@ -75,7 +75,7 @@ class BatchCalls(Calls):
             {"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options}
         )
         sent_options = {name: value for name, value in submission.items() if value is not None}
-        answer = await self._api.ask(batch_call(several(items), sent_options, error_context_of(sent_options)))
+        answer = await self._api.ask(batch_call(check_iterable(items), sent_options, error_context_of(sent_options)))
         return with_kind(read(RemoteBatch, answer), task_type)
 
     async def batch(self, batch_id: str) -> RemoteBatch:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 Handle = Callable[[ExternalEvent], Awaitable[None] | None]
 
 #: For how many tasks the last sequence is remembered. A duplicate that comes after as many other tasks is not noticed.
-REMEMBERED = 100_000
+MAX_REMEMBERED_TASKS = 100_000
 
 
 class EventSubscriber:
@@ -49,7 +49,7 @@ class EventSubscriber:
         self._queue = queue
         self._owns_broker = owns_broker
         self._handlers: list[tuple[str | None, Handle]] = []
-        self._last = Sequences(REMEMBERED)
+        self._last = Sequences(MAX_REMEMBERED_TASKS)
         self._consumption: Consumption | None = None
         #: Set while a handler or a loop listens, and after the subscription has ended: then events need not wait.
         self._is_decided = asyncio.Event()

@@ -13,7 +13,7 @@ from taskframework.model.slots import SLOTS
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 from taskframework.settings import RateLimiterSettings
-from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, key_of
+from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, limit_key
 from taskframework.tasks.registry import Registration
 
 
@@ -24,7 +24,7 @@ def limits_of(settings: RateLimiterSettings) -> Mapping[str, BucketLimit]:
 
 def bucket_id(limit: RateLimit, parameters: Json) -> str:
     """Return the id of the bucket from which a task with these parameters takes its permits."""
-    return RATE.id_of(limit.name, *([] if limit.key is None else [key_of(parameters, limit.key)]))
+    return RATE.id_of(limit.name, *([] if limit.key is None else [limit_key(parameters, limit.key)]))
 
 
 class BucketHolds:
@@ -57,7 +57,7 @@ def limit_at_once(registration: Registration | None, numbers: Mapping[str, int])
 
 def slots_id(limit: ConcurrencyLimit, task_type: str, parameters: Json = None) -> str:
     """Return the id of the record of the slots from which a task of this type, with these parameters, takes one."""
-    return SLOTS.id_of(task_type, *([] if limit.key is None else [key_of(parameters, limit.key)]))
+    return SLOTS.id_of(task_type, *([] if limit.key is None else [limit_key(parameters, limit.key)]))
 
 
 def check_limits(registration: Registration, buckets: Iterable[str]) -> None:

@@ -50,7 +50,7 @@ def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[P
             earlier; so permits are used late and never early.
     """
     # The other half of the time that the limit holds back is for the claim that follows.
-    lateness = max(limit.ahead + limit.held_back / 2, _LATENESS)
+    lateness = max(limit.burst_seconds + limit.held_back_seconds / 2, _LATENESS)
     times = [received_at + bucket.first_at + at / limit.rate - bucket.asked_at for at in range(bucket.granted)]
     return [Permit(time, max(time + lateness, received_at + _LATENESS)) for time in times]
 

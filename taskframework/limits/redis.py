@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from taskframework.clock import Clock
 from taskframework.errors import ExtraMissingError
 from taskframework.limits.buckets import LimiterUnavailableError
-from taskframework.model.rate_limits import KEPT, ROUNDING, Bucket, HoldBucket, TakePermits
+from taskframework.model.rate_limits import KEPT_AFTER_FULL, ROUNDING, Bucket, HoldBucket, TakePermits
 from taskframework.settings.urls import redacted
 
 try:
@@ -53,7 +53,7 @@ _END = f"""
 local function text(number) return string.format('%.17g', number) end
 local bucket = {{text(full_at), text(line_at), text(late_at), text(now), text(granted), text(first_at)}}
 redis.call('HSET', KEYS[1], 'full_at', bucket[1], 'line_at', bucket[2], 'late_at', bucket[3])
-redis.call('EXPIREAT', KEYS[1], math.ceil(math.max(full_at, line_at, late_at)) + {KEPT.seconds})
+redis.call('EXPIREAT', KEYS[1], math.ceil(math.max(full_at, line_at, late_at)) + {KEPT_AFTER_FULL.seconds})
 return bucket
 """
 _TAKE = f"""{_BEGINNING}
@@ -115,7 +115,7 @@ class RedisBuckets:
         self._hold = self._redis.register_script(_HOLD)
 
     async def take(self, take: TakePermits) -> Bucket:
-        arguments = (take.limit.rate, take.limit.at_once, take.most, take.ahead, int(take.in_line), int(take.has_turn))
+        arguments = (take.limit.rate, take.limit.capacity, take.most, take.ahead, int(take.in_line), int(take.has_turn))
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -127,7 +127,7 @@ class RedisBuckets:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def hold(self, hold: HoldBucket) -> None:
-        arguments = (hold.limit.rate, hold.limit.at_once, hold.seconds)
+        arguments = (hold.limit.rate, hold.limit.capacity, hold.seconds)
         await self._asked(self._hold(keys=[self._key(hold)], args=arguments))
 
     async def read(self, record_id: str) -> Bucket | None:

@@ -9,10 +9,19 @@ from dataclasses import replace
 from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.events import TaskEvent
-from taskframework.model.limits import slot_given_up
+from taskframework.model.limits import slot_to_give_back
 from taskframework.model.marks import MakeDue
 from taskframework.model.rate_limits import seconds_of
-from taskframework.model.slots import CLOCKS_DIFFER, SLOTS, GiveSlotBack, Holder, KeepPlace, Slots, TakeSlot, rank_of
+from taskframework.model.slots import (
+    MAX_CLOCK_DIFFERENCE_SECONDS,
+    SLOTS,
+    GiveSlotBack,
+    Holder,
+    KeepPlace,
+    Slots,
+    TakeSlot,
+    rank_of,
+)
 from taskframework.model.task import HeldSlot, new_claim_id
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.stores.reading import all_records
@@ -45,7 +54,7 @@ class SlotKeeper:
 
     def hear(self, event: TaskEvent) -> Awaitable[None] | None:
         """Give back the slot of an ended attempt, as a listener for every event that ends an attempt."""
-        held = slot_given_up(event.task)
+        held = slot_to_give_back(event.task)
         return None if held is None else self._end(held)
 
     async def give_back(self, limit: str, claim_id: str, until: float | None = None) -> None:
@@ -62,7 +71,7 @@ class SlotKeeper:
             slots = await self.change(GiveSlotBack(limit, claim_id, until))
             await failpoint.reached("slots.after_release")
             self.on_given_back(limit)
-            if slots.are_waited_for:
+            if slots.has_waiting_tasks:
                 await self._wake_next(limit, slots, claim_id)
         except StoreUnavailableError as error:
             logger.info("a slot of %s is given back later: %s", limit, error.message)
@@ -78,8 +87,10 @@ class SlotKeeper:
         late: list[tuple[str, Holder]] = []
         for record in await all_records(self._store, SLOTS):
             slots = replace(SLOTS.content(record), asked_at=now)
-            late += [(record.id, holder) for holder in slots.holders if holder.until + CLOCKS_DIFFER <= now]
-            for _ in range(slots.free if slots.are_waited_for else 0):
+            late += [
+                (record.id, holder) for holder in slots.holders if holder.until + MAX_CLOCK_DIFFERENCE_SECONDS <= now
+            ]
+            for _ in range(slots.free if slots.has_waiting_tasks else 0):
                 await self._wake_next(record.id, slots, new_claim_id())
         running = await self._store.claims_of({holder.task_id for _, holder in late}) if late else {}
         for limit, holder in late:

@@ -10,7 +10,7 @@ from taskframework.model.interventions import Supersede
 from taskframework.model.options import Unique
 from taskframework.model.records import Record
 from taskframework.model.task import Task
-from taskframework.model.versions import VERSIONS, Newest, is_above, is_below, record_id, record_of
+from taskframework.model.versions import VERSIONS, Newest, is_newer, is_older, newest_record, record_id
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_record
@@ -62,10 +62,10 @@ async def become_newest(
     await failpoint.reached("version.after_record")
     if before is None:
         return None
-    if is_below(unique, before):
+    if is_older(unique, before):
         await moves.make(Supersede(task.task_id, before.version))
         return before
-    if is_above(unique, before):
+    if is_newer(unique, before):
         await moves.make(Supersede(before.task_id, unique.version, unique.stops_older))
     else:  # another process has written this task into the record, and may have died after that
         await supersede_before(moves, before)
@@ -80,11 +80,11 @@ async def _name(records: Records, moves: TaskMoves, task: Task, unique: Unique, 
     for _ in range(_ROUNDS):
         record = await _read(records, task.user_id, unique.key)
         newest = None if record is None else VERSIONS.content(record)
-        if not is_above(unique, newest):
+        if not is_newer(unique, newest):
             return newest
         if newest is not None:
             await supersede_before(moves, newest)
-        [written] = await records.write_records([record_of(task, unique, record, kept)])
+        [written] = await records.write_records([newest_record(task, unique, record, kept)])
         if written is not None:
             return newest
     raise StoreUnavailableError(f"The key {unique.key!r} is being changed by too many submissions at once.")

@@ -11,7 +11,7 @@ from taskframework.model.values import Json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Ids count down from here, in milliseconds, so that the newest entry is the first one of its kind.
-_END = 10**15 - 1
+_MAX_MILLISECONDS = 10**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class AuditEntry:
 AUDIT = RecordKind("audit", AuditEntry)
 
 
-def entry_of(entry: AuditEntry, kept: timedelta | None) -> Record:
+def audit_record(entry: AuditEntry, kept: timedelta | None) -> Record:
     """The record of a new entry.
 
     Args:
         entry: the content of the record.
         kept: how long the record is kept; None: forever.
     """
-    place = f"{_END - (entry.at - _EPOCH) // timedelta(milliseconds=1):015d}-{secrets.token_hex(6)}"
+    place = f"{_MAX_MILLISECONDS - (entry.at - _EPOCH) // timedelta(milliseconds=1):015d}-{secrets.token_hex(6)}"
     return AUDIT.new(place, content=entry, expires_at=None if kept is None else entry.at + kept)
 
 
-def place_of(record: Record) -> str:
+def cursor_of(record: Record) -> str:
     """The cursor of an entry in the list of all entries."""
     return record.id.removeprefix(f"{AUDIT.name}/")

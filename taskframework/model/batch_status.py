@@ -13,7 +13,7 @@ from taskframework.model.batches import is_sealed, parts_of
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts
 from taskframework.model.task import Task
-from taskframework.model.view import error_view, moment
+from taskframework.model.view import error_view, format_time
 
 R = TypeVar("R", default=Any, covariant=True)
 
@@ -102,7 +102,7 @@ class BatchStatus:
             "cancelled": ended.cancelled,
             "percent": self.percent,
             "rate": self.rate,
-            "estimated_end": moment(self.estimated_end),
+            "estimated_end": format_time(self.estimated_end),
             "policy": parts_of(batch)[1].policy,
             "chunk_size": own.chunk_size,
             "priority": str(batch.priority),
@@ -110,11 +110,11 @@ class BatchStatus:
             "correlation_id": batch.correlation_id,
             "result": batch.result,
             "error": error_view(batch.error),
-            "not_before": moment(batch.not_before),
-            "deadline": moment(batch.deadline),
-            "created_at": moment(batch.created_at),
-            "first_result_at": moment(own.first_result_at),
-            "finished_at": moment(batch.finished_at),
+            "not_before": format_time(batch.not_before),
+            "deadline": format_time(batch.deadline),
+            "created_at": format_time(batch.created_at),
+            "first_result_at": format_time(own.first_result_at),
+            "finished_at": format_time(batch.finished_at),
         }
 
 

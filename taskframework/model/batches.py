@@ -14,8 +14,15 @@ from typing import Any, ClassVar
 from taskframework.model.drivers import RETRY, SEAL
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Batch, CancelRequest, Subtasks, Task, plain
-from taskframework.model.transitions import Alone, Group, at_rest, framework_error, with_error, with_event
+from taskframework.model.task import Batch, CancelRequest, Subtasks, Task, record_to_document
+from taskframework.model.transitions import (
+    Group,
+    UngroupedWrite,
+    framework_error,
+    with_error,
+    with_event,
+    with_final_status,
+)
 
 #: `cancel.by` of a batch whose upload nobody finished.
 BY_UPLOAD = "upload"
@@ -44,7 +51,7 @@ def subtask_group(batch: Task) -> dict[str, Any]:
         "priority": str(batch.priority),
         "max_attempts": batch.max_attempts,
         "not_before": batch.not_before.isoformat(),
-        **{name: plain(value) for name, value in own.items() if value is not None},
+        **{name: record_to_document(value) for name, value in own.items() if value is not None},
     }
 
 
@@ -77,12 +84,12 @@ class Announce:
         items = max(task.batch.items, self.items)
         return task.evolve(batch=replace(task.batch, items=items), seal_by=now + self.timeout)
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class Seal(Alone):
+class Seal(UngroupedWrite):
     """The upload is complete: the batch has this many items, and nobody has announced more.
 
     A count that began before the seal is refused (`report_serial`): it does not know the total, so it could not end the
@@ -106,7 +113,7 @@ class Seal(Alone):
 
 
 @dataclass(frozen=True, slots=True)
-class AbandonUpload(Alone):
+class AbandonUpload(UngroupedWrite):
     """An open batch whose upload did not continue in time → CANCELLED."""
 
     failpoint: ClassVar[str] = "abandon.after_write"
@@ -117,12 +124,12 @@ class AbandonUpload(Alone):
             return None
         cancelled = task.evolve(cancel=CancelRequest(BY_UPLOAD, now, UPLOAD_ABANDONED))
         error = framework_error("upload_abandoned", UPLOAD_ABANDONED, retryable=False, attempt=task.attempts, at=now)
-        ended = with_error(at_rest(cancelled, TaskStatus.CANCELLED, now), error)
+        ended = with_error(with_final_status(cancelled, TaskStatus.CANCELLED, now), error)
         return with_event(ended, "cancelled", now, data={"by": BY_UPLOAD, "reason": UPLOAD_ABANDONED})
 
 
 @dataclass(frozen=True, slots=True)
-class ReopenBatch(Alone):
+class ReopenBatch(UngroupedWrite):
     """Let a sealed batch that has not succeeded wait again, because its sub-tasks without success are to be replayed.
 
     These sub-tasks count as live from now on, and counts that began before are refused.
@@ -182,5 +189,5 @@ class EndRetry:
             check_at=now,
         )
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return False

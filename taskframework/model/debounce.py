@@ -22,7 +22,7 @@ from taskframework.model.options import start_by
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Alone, claimable_at, with_event
+from taskframework.model.transitions import UngroupedWrite, claimable_at, with_event
 from taskframework.model.values import Json
 
 _THROTTLED = RecordKind("throttle", str)
@@ -44,17 +44,17 @@ def window_id(task: Task, key: str) -> str:
     return WINDOWS.id_of(task.user_id, task.task_type, key)
 
 
-def window_of(task: Task, key: str, there: Record | None, kept: timedelta) -> Record:
+def window_of(task: Task, key: str, existing: Record | None, kept: timedelta) -> Record:
     """The record that names this task, which is about to be stored.
 
     Args:
         task: the first task of its window.
         key: the key of the submission.
-        there: the record that was read; None if there was no record.
+        existing: the record that was read; None if there was no record.
         kept: the shortest time for which the record is kept, counted from the time at which the task can begin.
     """
     content = Window(task.task_id, task.created_at)
-    return WINDOWS.with_id(window_id(task, key), there, content, expires_at=task.not_before + kept + GRACE)
+    return WINDOWS.with_id(window_id(task, key), existing, content, expires_at=task.not_before + kept + GRACE)
 
 
 def may_be_stored_late(window: Window, now: datetime) -> bool:
@@ -69,7 +69,7 @@ def throttled_id(user_id: str, task_type: str, key: str, every: timedelta, now: 
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceParameters(Alone):
+class ReplaceParameters(UngroupedWrite):
     """Give a debounced task that has not begun newer parameters. It waits again, but in total at most `longest`."""
 
     failpoint: ClassVar[str] = "debounce.after_replace"

@@ -143,7 +143,7 @@ class Stale:
 
 
 #: The event for each entry type of a task's history.
-EVENT_OF: dict[str, type[TaskEvent]] = {
+EVENT_BY_ENTRY_TYPE: dict[str, type[TaskEvent]] = {
     "submitted": TaskSubmittedEvent,
     "replaced": TaskReplacedEvent,
     "started": TaskStartedEvent,
@@ -170,17 +170,17 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
 
 #: The entry types that end an attempt. Each move out of RUNNING appends one of them; no other move of a running task
 #: does.
-ENDS_OF_ATTEMPTS = frozenset(
+ATTEMPT_END_TYPES = frozenset(
     {"retrying", "waiting", "completed", "completed_with_errors", "failed", "dead_letter", "cancelled", "released"}
 )
 
 
-def event_for(task: Task) -> TaskEvent:
+def newest_event(task: Task) -> TaskEvent:
     """The event for the newest entry of a task's history."""
-    return EVENT_OF[task.history[-1].type](task)
+    return EVENT_BY_ENTRY_TYPE[task.history[-1].type](task)
 
 
-def event_of(move: Move, task: Task) -> TaskEvent | None:
+def event_of_move(move: Move, task: Task) -> TaskEvent | None:
     """The event of a move, given the task right after it; None for a move without an event."""
     match move:
         case ReportProgress():
@@ -193,7 +193,7 @@ def event_of(move: Move, task: Task) -> TaskEvent | None:
             return None
         case Wake() if task.status is TaskStatus.WAITING:
             return None
-    return event_for(task)
+    return newest_event(task)
 
 
 def start_of_attempt(task: Task) -> HistoryEntry:
@@ -204,5 +204,5 @@ def start_of_attempt(task: Task) -> HistoryEntry:
 def end_of_attempt(claimed: Task, later: Task) -> HistoryEntry:
     """The entry that ended the attempt of a claimed task; the task may have moved on since."""
     return next(
-        entry for entry in later.history if entry.sequence > claimed.sequence and entry.type in ENDS_OF_ATTEMPTS
+        entry for entry in later.history if entry.sequence > claimed.sequence and entry.type in ATTEMPT_END_TYPES
     )

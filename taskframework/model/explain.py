@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from urllib.parse import unquote
 
 from taskframework.model.explain_states import (
-    cancel_requested,
-    ended,
     error_line,
+    explain_cancel_requested,
+    explain_ended,
+    explain_running,
+    explain_waiting,
+    explain_waiting_for_stream,
     one_line,
-    running,
-    waiting,
-    waiting_for_stream,
 )
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.limits import waiting_limit
@@ -26,8 +26,8 @@ from taskframework.model.rate_limits import RATE
 from taskframework.model.slots import Slots, moment_of
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.versions import is_below
-from taskframework.model.view import error_view, moment
+from taskframework.model.versions import is_older
+from taskframework.model.view import error_view, format_time
 
 #: How late a message may be before it counts as not sent. A running sweeper sends a due message within a second or two.
 _OVERDUE = timedelta(seconds=15)
@@ -35,12 +35,16 @@ _OVERDUE = timedelta(seconds=15)
 
 def explain(facts: Facts) -> Cause:
     """Why a task is not running, or not finished."""
-    return next((cause for ask in _CAUSES if (cause := ask(facts)) is not None), None) or _about_to_be_sent(facts)
+    for explanation in _EXPLANATIONS:
+        cause = explanation(facts)
+        if cause is not None:
+            return cause
+    return _explain_about_to_be_sent(facts)
 
 
-def _superseded(facts: Facts) -> Cause | None:
+def _explain_superseded(facts: Facts) -> Cause | None:
     unique, newest = facts.task.unique, facts.newest
-    if unique is None or newest is None or not is_below(unique, newest):
+    if unique is None or newest is None or not is_older(unique, newest):
         return None
     return Cause(
         "superseded",
@@ -51,7 +55,7 @@ def _superseded(facts: Facts) -> Cause | None:
     )
 
 
-def _paused(facts: Facts) -> Cause | None:
+def _explain_paused(facts: Facts) -> Cause | None:
     pause = facts.pause
     if pause is None:
         return None
@@ -64,7 +68,7 @@ def _paused(facts: Facts) -> Cause | None:
     )
 
 
-def _not_before(facts: Facts) -> Cause | None:
+def _explain_not_before(facts: Facts) -> Cause | None:
     task = facts.task
     if task.not_before <= facts.now:
         return None
@@ -81,7 +85,7 @@ def _not_before(facts: Facts) -> Cause | None:
     )
 
 
-def _rate_limit(facts: Facts) -> Cause | None:
+def _explain_rate_limit(facts: Facts) -> Cause | None:
     task, wait = facts.task, facts.task.waits_for_limit
     limit = waiting_limit(task)
     if limit is not None and wait is not None and _kind_of(limit) == RATE.name and wait.until > facts.now:
@@ -103,12 +107,12 @@ def _bucket_empty(beginning: str, name: str, key: str | None, until: datetime) -
     )
 
 
-def _concurrency_limit(facts: Facts) -> Cause | None:
+def _explain_concurrency_limit(facts: Facts) -> Cause | None:
     task, slots = facts.task, facts.slots
-    if slots is None or not _are_taken(slots, task):
+    if slots is None or not _are_all_in_use(slots, task):
         return None
     name, key = (task.task_type, None) if facts.slots_id is None else _name_and_key(facts.slots_id)
-    named = [it for it in slots.holders if it.task_id in facts.named_holders]
+    named = [it for it in slots.holders if it.task_id in facts.visible_holders]
     whose = name if key is None else f"{name} for {key}"
     held_by = f", held by {named[0].task_id}{' and others' if len(slots.holders) > 1 else ''}" if named else ""
     return Cause(
@@ -125,12 +129,12 @@ def _concurrency_limit(facts: Facts) -> Cause | None:
     )
 
 
-def _are_taken(slots: Slots, task: Task) -> bool:
+def _are_all_in_use(slots: Slots, task: Task) -> bool:
     """Return whether no slot is left for the task, and it does not hold a slot already."""
     return len(slots.holders) >= slots.number and all(it.task_id != task.task_id for it in slots.holders)
 
 
-def _limiter_away(facts: Facts) -> Cause | None:
+def _explain_limiter_away(facts: Facts) -> Cause | None:
     if not facts.is_limiter_away:
         return None
     return Cause(
@@ -141,21 +145,21 @@ def _limiter_away(facts: Facts) -> Cause | None:
     )
 
 
-def _broker_away(facts: Facts) -> Cause | None:
+def _explain_broker_away(facts: Facts) -> Cause | None:
     task = facts.task
     if facts.is_broker_connected is None:
-        return _not_sent(facts)
+        return _explain_not_sent(facts)
     if facts.is_broker_connected:
         return None
     return Cause(
         "broker_away",
         "The process that answers has no connection to the broker, so no message reaches a worker.",
         "Nothing is lost: the message is sent when the broker is back. See docs/operations/broker-down.md.",
-        {"next_dispatch_at": moment(task.next_dispatch_at)},
+        {"next_dispatch_at": format_time(task.next_dispatch_at)},
     )
 
 
-def _not_sent(facts: Facts) -> Cause | None:
+def _explain_not_sent(facts: Facts) -> Cause | None:
     """The cause as a process without a broker can see it: workers run, but nobody has sent a message that is due."""
     due = facts.task.next_dispatch_at
     if due is None or not facts.workers or facts.now - due < _OVERDUE:
@@ -169,7 +173,7 @@ def _not_sent(facts: Facts) -> Cause | None:
     )
 
 
-def _no_worker(facts: Facts) -> Cause | None:
+def _explain_no_worker(facts: Facts) -> Cause | None:
     task, last = facts.task, facts.last_worker
     if facts.workers:
         return None
@@ -183,13 +187,13 @@ def _no_worker(facts: Facts) -> Cause | None:
             "task_type": task.task_type,
             "last_worker_id": None if last is None else last.worker_id,
             "last_seen_at": None if last is None else rfc3339(last.seen_at),
-            "declared_at": moment(facts.declared_at),
+            "declared_at": format_time(facts.declared_at),
             "no_handler": task.no_handler,
         },
     )
 
 
-def _suspect(facts: Facts) -> Cause | None:
+def _explain_suspect(facts: Facts) -> Cause | None:
     task = facts.task
     if not task.crashes or task.crashes < facts.max_crashes - 1:
         return None
@@ -203,7 +207,7 @@ def _suspect(facts: Facts) -> Cause | None:
     )
 
 
-def _sent(facts: Facts) -> Cause | None:
+def _explain_sent(facts: Facts) -> Cause | None:
     task = facts.task
     if not task.dispatches:
         return None
@@ -231,13 +235,13 @@ def _sent(facts: Facts) -> Cause | None:
             "is_bounded": facts.is_ahead_bounded,
             "messages": facts.messages,
             "dispatches": task.dispatches,
-            "next_dispatch_at": moment(task.next_dispatch_at),
+            "next_dispatch_at": format_time(task.next_dispatch_at),
             "workers": len(facts.workers),
         },
     )
 
 
-def _about_to_be_sent(facts: Facts) -> Cause:
+def _explain_about_to_be_sent(facts: Facts) -> Cause:
     task, due = facts.task, facts.task.next_dispatch_at
     because = "Its message was sent a moment ago, or is about to be sent."
     if task.no_handler:
@@ -247,26 +251,26 @@ def _about_to_be_sent(facts: Facts) -> Cause:
         "about_to_be_sent",
         because,
         f"If no worker starts it before, a message is sent {at}.",
-        {"next_dispatch_at": moment(due), "no_handler": task.no_handler},
+        {"next_dispatch_at": format_time(due), "no_handler": task.no_handler},
     )
 
 
-_CAUSES: tuple[Callable[[Facts], Cause | None], ...] = (
-    ended,
-    cancel_requested,
-    running,
-    waiting,
-    waiting_for_stream,
-    _superseded,
-    _paused,
-    _not_before,
-    _rate_limit,
-    _concurrency_limit,
-    _limiter_away,
-    _broker_away,
-    _no_worker,
-    _suspect,
-    _sent,
+_EXPLANATIONS: tuple[Callable[[Facts], Cause | None], ...] = (
+    explain_ended,
+    explain_cancel_requested,
+    explain_running,
+    explain_waiting,
+    explain_waiting_for_stream,
+    _explain_superseded,
+    _explain_paused,
+    _explain_not_before,
+    _explain_rate_limit,
+    _explain_concurrency_limit,
+    _explain_limiter_away,
+    _explain_broker_away,
+    _explain_no_worker,
+    _explain_suspect,
+    _explain_sent,
 )
 
 

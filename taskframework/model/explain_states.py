@@ -9,14 +9,14 @@ from taskframework.model.message import rfc3339
 from taskframework.model.status import REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command
 from taskframework.model.task import SignalWait, Subtasks, Task
-from taskframework.model.values import in_shell
-from taskframework.model.view import error_view, moment, subtasks_view
+from taskframework.model.values import shell_quoted
+from taskframework.model.view import error_view, format_time, subtasks_view
 
 #: Most characters of a text from outside, such as a reason, in a sentence.
-_LONGEST = 200
+_MAX_TEXT_LENGTH = 200
 
 
-def ended(facts: Facts) -> Cause | None:
+def explain_ended(facts: Facts) -> Cause | None:
     """The cause if the task has ended."""
     task = facts.task
     if not task.status.is_final:
@@ -25,11 +25,11 @@ def ended(facts: Facts) -> Cause | None:
     change = "No action is needed: it has ended."
     if task.status in REPLAYABLE:
         change = f"To queue it again: taskframework tasks retry {task.task_id}"
-    details = {"finished_at": moment(task.finished_at), "error": error_view(task.error)}
-    return Cause("final", f"It is {task.status}{since}{_failed_with(task)}.", change, details)
+    details = {"finished_at": format_time(task.finished_at), "error": error_view(task.error)}
+    return Cause("final", f"It is {task.status}{since}{_error_suffix(task)}.", change, details)
 
 
-def cancel_requested(facts: Facts) -> Cause | None:
+def explain_cancel_requested(facts: Facts) -> Cause | None:
     """The cause if the task was asked to stop and still runs."""
     task, cancel = facts.task, facts.task.cancel
     if cancel is None:
@@ -39,11 +39,11 @@ def cancel_requested(facts: Facts) -> Cause | None:
         "cancel_requested",
         f"{cancel.by} asked it to stop at {rfc3339(cancel.at)}{reason}, and its code is still running.",
         "No action is needed: if the code does not stop, its worker gives up on it within seconds.",
-        {"by": cancel.by, "at": rfc3339(cancel.at), "reason": cancel.reason, **_attempt(task)},
+        {"by": cancel.by, "at": rfc3339(cancel.at), "reason": cancel.reason, **_attempt_details(task)},
     )
 
 
-def running(facts: Facts) -> Cause | None:
+def explain_running(facts: Facts) -> Cause | None:
     """The cause if a worker runs the task."""
     task, lease = facts.task, facts.task.lease
     if task.status is not TaskStatus.RUNNING:
@@ -52,7 +52,7 @@ def running(facts: Facts) -> Cause | None:
     since = "" if task.started_at is None else f" since {rfc3339(task.started_at)}"
     attempt = f"{worker} runs attempt {task.attempts} of {task.max_attempts}{since}"
     is_over = lease is not None and lease.expires_at <= facts.now
-    details = {**_attempt(task), "is_lease_over": is_over, "progress": task.progress}
+    details = {**_attempt_details(task), "is_lease_over": is_over, "progress": task.progress}
     if lease is not None and is_over:
         because = f"{attempt}, but its lease expired at {rfc3339(lease.expires_at)} without being renewed."
         change = "It goes to another worker within seconds, if at least one api or worker process is running."
@@ -61,24 +61,24 @@ def running(facts: Facts) -> Cause | None:
     return Cause("running", f"{attempt}.{until}", "It ends when its code ends.", details)
 
 
-def waiting(facts: Facts) -> Cause | None:
+def explain_waiting(facts: Facts) -> Cause | None:
     """The cause if the task waits for its sub-tasks or for a signal."""
     task = facts.task
     if task.status is not TaskStatus.WAITING:
         return None
     if task.subtasks is not None and (task.subtasks.is_awaited or task.waits_for is None):
-        return _for_subtasks(facts, task.subtasks)
-    return _for_signal(task, task.waits_for)
+        return _explain_waiting_for_subtasks(facts, task.subtasks)
+    return _explain_waiting_for_signal(task, task.waits_for)
 
 
-def waiting_for_stream(facts: Facts) -> Cause | None:
+def explain_waiting_for_stream(facts: Facts) -> Cause | None:
     """The cause if the turn of the task in a serial stream has not come."""
     task, place, stream = facts.task, facts.task.stream, facts.stream
     if task.status is not TaskStatus.BLOCKED:
         return None
     key, position = ("", None) if place is None else (place.key, place.position)
     holder, is_halted = facts.turn_holder, stream is not None and stream.is_halted
-    details: dict[str, Any] = {"key": key, "position": position, "is_halted": is_halted, "turn": _turn(facts)}
+    details: dict[str, Any] = {"key": key, "position": position, "is_halted": is_halted, "turn": _turn_details(facts)}
     if holder is None or holder.task_id == task.task_id or (holder.status.is_final and not is_halted):
         because = f"The turn in stream {key!r} is about to move to the next task."
         at = "in a moment" if task.unblock_at is None else f"at {rfc3339(task.unblock_at)}"
@@ -92,7 +92,7 @@ def waiting_for_stream(facts: Facts) -> Cause | None:
     return Cause("waiting_for_stream", because, change, details)
 
 
-def _for_subtasks(facts: Facts, subtasks: Subtasks) -> Cause:
+def _explain_waiting_for_subtasks(facts: Facts, subtasks: Subtasks) -> Cause:
     task, open_ones = facts.task, facts.open_subtasks
     details: dict[str, Any] = {
         "subtasks": subtasks_view(task),
@@ -120,18 +120,18 @@ def _for_subtasks(facts: Facts, subtasks: Subtasks) -> Cause:
     return Cause("waiting_for_subtasks", because, change, details)
 
 
-def _for_signal(task: Task, wait: SignalWait | None) -> Cause:
+def _explain_waiting_for_signal(task: Task, wait: SignalWait | None) -> Cause:
     name, until = ("", None) if wait is None else (wait.name, wait.until)
     limit = "" if until is None else f", until {rfc3339(until)}"
     return Cause(
         "waiting_for_signal",
         f"It waits for the signal {name!r}{limit}.",
-        f"To send it: taskframework tasks signal {task.task_id} {in_shell(name)}",
-        {"signal": name, "until": moment(until)},
+        f"To send it: taskframework tasks signal {task.task_id} {shell_quoted(name)}",
+        {"signal": name, "until": format_time(until)},
     )
 
 
-def _turn(facts: Facts) -> dict[str, Any] | None:
+def _turn_details(facts: Facts) -> dict[str, Any] | None:
     holder = facts.turn_holder
     if holder is None:
         return None
@@ -139,18 +139,18 @@ def _turn(facts: Facts) -> dict[str, Any] | None:
     return {"task_id": holder.task_id, "status": str(holder.status), "position": position}
 
 
-def _attempt(task: Task) -> dict[str, Any]:
+def _attempt_details(task: Task) -> dict[str, Any]:
     lease = task.lease
     return {
         "worker_id": None if lease is None else lease.worker_id,
-        "since": moment(task.started_at),
+        "since": format_time(task.started_at),
         "lease_until": None if lease is None else rfc3339(lease.expires_at),
         "attempt": task.attempts,
         "max_attempts": task.max_attempts,
     }
 
 
-def _failed_with(task: Task) -> str:
+def _error_suffix(task: Task) -> str:
     return "" if task.error is None else f": {error_line(task)}"
 
 
@@ -164,4 +164,4 @@ def error_line(task: Task) -> str:
 def one_line(text: str) -> str:
     """A text from outside as part of a sentence: in one line, and cut if it is long."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[:_MAX_TEXT_LENGTH]}…"

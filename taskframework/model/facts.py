@@ -15,7 +15,7 @@ from taskframework.model.versions import Newest
 from taskframework.model.workers import Presence
 
 #: The causes, in the order in which they are asked for.
-Code = Literal[
+CauseCode = Literal[
     "final",
     "cancel_requested",
     "running",
@@ -41,7 +41,7 @@ Code = Literal[
 class Cause:
     """Why a task is not running or not finished. Both texts are one or two sentences."""
 
-    code: Code
+    code: CauseCode
     because: str
     #: What a person can do, or what will happen, so that the task continues.
     change: str
@@ -71,7 +71,7 @@ class Facts:
     #: The slots of its concurrency limit, the id of their record, and the holders' tasks that the caller may see.
     slots: Slots | None = None
     slots_id: str | None = None
-    named_holders: frozenset[str] = frozenset()
+    visible_holders: frozenset[str] = frozenset()
     #: None: the process that asks has no broker.
     is_broker_connected: bool | None = None
     #: The live workers that run its type; if there are none, the last worker that ran it.

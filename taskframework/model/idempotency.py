@@ -35,13 +35,13 @@ def key_id(user_id: str, key: str) -> str:
     return IDEMPOTENCY.id_of(user_id, key)
 
 
-def under_id(task: Task, task_id: str) -> Task:
+def with_task_id(task: Task, task_id: str) -> Task:
     """A task that is not stored yet, with another id: the id of the task that its key stands for."""
     correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
     return task.evolve(task_id=task_id, correlation_id=correlation_id)
 
 
-def key_of(task: Task, kept: timedelta) -> Record:
+def key_record(task: Task, kept: timedelta) -> Record:
     """The record of a task's key, for a task that is about to be inserted.
 
     Args:

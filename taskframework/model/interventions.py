@@ -10,26 +10,26 @@ from taskframework.model import drivers
 from taskframework.model.options import start_by
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.stream_moves import blocked_again, without_its_stream
+from taskframework.model.stream_moves import blocked_if_serial, skipped_in_stream
 from taskframework.model.task import CancelRequest, Discarded, Task
 from taskframework.model.transitions import (
     BY_DEADLINE,
     DEADLINE_REASON,
-    Alone,
+    UngroupedWrite,
     after_failure,
-    at_rest,
     claimable_at,
     deadline_error,
     framework_error,
     status_after,
     with_error,
     with_event,
+    with_final_status,
 )
 from taskframework.model.values import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Reap(Alone):
+class Reap(UngroupedWrite):
     """RUNNING with an expired lease → RETRYING, DEAD_LETTER, CANCELLED or FAILED, without the code of the task.
 
     The lease must have ended longer than `grace` ago. `grace` None: the lease need not have ended, because the worker
@@ -66,7 +66,7 @@ LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost th
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel(Alone):
+class Cancel(UngroupedWrite):
     """A task at rest → CANCELLED; a running one is asked to stop."""
 
     failpoint: ClassVar[str] = "cancel.after_write"
@@ -78,19 +78,19 @@ class Cancel(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in LIVE or task.cancel is not None or not self.scope.covers(task.user_id):
             return None
-        return _asked_to_end(task, now, self.by, self.reason)
+        return _with_cancel_request(task, now, self.by, self.reason)
 
 
-def _asked_to_end(task: Task, now: datetime, by: str, reason: str | None) -> Task:
-    asked = task.evolve(cancel=CancelRequest(by, now, reason))
+def _with_cancel_request(task: Task, now: datetime, by: str, reason: str | None) -> Task:
+    cancelling = task.evolve(cancel=CancelRequest(by, now, reason))
     data = {"by": by, "reason": reason}
     if task.status is TaskStatus.RUNNING:
-        return with_event(asked, "cancel_requested", now, data=data)
-    return with_event(at_rest(asked, TaskStatus.CANCELLED, now), "cancelled", now, data=data)
+        return with_event(cancelling, "cancel_requested", now, data=data)
+    return with_event(with_final_status(cancelling, TaskStatus.CANCELLED, now), "cancelled", now, data=data)
 
 
 @dataclass(frozen=True, slots=True)
-class Supersede(Alone):
+class Supersede(UngroupedWrite):
     """A newer version of the task exists. A task that has not begun → CANCELLED. A task that runs, or waits for
     sub-tasks or a signal, continues, or is asked to stop if the newer version says so.
     """
@@ -104,7 +104,7 @@ class Supersede(Alone):
     @property
     def statuses(self) -> frozenset[TaskStatus]:
         """The statuses in which this move ends the task, or asks it to end."""
-        return LIVE if self.stops_running else _UNBEGUN
+        return LIVE if self.stops_running else _UNBEGUN_STATUSES
 
     @property
     def reason(self) -> str:
@@ -113,17 +113,17 @@ class Supersede(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in self.statuses or task.cancel is not None:
             return None
-        return _asked_to_end(task, now, BY_NEWER_VERSION, self.reason)
+        return _with_cancel_request(task, now, BY_NEWER_VERSION, self.reason)
 
 
 #: The statuses of a task that waits for a worker, or in a serial stream for its turn.
-_UNBEGUN = CLAIMABLE | {TaskStatus.BLOCKED}
+_UNBEGUN_STATUSES = CLAIMABLE | {TaskStatus.BLOCKED}
 #: `cancel.by` of a task that a newer version has superseded.
 BY_NEWER_VERSION = "superseded"
 
 
 @dataclass(frozen=True, slots=True)
-class Expire(Alone):
+class Expire(UngroupedWrite):
     """A live task past its deadline → FAILED; a running task is asked to stop.
 
     If the task is in a stream, its history first says that the stream continues without it. Readers of ordered results
@@ -136,15 +136,15 @@ class Expire(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not drivers.DEADLINE.is_due(task, now):
             return None
-        asked = without_its_stream(task, now).evolve(cancel=CancelRequest(BY_DEADLINE, now, DEADLINE_REASON))
+        cancelling = skipped_in_stream(task, now).evolve(cancel=CancelRequest(BY_DEADLINE, now, DEADLINE_REASON))
         if task.status is TaskStatus.RUNNING:
-            return with_event(asked, "cancel_requested", now, data={"by": BY_DEADLINE, "reason": DEADLINE_REASON})
+            return with_event(cancelling, "cancel_requested", now, data={"by": BY_DEADLINE, "reason": DEADLINE_REASON})
         error = deadline_error(task.attempts, now)
-        return with_event(at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now)
+        return with_event(with_final_status(with_error(cancelling, error), TaskStatus.FAILED, now), "failed", now)
 
 
 @dataclass(frozen=True, slots=True)
-class EndUnstarted(Alone):
+class EndUnstarted(UngroupedWrite):
     """A task that no worker started in time → DEAD_LETTER. Nothing is wrong with the task itself."""
 
     failpoint: ClassVar[str] = "queue_timeout.after_write"
@@ -154,14 +154,14 @@ class EndUnstarted(Alone):
         if not drivers.START.is_due(task, now):
             return None
         error = framework_error("queue_timeout", NOT_STARTED, retryable=False, attempt=task.attempts, at=now)
-        return with_event(at_rest(with_error(task, error), TaskStatus.DEAD_LETTER, now), "dead_letter", now)
+        return with_event(with_final_status(with_error(task, error), TaskStatus.DEAD_LETTER, now), "dead_letter", now)
 
 
 NOT_STARTED = "No worker started it within its queue_timeout. Start more workers or allow more time, then replay it."
 
 
 @dataclass(frozen=True, slots=True)
-class Postpone(Alone):
+class Postpone(UngroupedWrite):
     """Put a task off that this worker cannot run (unknown type, newer version); after `limit` times → DEAD_LETTER."""
 
     failpoint: ClassVar[str] = "claim.postponed"
@@ -177,7 +177,7 @@ class Postpone(Alone):
         if postponed.no_handler <= self.limit:
             return postponed.evolve(next_dispatch_at=now + self.delay, revision=task.revision + 1, updated_at=now)
         error = framework_error("no_handler", NO_HANDLER, retryable=False, attempt=task.attempts, at=now)
-        dead = at_rest(with_error(postponed, error), TaskStatus.DEAD_LETTER, now)
+        dead = with_final_status(with_error(postponed, error), TaskStatus.DEAD_LETTER, now)
         return with_event(dead, "dead_letter", now)
 
 
@@ -185,7 +185,7 @@ NO_HANDLER = "No worker that received it could run this type and version."
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class NewParameters:
     """Other parameters that a task gets when it is replayed, and their hash."""
 
     parameters: Json = field(repr=False)
@@ -193,7 +193,7 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay(Alone):
+class Replay(UngroupedWrite):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token is not reset.
 
     In a serial stream the task becomes BLOCKED, at its old position, until its turn comes. Recorded steps stay, so
@@ -207,16 +207,16 @@ class Replay(Alone):
     dispatch_after: timedelta
     revision: int | None = None
     #: None: the task keeps its parameters.
-    edited: Edited | None = None
+    edited: NewParameters | None = None
     reason: str | None = None
     #: The action on many tasks that this replay belongs to.
     replay_id: str | None = None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def event_data(self) -> dict[str, Any]:
         """The data of the event in the history."""
         is_edited = self.edited is not None or None
-        return _told(self.by, reason=self.reason, replay_id=self.replay_id, is_edited=is_edited)
+        return _event_data(self.by, reason=self.reason, replay_id=self.replay_id, is_edited=is_edited)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
@@ -249,11 +249,11 @@ class Replay(Alone):
         )
         if self.edited is not None:
             queued = queued.evolve(parameters=self.edited.parameters, parameters_hash=self.edited.parameters_hash)
-        return with_event(blocked_again(queued, now), "replayed", now, data=self.told)
+        return with_event(blocked_if_serial(queued, now), "replayed", now, data=self.event_data)
 
 
 @dataclass(frozen=True, slots=True)
-class RetryNow(Alone):
+class RetryNow(UngroupedWrite):
     """Make the next attempt of a task that failed due now. The attempts that the task had still count."""
 
     failpoint: ClassVar[str] = "retry_now.after_write"
@@ -269,9 +269,9 @@ class RetryNow(Alone):
     replay_id: str | None = None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def event_data(self) -> dict[str, Any]:
         """The data of the event in the history."""
-        return _told(self.by, reason=self.reason, replay_id=self.replay_id)
+        return _event_data(self.by, reason=self.reason, replay_id=self.replay_id)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
@@ -282,11 +282,11 @@ class RetryNow(Alone):
         ):
             return None
         due = claimable_at(task, TaskStatus.RETRYING, now, self.dispatch_after)
-        return with_event(due, "retry_requested", now, data=self.told)
+        return with_event(due, "retry_requested", now, data=self.event_data)
 
 
 @dataclass(frozen=True, slots=True)
-class Discard(Alone):
+class Discard(UngroupedWrite):
     """Give a dead letter up: lists leave it out. Its status stays, and an operator can still replay it by its id."""
 
     failpoint: ClassVar[str] = "discard.after_write"
@@ -307,6 +307,6 @@ class Discard(Alone):
         return with_event(discarded, "discarded", now, data={"by": self.by, "reason": self.reason})
 
 
-def _told(by: str, **optional: Any) -> dict[str, Any]:
+def _event_data(by: str, **optional: Any) -> dict[str, Any]:
     """The data of an event: who asked for the move, and the optional values that are not None."""
     return {"by": by} | {name: value for name, value in optional.items() if value is not None}

@@ -18,11 +18,11 @@ from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.scope import EVERYONE, Scope
 
-_MARK = "tf"
+_KEY_MARK = "tf"
 #: Random bytes of the part that names a key, and of the part that is secret.
 _PREFIX_BYTES, _SECRET_BYTES = 5, 32
 #: Most characters of a text that may be a key; a longer text is not even hashed.
-_LONGEST = 200
+_MAX_KEY_LENGTH = 200
 
 
 class Role(StrEnum):
@@ -39,17 +39,17 @@ class Role(StrEnum):
 
     def includes(self, other: Role) -> bool:
         """Return whether this role has all rights of another role."""
-        return _ORDER.index(self) >= _ORDER.index(other)
+        return _ROLES_ASCENDING.index(self) >= _ROLES_ASCENDING.index(other)
 
 
-_ORDER = tuple(Role)
+_ROLES_ASCENDING = tuple(Role)
 #: The names of actors without a key: callers while there are no keys, schedules, and commands (`cli:ada`).
-_WITHOUT_KEY = frozenset({"anonymous", "scheduler", "cli"})
+_RESERVED_PRINCIPALS = frozenset({"anonymous", "scheduler", "cli"})
 
 
 def is_reserved(principal: str) -> bool:
     """Return whether history and audit use this name for actors without a key, so that no key may be made for it."""
-    return principal.partition(":")[0] in _WITHOUT_KEY
+    return principal.partition(":")[0] in _RESERVED_PRINCIPALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ class ApiKey:
     #: How many requests may be made with it; None: as many as the settings allow.
     limit: BucketLimit | None = None
 
-    def opens_for(self, text: str, now: datetime) -> bool:
+    def matches(self, text: str, now: datetime) -> bool:
         """Return whether a text is this key, and the key is still valid."""
-        return hmac.compare_digest(self.sha256, sha256_of(text)) and self.counts_at(now)
+        return hmac.compare_digest(self.sha256, sha256_of(text)) and self.is_valid_at(now)
 
-    def counts_at(self, now: datetime) -> bool:
+    def is_valid_at(self, now: datetime) -> bool:
         """Return whether the key is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
@@ -117,7 +117,7 @@ KEY = RecordKind("key", ApiKey)
 
 def new_key() -> tuple[str, str]:
     """A new key: its prefix, and the whole key."""
-    prefix = f"{_MARK}_{secrets.token_hex(_PREFIX_BYTES)}"
+    prefix = f"{_KEY_MARK}_{secrets.token_hex(_PREFIX_BYTES)}"
     return prefix, f"{prefix}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
@@ -125,7 +125,7 @@ def prefix_of(text: str) -> str | None:
     """The prefix of a text that may be a key; None if the text cannot be a key."""
     mark, _, rest = text.partition("_")
     name, _, secret = rest.partition("_")
-    is_possible = mark == _MARK and name.isalnum() and secret and text.isascii() and len(text) <= _LONGEST
+    is_possible = mark == _KEY_MARK and name.isalnum() and secret and text.isascii() and len(text) <= _MAX_KEY_LENGTH
     return f"{mark}_{name}" if is_possible else None
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from taskframework.model.query import MessageOutline, TaskFilter
 from taskframework.model.values import fingerprint
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 
 #: How many hours a trend has; it has one number for each hour.
 TREND_HOURS = 24
@@ -18,7 +18,7 @@ TREND_HOURS = 24
 MESSAGE_ERROR = "MessageUnreadableError"
 _HOUR = timedelta(hours=1)
 #: The parts of a reason that differ between messages of one cause: numbers, and texts in quotes.
-_PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*")
+_VARIABLE_PARTS = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class LetterFilter:
     finished_after: datetime | None = None
     finished_before: datetime | None = None
 
-    def of_tasks(self, ended_by: datetime | None = None) -> TaskFilter:
+    def task_filter(self, ended_by: datetime | None = None) -> TaskFilter:
         """The filter for the dead letters that are tasks."""
         return TaskFilter(
             task_type=self.task_type,
@@ -46,7 +46,7 @@ class LetterFilter:
             finished_before=self.finished_before,
         )
 
-    def finds(self, message: MessageOutline) -> bool:
+    def matches(self, message: MessageOutline) -> bool:
         """Return whether a kept message meets the conditions."""
         return (
             self.kind != "task"
@@ -97,8 +97,8 @@ class LetterGroup:
         return {
             "fingerprint": self.fingerprint,
             "count": self.count,
-            "first_at": moment(self.first_at),
-            "last_at": moment(self.last_at),
+            "first_at": format_time(self.first_at),
+            "last_at": format_time(self.last_at),
             "task_types": list(self.task_types),
             "error": {"type": self.error_type, "message": self.error_message},
             "trend": list(self.trend),
@@ -107,7 +107,7 @@ class LetterGroup:
 
 def message_fingerprint(reason: str) -> str:
     """The fingerprint of a message that was kept for this reason."""
-    return fingerprint("message", _PARTICULAR.sub("*", reason))
+    return fingerprint("message", _VARIABLE_PARTS.sub("*", reason))
 
 
 def count_messages(messages: Iterable[MessageOutline], now: datetime) -> list[DeadCount]:
@@ -127,7 +127,7 @@ def count_messages(messages: Iterable[MessageOutline], now: datetime) -> list[De
     ]
 
 
-def grouped(counts: Iterable[DeadCount]) -> list[LetterGroup]:
+def group_by_cause(counts: Iterable[DeadCount]) -> list[LetterGroup]:
     """The counts added up by cause, the largest group first."""
     causes: dict[str, list[DeadCount]] = {}
     for count in counts:

@@ -14,7 +14,7 @@ def waiting_limit(task: Task) -> str | None:
     return wait.limit
 
 
-def slot_given_up(task: Task) -> HeldSlot | None:
+def slot_to_give_back(task: Task) -> HeldSlot | None:
     """The slot of the last claim that had a slot; None if there is none, or the task runs under that claim."""
     held, lease = task.slot, task.lease
     if held is None or (lease is not None and lease.claim_id == held.claim_id):

@@ -76,7 +76,7 @@ class ReserveDispatch:
         """When the last mark was made that left a task with this due time and this number of dispatches."""
         return next_dispatch_at - redispatch_delay(dispatches - 1, self.first, self.longest)
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         """Return whether some sweeper has won. If it was another sweeper, a second message is sent, and dropped."""
         return task.status in CLAIMABLE and task.dispatch_epoch == self.dispatch_epoch and task.dispatches > 0
 
@@ -103,11 +103,11 @@ class MakeDue:
             return None
         due = now + self.delay
         turn = task.waits_for_limit if self.limit is None else LimitWait(self.limit, self.dispatch_epoch, due)
-        start_by = _waits_from(due, task) if self.delay else task.start_by
+        start_by = _start_by_after(due, task) if self.delay else task.start_by
         return task.evolve(next_dispatch_at=due, dispatches=0, waits_for_limit=turn, start_by=start_by)
 
 
-def _waits_from(time: datetime, task: Task) -> datetime | None:
+def _start_by_after(time: datetime, task: Task) -> datetime | None:
     """The latest start of a task that a limit holds back until a time. The task waits for a worker only after that."""
     if task.start_by is None or task.start_limit is None or task.start_limit.counts_limits:
         return task.start_by
@@ -115,7 +115,7 @@ def _waits_from(time: datetime, task: Task) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitAnew:
+class RestartQueueTimeout:
     """A limit, or a pause of its type, held the task back until now: its queue timeout begins again."""
 
     task_id: str
@@ -123,7 +123,7 @@ class WaitAnew:
     def apply(self, task: Task, now: datetime) -> Task | None:
         if START.time_of(task) is None:
             return None
-        return task.evolve(start_by=_waits_from(now, task))
+        return task.evolve(start_by=_start_by_after(now, task))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class PostponeRelay:
     def apply(self, task: Task, now: datetime) -> Task | None:
         return None if task.publish_at is None else task.evolve(publish_at=now + self.delay)
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         """Return whether events are left to publish. Another relay may publish them too; readers drop duplicates."""
         return task.publish_at is not None
 
@@ -215,7 +215,7 @@ class MoveDriver:
             return None
         return task.evolve(**{self.driver.field: None if self.delay is None else now + self.delay})
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         """Return False, because the task does not show it: after a lost reply, the task is due again later."""
         return False
 

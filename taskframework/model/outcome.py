@@ -17,14 +17,14 @@ from taskframework.errors import NonRetryableError, RetryableError, Taskframewor
 from taskframework.model.task import Subtasks, TaskError
 from taskframework.model.values import Json, fingerprint, in_one_line
 
-MAX_MESSAGE = 2_000
-MAX_TRACEBACK = 8_000
+MAX_MESSAGE_CHARACTERS = 2_000
+MAX_TRACEBACK_CHARACTERS = 8_000
 #: How many exceptions of a chain, or of a group, a description names; more exceptions would add little.
-MOST_CAUSES = 5
-MAX_OWN_DELAY = timedelta(days=3650)
+MAX_SHOWN_CAUSES = 5
+MAX_REQUESTED_DELAY = timedelta(days=3650)
 #: The sentences that Python writes between two exceptions of a chain.
-_BY_CAUSE = "The above exception was the direct cause of the following exception:"
-_BY_CHANCE = "During handling of the above exception, another exception occurred:"
+_DIRECT_CAUSE_LINE = "The above exception was the direct cause of the following exception:"
+_WHILE_HANDLING_LINE = "During handling of the above exception, another exception occurred:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = (
     """
     retryable = _is_retryable(error, retry_on)
     pauses_limit = isinstance(error, RetryableError) and _attribute(error, "pause_limit") is True
-    return Failed(describe(error, retryable), retryable, _own_delay(error), pauses_limit)
+    return Failed(describe(error, retryable), retryable, _requested_delay(error), pauses_limit)
 
 
 def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...]) -> bool:
@@ -102,10 +102,10 @@ def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...
     return isinstance(error, BaseExceptionGroup) and all(_is_retryable(part, retry_on) for part in error.exceptions)
 
 
-def _own_delay(error: BaseException) -> timedelta | None:
+def _requested_delay(error: BaseException) -> timedelta | None:
     """The delay that the code asked for; bounded, because a due time beyond the year 9999 cannot be stored."""
     delay = _attribute(error, "delay") if isinstance(error, RetryableError) else None
-    return min(delay, MAX_OWN_DELAY) if isinstance(delay, timedelta) else None
+    return min(delay, MAX_REQUESTED_DELAY) if isinstance(delay, timedelta) else None
 
 
 def _attribute(error: BaseException, name: str) -> object:
@@ -122,10 +122,10 @@ def describe(error: BaseException, retryable: bool, code: str = "execution_error
     return TaskError(
         code=code,
         type=_clean(name, 200),
-        message=_clean(_message(error), MAX_MESSAGE),
+        message=_clean(_message(error), MAX_MESSAGE_CHARACTERS),
         retryable=retryable,
-        fingerprint=fingerprint(code, name, _place(error)),
-        traceback=_clean(_traceback(error), MAX_TRACEBACK),
+        fingerprint=fingerprint(code, name, _raised_at(error)),
+        traceback=_clean(_traceback(error), MAX_TRACEBACK_CHARACTERS),
     )
 
 
@@ -133,7 +133,7 @@ def _message(error: BaseException) -> str:
     """The text of an exception and below it its notes, as Python shows them. A long text is cut before its notes."""
     noted = _attribute(error, "__notes__")
     notes = "".join(f"\n{note}" for note in noted if isinstance(note, str)) if isinstance(noted, list) else ""
-    return _clean(_text(error), max(0, MAX_MESSAGE - 1 - len(notes))) + notes if notes else _text(error)
+    return _clean(_text(error), max(0, MAX_MESSAGE_CHARACTERS - 1 - len(notes))) + notes if notes else _text(error)
 
 
 def _text(error: BaseException) -> str:
@@ -151,14 +151,14 @@ def _text(error: BaseException) -> str:
 def _traceback(error: BaseException) -> str:
     """The causes of an exception, and where the author's code raised it: source lines and messages, no values."""
     try:
-        own = "".join(_frames(error)) + "".join(_parts(error))
-        before = "".join(_causes(error, MOST_CAUSES))
-        return before[: max(0, MAX_TRACEBACK - len(own))] + own
+        own = "".join(_format_frames(error)) + "".join(_format_group_members(error))
+        before = "".join(_format_causes(error, MAX_SHOWN_CAUSES))
+        return before[: max(0, MAX_TRACEBACK_CHARACTERS - len(own))] + own
     except Exception:  # the lookup of source lines runs import loaders, which may raise
         return ""
 
 
-def _frames(error: BaseException) -> list[str]:
+def _format_frames(error: BaseException) -> list[str]:
     found: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__, limit=-20)
     shown = frames.of_the_author(found)
     # The errors of the framework need no frames, and for an error with a cause the frames of the cause are enough.
@@ -168,30 +168,30 @@ def _frames(error: BaseException) -> list[str]:
     return traceback.format_list(list(shown))
 
 
-def _causes(error: BaseException, most: int) -> Iterator[str]:
+def _format_causes(error: BaseException, most: int) -> Iterator[str]:
     """The exceptions that led to this exception, the earliest first, as Python shows them."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is None or not most:
         return
-    yield from _causes(cause, most - 1)
-    yield from _frames(cause)
+    yield from _format_causes(cause, most - 1)
+    yield from _format_frames(cause)
     yield _headline(cause)
-    yield from _parts(cause)
-    yield f"\n{_BY_CAUSE if error.__cause__ else _BY_CHANCE}\n\n"
+    yield from _format_group_members(cause)
+    yield f"\n{_DIRECT_CAUSE_LINE if error.__cause__ else _WHILE_HANDLING_LINE}\n\n"
 
 
-def _parts(error: BaseException) -> Iterator[str]:
+def _format_group_members(error: BaseException) -> Iterator[str]:
     """The exceptions of a group, indented; nothing for other exceptions."""
     if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions[:MOST_CAUSES]:
-            yield from (textwrap.indent(text, "  | ") for text in (*_frames(part), _headline(part)))
+        for part in error.exceptions[:MAX_SHOWN_CAUSES]:
+            yield from (textwrap.indent(text, "  | ") for text in (*_format_frames(part), _headline(part)))
 
 
 def _headline(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {_message(error)}\n"
 
 
-def _place(error: BaseException) -> str:
+def _raised_at(error: BaseException) -> str:
     """Where an exception was raised. The text is equal for all errors of one cause, for any message and on any host. So
     it names the module and not the folder in which the module is installed. The line counts from the beginning of the
     function, so that it stays the same when other code in the file grows.

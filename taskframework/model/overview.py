@@ -12,7 +12,7 @@ from taskframework.model.message import rfc3339
 from taskframework.model.pauses import Pause
 from taskframework.model.schedules import Schedule
 from taskframework.model.status import DEAD, TaskStatus
-from taskframework.model.traffic import RATE_OVER, LaneTraffic, Traffic
+from taskframework.model.traffic import RATE_WINDOW, LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 
 ProblemCode = Literal[
@@ -29,12 +29,12 @@ ProblemCode = Literal[
     "paused",
 ]
 #: A type is failing if at least this share of its tasks that ended in the last minute failed.
-_FAILING = 0.5
+_FAILING_SHARE = 0.5
 #: How many tasks of a type that wait for another attempt are a problem; fewer are usual.
-_MANY_RETRYING = 10
+_MIN_RETRYING = 10
 #: A type is behind if its first task has waited longer than the first time, and the number of waiting tasks does not
 #: fall, or falls so slowly that it would take longer than the second time to reach zero.
-_BEHIND, _SLOWLY = timedelta(minutes=5), timedelta(minutes=30)
+_BEHIND_AFTER, _MAX_CATCH_UP_TIME = timedelta(minutes=5), timedelta(minutes=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,13 @@ class Overview:
             return self.counts.dead_letters
         return sum(self.counts.by_status.get(status, 0) for status in DEAD)
 
-    def told_waiting(self, task_type: str) -> str:
+    def waiting_text(self, task_type: str) -> str:
         """How many tasks of a type wait, in words."""
         number, more = self.traffic.of_type(task_type).waiting, " or more" if self.traffic.is_bounded else ""
         one = number == 1 and not more
         return f"1 {task_type} task is waiting" if one else f"{number:,}{more} {task_type} tasks are waiting"
 
-    def runs(self, task_type: str) -> bool:
+    def has_worker_for(self, task_type: str) -> bool:
         """Return whether a live worker runs a type."""
         return any(task_type in it.task_types for it in self.live_workers)
 
@@ -116,49 +116,49 @@ class Overview:
             text = "Redis, which keeps the rate limits, does not answer. Tasks with a rate limit wait until it is back"
             yield Problem("limiter_away", f"{text}. To check it: taskframework doctor")
         if self.counts is not None and self.counts.undriven:
-            text = f"{_stuck(self.counts.undriven)}. See which: taskframework doctor"
+            text = f"{_undriven_text(self.counts.undriven)}. See which: taskframework doctor"
             yield Problem("undriven", text)
         types = [(task_type, self.traffic.of_type(task_type)) for task_type in self.task_types]
         for task_type, seen in types:
-            if seen.waiting and not self.runs(task_type):
-                text = f"{self.told_waiting(task_type)}, and no running worker handles this type."
+            if seen.waiting and not self.has_worker_for(task_type):
+                text = f"{self.waiting_text(task_type)}, and no running worker handles this type."
                 yield Problem("no_worker", text, task_type)
         for it in self.workers:
             if it.is_lost(self.at):
-                told = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
-                yield Problem("worker_lost", f"{told}. It was killed, is frozen, or cannot reach the store.")
+                lost = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
+                yield Problem("worker_lost", f"{lost}. It was killed, is frozen, or cannot reach the store.")
         for task_type, seen in types:
             if _is_failing(seen):
                 share = seen.failed_per_second / seen.finished_per_second
                 text = f"{share:.0%} of the {task_type} tasks that ended in the last minute failed"
                 yield Problem("failing", f"{text}. See why: taskframework dlq groups", task_type)
-        yield from self._held_up(types)
+        yield from self._backlog_problems(types)
         if self.counts is not None and self.counts.halted_streams:
-            text = f"{_halted(self.counts.halted_streams)}. See which: taskframework streams list --halted"
+            text = f"{_halted_streams_text(self.counts.halted_streams)}. See which: taskframework streams list --halted"
             yield Problem("halted", text)
         if refused := [schedule for schedule in self.schedules if schedule.problem and not schedule.is_paused]:
-            yield Problem("schedule", f"{_refused(refused)}. See why: taskframework schedules list")
+            yield Problem("schedule", f"{_refused_schedules_text(refused)}. See why: taskframework schedules list")
         for task_type, pause in sorted(self.pauses.items()):
             reason = f" ({pause.reason})" if pause.reason else ""
             paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
-            yield Problem("paused", f"{paused}; {self.told_waiting(task_type)}.", task_type)
+            yield Problem("paused", f"{paused}; {self.waiting_text(task_type)}.", task_type)
 
-    def _held_up(self, types: Sequence[tuple[str, LaneTraffic]]) -> Iterator[Problem]:
+    def _backlog_problems(self, types: Sequence[tuple[str, LaneTraffic]]) -> Iterator[Problem]:
         """Types with many tasks that wait for a retry, and types that are behind."""
         more = " or more" if self.traffic.is_bounded else ""
         for task_type, seen in types:
-            if seen.retrying >= _MANY_RETRYING and seen.retrying > _completed_lately(seen):
+            if seen.retrying >= _MIN_RETRYING and seen.retrying > _completed_recently(seen):
                 what = f"{seen.retrying:,}{more} {task_type} tasks failed and will be retried"
                 text = f"{what}. See why: taskframework tasks list --type {task_type} --status retrying"
                 retry = f"taskframework tasks retry --where type={task_type} --where status=retrying"
                 yield Problem("retrying", f"{text}. To retry them at once, after fixing the cause: {retry}", task_type)
         for task_type, seen in types:
             since = seen.oldest_waiting_at
-            if since is None or task_type in self.pauses or not self.runs(task_type):
+            if since is None or task_type in self.pauses or not self.has_worker_for(task_type):
                 continue
-            if self.at - since > _BEHIND and _is_slow(seen):
+            if self.at - since > _BEHIND_AFTER and _is_slow(seen):
                 come, go = f"{seen.submitted_per_second:.3g}", f"{seen.finished_per_second:.3g}"
-                text = f"{self.told_waiting(task_type)}, the oldest since {rfc3339(since)}"
+                text = f"{self.waiting_text(task_type)}, the oldest since {rfc3339(since)}"
                 text = f"{text}; they arrive at {come} per second and finish at {go} per second"
                 advice = (
                     "Start more workers, or see what one of the tasks is waiting for: taskframework tasks explain ID"
@@ -167,29 +167,29 @@ class Overview:
 
 
 def _is_slow(seen: LaneTraffic) -> bool:
-    """Return whether the number of waiting tasks does not fall, or would not reach zero within `_SLOWLY`."""
+    """Return whether the number of waiting tasks does not fall, or would not reach zero within `_MAX_CATCH_UP_TIME`."""
     gain = seen.finished_per_second - seen.submitted_per_second
-    return gain <= 0 or seen.waiting / gain > _SLOWLY.total_seconds()
+    return gain <= 0 or seen.waiting / gain > _MAX_CATCH_UP_TIME.total_seconds()
 
 
-def _completed_lately(seen: LaneTraffic) -> float:
+def _completed_recently(seen: LaneTraffic) -> float:
     """How many tasks completed within the time over which rates are taken."""
-    return seen.completed_per_second * RATE_OVER.total_seconds()
+    return seen.completed_per_second * RATE_WINDOW.total_seconds()
 
 
-def _stuck(number: int) -> str:
+def _undriven_text(number: int) -> str:
     if number == 1:
         return "1 unfinished task is stuck: nothing will ever continue it"
     return f"{number:,} unfinished tasks are stuck: nothing will ever continue them"
 
 
-def _halted(number: int) -> str:
+def _halted_streams_text(number: int) -> str:
     if number == 1:
         return "1 stream has halted because one of its tasks failed; the tasks after it are waiting"
     return f"{number:,} streams have halted because a task failed in each; the tasks after it are waiting"
 
 
-def _refused(schedules: Sequence[Schedule]) -> str:
+def _refused_schedules_text(schedules: Sequence[Schedule]) -> str:
     first, number = schedules[0], len(schedules)
     if number == 1:
         return f"The last run of schedule {first.name} could not be submitted"
@@ -197,4 +197,4 @@ def _refused(schedules: Sequence[Schedule]) -> str:
 
 
 def _is_failing(seen: LaneTraffic) -> bool:
-    return seen.failed_per_second > 0 and seen.failed_per_second >= _FAILING * seen.finished_per_second
+    return seen.failed_per_second > 0 and seen.failed_per_second >= _FAILING_SHARE * seen.finished_per_second

@@ -19,12 +19,12 @@ from taskframework.model.task import Task
 #: Bytes of an item of a plan in addition to its parameters: the hash of the parameters, quotes, commas and brackets.
 ITEM_BYTES = 24
 #: Bytes as JSON of one part of a plan, unless a single item is larger.
-MAX_PLAN_BYTES = 512 * 1024
+MAX_PLAN_PART_BYTES = 512 * 1024
 #: Most bytes as JSON of a plan that is kept in the task itself. The limit is low because every count of sub-tasks reads
 #: and writes the whole task, and counts begin before the last sub-task is stored and the plan is removed.
-MAX_KEPT_BYTES = 32 * 1024
+MAX_INLINE_PLAN_BYTES = 32 * 1024
 #: How long after a part was written, or last checked, the retention checks whether it is still needed.
-PLAN_KEPT = timedelta(days=1)
+PLAN_CHECK_INTERVAL = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,12 @@ def part_id(task_id: str, fencing_token: int, number: int) -> str:
 def part_of(task: Task, number: int, first_slot: int, groups: list[dict[str, Any]], now: datetime) -> Record:
     """A part that is not stored yet, planned by the attempt under which the task runs."""
     content = PlanPart(task.task_id, task.fencing_token, first_slot, orjson.dumps(groups).decode())
-    return PLAN.new(task.task_id, str(task.fencing_token), str(number), content=content, expires_at=now + PLAN_KEPT)
+    return PLAN.new(
+        task.task_id, str(task.fencing_token), str(number), content=content, expires_at=now + PLAN_CHECK_INTERVAL
+    )
 
 
-def are_needed(parent: Task | None, fencing_token: int) -> bool:
+def are_plan_parts_needed(parent: Task | None, fencing_token: int) -> bool:
     """Return whether the parts of an attempt are needed: it still runs, or its sub-tasks are not all stored yet."""
     if parent is None or parent.fencing_token != fencing_token:
         return False

@@ -30,7 +30,7 @@ class Cursor:
     id: str
 
     def encode(self) -> str:
-        return _packed(f"{(self.at - _EPOCH) // timedelta(milliseconds=1)}|{self.id}")
+        return _encode_cursor(f"{(self.at - _EPOCH) // timedelta(milliseconds=1)}|{self.id}")
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
@@ -40,7 +40,7 @@ class Cursor:
             CursorInvalidError: if no list gave this text out.
         """
         try:
-            milliseconds, separator, identifier = _unpacked(text).partition("|")
+            milliseconds, separator, identifier = _decode_cursor(text).partition("|")
             if not separator or not identifier or "\0" in identifier:
                 raise CursorInvalidError
             return cls(_EPOCH + timedelta(milliseconds=int(milliseconds)), identifier)
@@ -57,7 +57,7 @@ class SlotCursor:
     slot: int
 
     def encode(self) -> str:
-        return _packed(f"{_SLOT}|{self.generation}|{self.round}|{self.slot}")
+        return _encode_cursor(f"{_SLOT_CURSOR_KIND}|{self.generation}|{self.round}|{self.slot}")
 
     @classmethod
     def decode(cls, text: str) -> SlotCursor:
@@ -67,35 +67,37 @@ class SlotCursor:
             CursorInvalidError: if no list gave this text out.
         """
         try:
-            kind, *place = _unpacked(text).split("|")
+            kind, *place = _decode_cursor(text).split("|")
             generation, round, slot = (int(number) for number in place)
         except ValueError as error:
             raise CursorInvalidError from error
-        if kind != _SLOT or not all(0 <= number <= _MOST for number in (generation, round, slot)):
+        if kind != _SLOT_CURSOR_KIND or not all(
+            0 <= number <= _MAX_CURSOR_NUMBER for number in (generation, round, slot)
+        ):
             raise CursorInvalidError
         return cls(generation, round, slot)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first part of a cursor of slots, so that no other list accepts such a cursor.
-_SLOT = "slot"
+_SLOT_CURSOR_KIND = "slot"
 #: The highest number in a cursor of slots; every database can compare it.
-_MOST = 2**31
+_MAX_CURSOR_NUMBER = 2**31
 
 
-def _packed(raw: str) -> str:
+def _encode_cursor(raw: str) -> str:
     return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
 
 
-def _unpacked(text: str) -> str:
-    """The text that was given to `_packed`. For a text that `_packed` did not make, every error is a ValueError."""
+def _decode_cursor(text: str) -> str:
+    """The text that was given to `_encode_cursor`. For a text that it did not make, every error is a ValueError."""
     return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
 
 
 #: Conditions of a `TaskFilter` without an index. For conditions on the end of a task, only lists of dead tasks have an
 #: index.
-_WITHOUT_INDEX = ("fingerprint", "error", "correlation_id", "idempotency_key")
-_ENDS = ("ended_by", "finished_after", "finished_before")
+_UNINDEXED_CONDITIONS = ("fingerprint", "error", "correlation_id", "idempotency_key")
+_END_TIME_CONDITIONS = ("ended_by", "finished_after", "finished_before")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +128,21 @@ class TaskFilter:
     finished_before: datetime | None = None
 
     @property
-    def is_sought(self) -> bool:
+    def has_unindexed_condition(self) -> bool:
         """Whether it has a condition without an index. Such an index would be seldom used and slow down every write."""
         return self.indexed is not self
 
     @property
     def indexed(self) -> TaskFilter:
         """The same filter without the conditions that have no index."""
-        names = (*_WITHOUT_INDEX, *(() if self.dead else _ENDS))
+        names = (*_UNINDEXED_CONDITIONS, *(() if self.dead else _END_TIME_CONDITIONS))
         if all(getattr(self, name) is None for name in names):
             return self
         without: dict[str, Any] = dict.fromkeys(names)
         return replace(self, **without)
 
     @property
-    def is_by_plan(self) -> bool:
+    def is_in_slot_order(self) -> bool:
         """Whether it lists the sub-tasks of one task. Such a list runs from the last sub-task of the plan to the first.
         This is also from the newest to the oldest, and an index has the sub-tasks of each status in this order.
         """

@@ -24,10 +24,10 @@ from taskframework.model.records import Record, RecordKind
 #: The part of a permit by which the arithmetic may be wrong: a double holds a current time to within 0.2 µs.
 ROUNDING = 1e-3
 #: How long the record of a bucket is kept after the bucket is full.
-KEPT = timedelta(minutes=1)
+KEPT_AFTER_FULL = timedelta(minutes=1)
 #: At most the permits of this many seconds are held back from attempts that begin at once. A claim takes 5 to 50 ms, on
 #: a busy machine some tenths of a second.
-MOST_HELD_BACK = 0.5
+MAX_HELD_BACK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,19 +41,19 @@ class BucketLimit:
     burst: int
 
     @property
-    def held_back(self) -> float:
+    def held_back_seconds(self) -> float:
         """The permits of the burst that the bucket never has, as the seconds in which it would get them."""
         return 0.0
 
     @property
-    def at_once(self) -> float:
+    def capacity(self) -> float:
         """How many permits a full bucket has."""
-        return self.burst - self.held_back * self.rate
+        return self.burst - self.held_back_seconds * self.rate
 
     @property
-    def ahead(self) -> float:
+    def burst_seconds(self) -> float:
         """The permits of a full bucket beyond its first permit, as the seconds in which it gets them."""
-        return (self.at_once - 1) / self.rate
+        return (self.capacity - 1) / self.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class AttemptLimit(BucketLimit):
     """
 
     @property
-    def held_back(self) -> float:
-        """The seconds for half of the burst beyond its first permit, but at most `MOST_HELD_BACK`."""
-        return min((self.burst - 1) / self.rate / 2, MOST_HELD_BACK)
+    def held_back_seconds(self) -> float:
+        """The seconds for half of the burst beyond its first permit, but at most `MAX_HELD_BACK_SECONDS`."""
+        return min((self.burst - 1) / self.rate / 2, MAX_HELD_BACK_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Bucket:
     @property
     def expires_at(self) -> datetime:
         """When the record can be deleted."""
-        return _EPOCH + timedelta(seconds=max(self.full_at, self.last_turn_over_at)) + KEPT
+        return _EPOCH + timedelta(seconds=max(self.full_at, self.last_turn_over_at)) + KEPT_AFTER_FULL
 
 
 #: The record of a bucket: `rate/<name>` or `rate/<name>/<key>`.
@@ -110,7 +110,7 @@ def seconds_of(moment: datetime) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfBucket:
+class _BucketChange:
     """One guarded write on a bucket. `apply` defines it; every adapter that keeps buckets implements the same rule."""
 
     #: `rate/<name>` or `rate/<name>/<key>`, made by `RATE.id_of`.
@@ -128,7 +128,7 @@ class _OfBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class TakePermits(_OfBucket):
+class TakePermits(_BucketChange):
     """Take at most `most` permits whose time has come or comes soon."""
 
     most: int = 1
@@ -142,10 +142,10 @@ class TakePermits(_OfBucket):
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
         bucket = bucket or Bucket()
         rate, start = self.limit.rate, max(bucket.full_at, now)
-        ready = math.floor((now + self.ahead - start) * rate + self.limit.at_once + ROUNDING)
+        ready = math.floor((now + self.ahead - start) * rate + self.limit.capacity + ROUNDING)
         must_wait = self.in_line and not self.has_turn and bucket.last_turn_over_at > now
         granted = 0 if must_wait else max(0, min(self.most, ready))
-        first_at, line_at, late_at = start - self.limit.ahead, bucket.line_at, bucket.late_at
+        first_at, line_at, late_at = start - self.limit.burst_seconds, bucket.line_at, bucket.late_at
         if self.in_line and not granted:
             first_at = max(first_at, late_at if self.has_turn else bucket.last_turn_over_at, now)
             if self.has_turn:
@@ -156,7 +156,7 @@ class TakePermits(_OfBucket):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldBucket(_OfBucket):
+class HoldBucket(_BucketChange):
     """Give no permits for a time, as a service requests that answers 429. A longer hold from before stays. After the
     hold the bucket has one permit.
     """
@@ -165,5 +165,5 @@ class HoldBucket(_OfBucket):
 
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
         bucket = bucket or Bucket()
-        full_at = max(bucket.full_at, now + self.seconds + self.limit.ahead)
+        full_at = max(bucket.full_at, now + self.seconds + self.limit.burst_seconds)
         return replace(bucket, full_at=full_at, asked_at=now, granted=0, first_at=now + self.seconds)

@@ -31,7 +31,7 @@ from taskframework.model.values import Json
 Content = TypeVar("Content")
 
 #: Printable ASCII characters stay unchanged in an id, except for the two characters that have a meaning there.
-_PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("/", "")
+_UNQUOTED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("/", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class RecordKind(Generic[Content]):
 
     def id_of(self, *parts: str) -> str:
         """The id that stands for these parts; no other parts have the same id, whatever characters are in them."""
-        return "/".join([self.name, *(quote(part, safe=_PLAIN, errors="surrogatepass") for part in parts)])
+        return "/".join([self.name, *(quote(part, safe=_UNQUOTED, errors="surrogatepass") for part in parts)])
 
     def new(self, *parts: str, content: Content, expires_at: datetime | None = None) -> Record:
         """A record that is not stored yet; its write succeeds only if no record with this id exists."""

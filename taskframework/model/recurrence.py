@@ -21,7 +21,7 @@ from typing import Protocol
 from cronsim import CronSim, CronSimError
 
 #: Characters of a cron expression.
-MAX_CRON = 200
+MAX_CRON_CHARACTERS = 200
 #: The accepted values of each field of a cron expression, by the name that cronsim gives the field.
 _FIELDS = {
     "minute": "0-59",
@@ -32,7 +32,7 @@ _FIELDS = {
 }
 
 #: An offset from UTC, which some people write in place of a time zone.
-_DISTANCE = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.IGNORECASE)
+_UTC_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.IGNORECASE)
 
 
 class Recurrence(Protocol):
@@ -72,7 +72,7 @@ class Cron:
         return found
 
 
-def latest(recurrence: Recurrence, after: datetime, until: datetime) -> datetime | None:
+def latest_time(recurrence: Recurrence, after: datetime, until: datetime) -> datetime | None:
     """The last time of a rule in a span; None if the span contains no time.
 
     Halves the span repeatedly, so that a year with a time each minute takes little longer than a day.
@@ -102,7 +102,7 @@ def check_cron(expression: str) -> str:
         ValueError: names the field that is wrong, and its accepted values.
     """
     parts = expression.split()
-    if len(parts) != len(_FIELDS) or len(expression) > MAX_CRON:
+    if len(parts) != len(_FIELDS) or len(expression) > MAX_CRON_CHARACTERS:
         raise ValueError(
             f"needs five fields ({', '.join(_FIELDS)}), such as '30 2 * * MON-FRI'; for seconds there is `every`"
         )
@@ -142,8 +142,8 @@ def nearest_zone(name: str) -> str | None:
 
 def zone_hint(name: str) -> str:
     """A hint for a user who gave a name that is not a time zone. Reads many files."""
-    if distance := _DISTANCE.fullmatch(name):
-        sign, hours, minutes = distance.groups()
+    if offset := _UTC_OFFSET.fullmatch(name):
+        sign, hours, minutes = offset.groups()
         fixed = f"Etc/GMT{'-' if sign == '+' else '+'}{int(hours)}"
         if not int(minutes or 0) and fixed in zoneinfo.available_timezones():
             return f"Give a place, such as Europe/Berlin; or {fixed}, which is the same time with the opposite sign."

@@ -19,16 +19,16 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordKind
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 
 #: How long other processes leave an action alone after one process has taken tasks of it in hand.
-IN_HAND = timedelta(seconds=10)
+TAKEOVER_DELAY = timedelta(seconds=10)
 #: Most tasks in hand at once. An action with a rate takes the tasks of one second, if these are fewer.
-MOST_IN_HAND = 100
+MAX_IN_HAND = 100
 #: How many refusals a record keeps: the newest.
-_REFUSALS_TOLD = 20
+_MAX_REFUSALS = 20
 #: After a time in which no process carried on an action with a rate, at most the tasks of this time are done at once.
-_CATCH_UP = timedelta(seconds=1)
+_MAX_CATCH_UP_TIME = timedelta(seconds=1)
 
 #: The conditions that are times.
 TIMES = ("created_after", "created_before", "finished_after", "finished_before")
@@ -43,7 +43,7 @@ class Action(StrEnum):
     CANCEL = "cancel"
 
 
-class ReplayStatus(StrEnum):
+class BulkActionStatus(StrEnum):
     """How far an action on many tasks is."""
 
     RUNNING = "RUNNING"
@@ -52,7 +52,7 @@ class ReplayStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class ActionFilter:
     """Which tasks and messages are chosen; None means any. `text` is a part of the message of the error, or of the
     reason why a message was kept.
     """
@@ -78,10 +78,10 @@ class Where:
     def conditions(self) -> dict[str, str]:
         """The given conditions, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: _told(value) for name, value in values.items() if value is not None}
+        return {name: _condition_text(value) for name, value in values.items() if value is not None}
 
     @property
-    def letters(self) -> LetterFilter:
+    def letter_filter(self) -> LetterFilter:
         """The filter for dead letters with these conditions."""
         kind: Any = self.kind
         return LetterFilter(
@@ -94,7 +94,7 @@ class Where:
         )
 
 
-def _told(value: str | datetime) -> str:
+def _condition_text(value: str | datetime) -> str:
     return str(value) if isinstance(value, str) else rfc3339(value)
 
 
@@ -109,12 +109,12 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManyReplay:
+class BulkAction:
     """One action on many. Times are the store's, in UTC and whole milliseconds."""
 
     replay_id: str
     action: Action
-    where: Where
+    where: ActionFilter
     by: str
     #: When the action began. It leaves tasks alone that ended later: they were replayed since then, and failed again.
     at: datetime
@@ -122,7 +122,7 @@ class ManyReplay:
     reopen: bool = False
     #: Tasks a second; None: as fast as possible.
     rate: float | None = None
-    status: ReplayStatus = ReplayStatus.RUNNING
+    status: BulkActionStatus = BulkActionStatus.RUNNING
     total: int
     #: Whether there may be more than `total`, because counting stopped there.
     is_total_bounded: bool = False
@@ -146,7 +146,7 @@ class ManyReplay:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do for the action."""
-        return self.status is not ReplayStatus.RUNNING and not self.batch
+        return self.status is not BulkActionStatus.RUNNING and not self.batch
 
     @property
     def lists(self) -> tuple[TaskFilter, ...]:
@@ -156,30 +156,32 @@ class ManyReplay:
     @property
     def has_messages(self) -> bool:
         """Whether kept messages follow after the tasks."""
-        return goes_through_messages(self.action, self.where)
+        return includes_messages(self.action, self.where)
 
     @property
     def left_out(self) -> int:
         """How many of the tasks that were counted at the beginning had changed before the action came to them."""
-        return max(0, self.total - self.done - self.refused - self.failed) if self.status is ReplayStatus.DONE else 0
+        return (
+            max(0, self.total - self.done - self.refused - self.failed) if self.status is BulkActionStatus.DONE else 0
+        )
 
     @property
     def size(self) -> int:
         """How many tasks to take in hand at once."""
-        return MOST_IN_HAND if self.rate is None else max(1, min(MOST_IN_HAND, int(self.rate)))
+        return MAX_IN_HAND if self.rate is None else max(1, min(MAX_IN_HAND, int(self.rate)))
 
 
-REPLAY = RecordKind("replay", ManyReplay)
+REPLAY = RecordKind("replay", BulkAction)
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class RunningAction:
     """Says that an action is not over. These records are read every second, and not the records of ended actions."""
 
     at: datetime
 
 
-UNDER_WAY = RecordKind("replay-under-way", UnderWay)
+RUNNING_ACTION = RecordKind("replay-under-way", RunningAction)
 
 #: The statuses in the order in which a cancel goes through them. A task usually moves from one of them to a later one.
 #: The second round finds the tasks that moved back in the meantime.
@@ -198,10 +200,10 @@ def possible_statuses(action: Action) -> tuple[TaskStatus, ...]:
     return tuple(status for status in TaskStatus if status in possible)
 
 
-def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ...]:
+def lists_of(action: Action, where: ActionFilter, at: datetime) -> tuple[TaskFilter, ...]:
     """The lists of tasks that an action which began at a time goes through, one after the other."""
     if action in (Action.REPLAY, Action.DISCARD):
-        return () if where.kind == "message" else (where.letters.of_tasks(at),)
+        return () if where.kind == "message" else (where.letter_filter.task_filter(at),)
     statuses = _CANCELLED_IN_ORDER if action is Action.CANCEL else tuple(sorted(DEAD))
     created_before = where.created_before
     if action is Action.CANCEL:  # tasks that were submitted after it began are left alone
@@ -224,12 +226,12 @@ def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ..
     )
 
 
-def goes_through_messages(action: Action, where: Where) -> bool:
+def includes_messages(action: Action, where: ActionFilter) -> bool:
     """Return whether kept messages follow after the tasks."""
     return action is Action.DISCARD and where.kind != "task" and where.user_id is None
 
 
-def is_done_before(replay: ManyReplay, task: Task) -> bool:
+def was_done_before(replay: BulkAction, task: Task) -> bool:
     """Return whether this action was done with a task already, by a process that died before it recorded that."""
     match replay.action:
         case Action.CANCEL:
@@ -245,33 +247,35 @@ def was_replayed(task: Task, replay_id: str) -> bool:
     return any(isinstance(data, dict) and data.get("replay_id") == replay_id for data in asked)
 
 
-def may_be_done(replay: ManyReplay, task: Task) -> bool:
+def can_be_done(replay: BulkAction, task: Task) -> bool:
     """Return whether a task is still in the state that was chosen: it has not ended again since the action began."""
     return replay.action is Action.CANCEL or task.finished_at is None or task.finished_at <= replay.at
 
 
-def taken(replay: ManyReplay, ids: Collection[str], part: int, cursor: str | None, now: datetime) -> ManyReplay:
+def take_in_hand(replay: BulkAction, ids: Collection[str], part: int, cursor: str | None, now: datetime) -> BulkAction:
     """The action with these ids in hand, which were found in list `part` up to the cursor."""
     paced_until = now
     if replay.rate is not None:
-        paced_until = max(replay.paced_until, now - _CATCH_UP) + timedelta(seconds=len(ids) / replay.rate)
+        paced_until = max(replay.paced_until, now - _MAX_CATCH_UP_TIME) + timedelta(seconds=len(ids) / replay.rate)
     return replace(
         replay,
         batch=tuple(ids),
         batch_number=replay.batch_number + 1,
         part=part,
         cursor=cursor,
-        due_at=now + IN_HAND,
+        due_at=now + TAKEOVER_DELAY,
         paced_until=paced_until,
     )
 
 
-def taken_over(replay: ManyReplay, now: datetime) -> ManyReplay:
+def take_over(replay: BulkAction, now: datetime) -> BulkAction:
     """The action with the same ids in hand, taken over from a process that stopped."""
-    return replace(replay, batch_number=replay.batch_number + 1, due_at=now + IN_HAND)
+    return replace(replay, batch_number=replay.batch_number + 1, due_at=now + TAKEOVER_DELAY)
 
 
-def settled(replay: ManyReplay, batch_number: int, outcomes: Mapping[str, Refused | None], now: datetime) -> ManyReplay:
+def settle_handful(
+    replay: BulkAction, batch_number: int, outcomes: Mapping[str, Refused | None], now: datetime
+) -> BulkAction:
     """The action after a handful was done; unchanged if another process has taken this handful over."""
     if replay.batch_number != batch_number or not replay.batch:
         return replay
@@ -283,17 +287,17 @@ def settled(replay: ManyReplay, batch_number: int, outcomes: Mapping[str, Refuse
         done=replay.done + len(outcomes) - len(refused),
         refused=replay.refused + len(refused) - failures,
         failed=replay.failed + failures,
-        refusals=(*replay.refusals, *refused)[-_REFUSALS_TOLD:],
+        refusals=(*replay.refusals, *refused)[-_MAX_REFUSALS:],
         due_at=max(now, replay.paced_until),
     )
 
 
-def ended(replay: ManyReplay, status: ReplayStatus, now: datetime) -> ManyReplay:
+def end_action(replay: BulkAction, status: BulkActionStatus, now: datetime) -> BulkAction:
     """The action as ended; only for an action that has nothing in hand."""
     return replace(replay, status=status, finished_at=now)
 
 
-def replay_view(replay: ManyReplay) -> dict[str, Any]:
+def replay_view(replay: BulkAction) -> dict[str, Any]:
     """The action as plain JSON."""
     return {
         "replay_id": replay.replay_id,
@@ -309,7 +313,7 @@ def replay_view(replay: ManyReplay) -> dict[str, Any]:
         "refusals": [{"id": each.id, "problem": each.problem} for each in replay.refusals],
         "rate": replay.rate,
         "by": replay.by,
-        "at": moment(replay.at),
+        "at": format_time(replay.at),
         "reason": replay.reason,
-        "finished_at": moment(replay.finished_at),
+        "finished_at": format_time(replay.finished_at),
     }

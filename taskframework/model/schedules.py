@@ -16,7 +16,7 @@ from itertools import islice
 from taskframework.clock import whole_milliseconds
 from taskframework.model.message import rfc3339
 from taskframework.model.records import RecordKind
-from taskframework.model.recurrence import Cron, Interval, Recurrence, latest
+from taskframework.model.recurrence import Cron, Interval, Recurrence, latest_time
 from taskframework.model.values import Json, fingerprint
 
 #: How many schedules an installation may have: each look reads them all.
@@ -24,7 +24,7 @@ MAX_SCHEDULES = 1_000
 #: The owner of the tasks of a schedule that names no user.
 DEFAULT_USER = "scheduler"
 #: How late a run may be without counting as missed, for example because of a restart or a busy store.
-ON_TIME = timedelta(minutes=1)
+MISSED_AFTER = timedelta(minutes=1)
 _ZERO = timedelta(0)
 
 
@@ -118,18 +118,18 @@ def run_key(name: str, at: datetime) -> str:
     return f"schedule/{name}/{rfc3339(at)}"
 
 
-def planned(schedule: Schedule, after: datetime) -> Schedule:
+def with_next_run(schedule: Schedule, after: datetime) -> Schedule:
     """A schedule whose next run is the first run after a time."""
     next_at = schedule.recurrence.next_after(after)
     return replace(schedule, next_at=next_at, due_at=with_jitter(schedule, next_at))
 
 
-def begun(schedule: Schedule, now: datetime) -> Schedule:
+def start_schedule(schedule: Schedule, now: datetime) -> Schedule:
     """A schedule that begins now: runs for times before now are not made up for."""
-    return planned(replace(schedule, since=now), now)
+    return with_next_run(replace(schedule, since=now), now)
 
 
-def changed(present: Schedule, wanted: Schedule) -> Schedule:
+def redefine_schedule(present: Schedule, wanted: Schedule) -> Schedule:
     """A schedule after it was defined again.
 
     Args:
@@ -155,7 +155,7 @@ def runs_due(schedule: Schedule, now: datetime, most: int) -> DueRuns:
         times = tuple(islice(_times_due(schedule, now), most))
         return DueRuns(times, times[-1])
     newest = _newest_due(schedule, now)
-    is_missed = now - with_jitter(schedule, newest) > ON_TIME
+    is_missed = now - with_jitter(schedule, newest) > MISSED_AFTER
     return DueRuns(() if is_missed and schedule.missed is Missed.SKIP else (newest,), newest)
 
 
@@ -193,7 +193,7 @@ def _times_due(schedule: Schedule, now: datetime) -> Iterator[datetime]:
 
 
 def _newest_due(schedule: Schedule, now: datetime) -> datetime:
-    newest = latest(schedule.recurrence, schedule.next_at, now)
+    newest = latest_time(schedule.recurrence, schedule.next_at, now)
     if newest is not None and with_jitter(schedule, newest) > now:
-        newest = latest(schedule.recurrence, schedule.next_at, newest - timedelta(milliseconds=1))
+        newest = latest_time(schedule.recurrence, schedule.next_at, newest - timedelta(milliseconds=1))
     return schedule.next_at if newest is None else newest

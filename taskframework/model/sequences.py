@@ -6,13 +6,13 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 #: Most tasks that are remembered: the tasks of some minutes under load. The store has the same facts within seconds.
-REMEMBERED = 50_000
+MAX_REMEMBERED_TASKS = 50_000
 
 
 class Sequences:
     """For each task the highest sequence up to which its events were handled. The oldest tasks are forgotten."""
 
-    def __init__(self, most: int = REMEMBERED) -> None:
+    def __init__(self, most: int = MAX_REMEMBERED_TASKS) -> None:
         self._most = most
         self._by_task: OrderedDict[str, int] = OrderedDict()
 

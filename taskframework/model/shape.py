@@ -28,7 +28,7 @@ class Shape:
     names: tuple[str, ...]
     times: tuple[str, ...]
     #: The times that every record has.
-    sure_times: tuple[str, ...]
+    required_times: tuple[str, ...]
     user_values: tuple[str, ...]
     records: Mapping[str, type[Any]]
     lists: Mapping[str, type[Any]]
@@ -72,7 +72,7 @@ def shape_of(record: type[Any]) -> Shape:
     return Shape(
         names=names,
         times=tuple(name for name in names if datetime in (hints[name], *get_args(hints[name]))),
-        sure_times=tuple(name for name in names if hints[name] is datetime),
+        required_times=tuple(name for name in names if hints[name] is datetime),
         user_values=tuple(name for name in names if hints[name] is Json),
         records={name: kind for name, kind in held.items() if get_origin(hints[name]) is not tuple},
         lists={name: kind for name, kind in held.items() if get_origin(hints[name]) is tuple},

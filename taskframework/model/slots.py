@@ -23,9 +23,9 @@ from taskframework.model.status import LANES, Priority
 
 #: Seconds by which the clocks of two servers of the store may differ. A slot is taken away only this long after the end
 #: of its time, because then the time is also over by the clock of any other server that may decide on the claim.
-CLOCKS_DIFFER = 10.0
+MAX_CLOCK_DIFFERENCE_SECONDS = 10.0
 #: How long the record of a limit is kept while all its slots are free and no task waits for one.
-KEPT = timedelta(minutes=1)
+KEPT_AFTER_USE = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -92,14 +92,14 @@ class Slots:
         return next((place for place in self.line if place.task_id == task_id and place.until > self.asked_at), None)
 
     @property
-    def are_waited_for(self) -> bool:
+    def has_waiting_tasks(self) -> bool:
         """Whether a task may be waiting in the store for a slot."""
         return self.waiting_until > self.asked_at
 
     @property
     def expires_at(self) -> datetime | None:
         """When the record can be deleted; None while a slot is held."""
-        return None if self.holders else moment_of(max(self.asked_at, self.waiting_until)) + KEPT
+        return None if self.holders else moment_of(max(self.asked_at, self.waiting_until)) + KEPT_AFTER_USE
 
 
 #: The record of a limit: `slots/<task type>` or `slots/<task type>/<key>`.
@@ -117,7 +117,7 @@ def rank_of(lane: Priority) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfSlots:
+class _SlotsChange:
     """One guarded write on the slots of a limit: `apply` says what it means."""
 
     #: `slots/<task type>` or `slots/<task type>/<key>`, made by `SLOTS.id_of`.
@@ -135,7 +135,7 @@ class _OfSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeSlot(_OfSlots):
+class TakeSlot(_SlotsChange):
     """Take a slot for a claim, if one is left beside the holders and the tasks that stand before this task in the line.
 
     A claim that already holds a slot keeps it, and the time of the slot begins again.
@@ -151,7 +151,7 @@ class TakeSlot(_OfSlots):
     claimed_within: float
     #: Seconds within which a task that gets no slot asks again. For this time the task counts as waiting in the store.
     #: 0 for a task that waits in a worker.
-    back_within: float = 0.0
+    asks_again_within: float = 0.0
 
     def apply(self, slots: Slots, now: float) -> Slots:
         slots = replace(slots, number=self.number)
@@ -160,14 +160,14 @@ class TakeSlot(_OfSlots):
             holders = tuple([replace(it, until=until) if it is held else it for it in slots.holders])
             return replace(slots, holders=holders)
         if not slots.is_free_for(self.number, self.task_id, self.rank, self.since):
-            return replace(slots, waiting_until=max(slots.waiting_until, now + self.back_within))
+            return replace(slots, waiting_until=max(slots.waiting_until, now + self.asks_again_within))
         holder = Holder(self.task_id, self.claim_id, self.worker_id, now, until)
         line = tuple([place for place in slots.line if place.until > now and place.task_id != self.task_id])
         return replace(slots, holders=(*slots.holders, holder), line=line)
 
 
 @dataclass(frozen=True, slots=True)
-class GiveSlotBack(_OfSlots):
+class GiveSlotBack(_SlotsChange):
     """Free the slot of a claim that has ended, or that will surely not be made."""
 
     claim_id: str
@@ -181,7 +181,7 @@ class GiveSlotBack(_OfSlots):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepPlace(_OfSlots):
+class KeepPlace(_SlotsChange):
     """Give a task a place in the line, or prolong its place. A place that another worker or request gave stays."""
 
     task_id: str

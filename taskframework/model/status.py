@@ -77,9 +77,9 @@ def lane_below(lane: Priority) -> Priority:
 
 
 #: The lanes by their stored names. To make a member of the enum from its value takes five times as long.
-_LANES: dict[str, Priority] = {lane.value: lane for lane in Priority}
+_LANE_BY_NAME: dict[str, Priority] = {lane.value: lane for lane in Priority}
 
 
 def lane_of(priority: str) -> Priority:
     """The lane of a stored priority; normal for an unknown priority, which a newer release wrote."""
-    return _LANES.get(priority, Priority.NORMAL)
+    return _LANE_BY_NAME.get(priority, Priority.NORMAL)

@@ -9,17 +9,17 @@ from typing import ClassVar
 from taskframework.model.options import StreamPlace, start_by
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Alone, Group, claimable_at, with_event
+from taskframework.model.transitions import Group, UngroupedWrite, claimable_at, with_event
 
 #: How long after a check a BLOCKED task is checked again. If a process dies before it passes the turn on, a relay does
 #: so within seconds: neither the submission of a task nor the end of the task before it is marked as published until a
 #: process has checked which task has the turn. So this check is only for unforeseen cases, and the time is long because
 #: a stream may have 100,000 tasks.
-LOOK_AGAIN = timedelta(minutes=10)
+CHECK_INTERVAL = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Skip(Alone):
+class Skip(UngroupedWrite):
     """A live task had no result in time: readers of its stream continue without the result. The task continues."""
 
     failpoint: ClassVar[str] = "skip.after_write"
@@ -52,13 +52,13 @@ class Unblock:
         began = queued.evolve(unblock_at=None, start_by=start_by(task.start_limit, due))
         return with_event(began, "unblocked", now)
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         """Return whether the task is queued. If another process did it, a second message is sent, and dropped."""
         return task.generation == self.generation and task.status is TaskStatus.QUEUED
 
 
 @dataclass(frozen=True, slots=True)
-class MovePosition(Alone):
+class MovePosition(UngroupedWrite):
     """Give a task a later position, because its own position had been given up before it was stored. Makes no event."""
 
     failpoint: ClassVar[str] = "move_position.after_write"
@@ -72,7 +72,7 @@ class MovePosition(Alone):
         return task.evolve(stream=replace(task.stream, position=self.after), revision=task.revision + 1)
 
 
-def without_its_stream(task: Task, now: datetime) -> Task:
+def skipped_in_stream(task: Task, now: datetime) -> Task:
     """A task whose deadline is about to end it; its history says that its stream continues without it."""
     place = task.stream
     if place is None or place.is_skipped or (place.mode == "serial" and task.status is TaskStatus.RUNNING):
@@ -86,7 +86,7 @@ def skipped(task: Task, place: StreamPlace, now: datetime) -> Task:
     return with_event(passed, "skipped", now, data={"stream": place.key, "position": place.position})
 
 
-def blocked_again(queued: Task, now: datetime) -> Task:
+def blocked_if_serial(queued: Task, now: datetime) -> Task:
     """A task that was just replayed. In a serial stream it is BLOCKED instead of QUEUED, at its old position."""
     place = queued.stream
     if place is None:
@@ -94,4 +94,4 @@ def blocked_again(queued: Task, now: datetime) -> Task:
     queued = queued.evolve(stream=replace(place, is_skipped=False))
     if place.mode != "serial":
         return queued
-    return queued.evolve(status=TaskStatus.BLOCKED, next_dispatch_at=None, unblock_at=now + LOOK_AGAIN)
+    return queued.evolve(status=TaskStatus.BLOCKED, next_dispatch_at=None, unblock_at=now + CHECK_INTERVAL)

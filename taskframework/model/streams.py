@@ -22,7 +22,7 @@ from taskframework.model.records import Record, RecordKind, new_revision
 from taskframework.model.scope import ANONYMOUS
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.values import in_shell
+from taskframework.model.values import shell_quoted
 
 #: What happens to a stream when a task fails: the next task gets the turn, or the stream halts.
 OnFailure = Literal["continue", "halt"]
@@ -32,15 +32,15 @@ GIVEN_UP_AFTER = timedelta(seconds=30)
 #: How many submissions the record of a stream remembers with the positions they took. A process makes one submission at
 #: a time in a stream, so this is how many processes may submit to one stream at the same moment. If more submissions
 #: overtake a submission before it has read its reply, it takes other positions and leaves a gap.
-TAKEN_KEPT = 4
+MAX_KEPT_REQUESTS = 4
 #: `error.code` of a task that its deadline ended. A deadline lets the stream go on.
-_BY_DEADLINE = "deadline"
+_DEADLINE_ERROR_CODE = "deadline"
 
 
 def go_on_command(user_id: str | None, key: str) -> str:
     """The command that lets a halted stream go on."""
     owner = "" if user_id in (None, ANONYMOUS) else f" --user {shlex.quote(user_id or '')}"
-    return f"taskframework streams go-on{owner} {in_shell(key)}"
+    return f"taskframework streams go-on{owner} {shell_quoted(key)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +153,18 @@ def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
         return TurnState.WAITS
     if holder.status not in FINAL:
         return TurnState.LIVE
-    return TurnState.FAILED if _halts(holder) else TurnState.OVER
+    return TurnState.FAILED if _halts_stream(holder) else TurnState.OVER
 
 
-def _halts(task: Task) -> bool:
+def _halts_stream(task: Task) -> bool:
     if task.stream is None or not task.stream.halts or task.status not in DEAD:
         return False
-    is_late = task.error is not None and task.error.code == _BY_DEADLINE
+    is_late = task.error is not None and task.error.code == _DEADLINE_ERROR_CODE
     return not is_late and task.discarded is None
 
 
 @dataclass(frozen=True, slots=True)
-class _OfStream:
+class _StreamChange:
     """One guarded write on the record of a stream."""
 
     stream: StreamKey
@@ -198,7 +198,7 @@ class _OfStream:
 
 
 @dataclass(frozen=True, slots=True)
-class TakePositions(_OfStream):
+class TakePositions(_StreamChange):
     """Take the next `count` positions of a stream; take none if the stream has another mode."""
 
     mode: StreamMode
@@ -213,7 +213,7 @@ class TakePositions(_OfStream):
     def apply(self, stream: Stream) -> Stream:
         if stream.mode != self.mode or self.first_in(stream) is not None:
             return stream
-        taken = (*stream.taken, Taken(self.by, stream.next_position))[-TAKEN_KEPT:]
+        taken = (*stream.taken, Taken(self.by, stream.next_position))[-MAX_KEPT_REQUESTS:]
         return replace(stream, next_position=stream.next_position + self.count, taken=taken)
 
     def first_in(self, stream: Stream) -> int | None:
@@ -222,14 +222,14 @@ class TakePositions(_OfStream):
 
 
 @dataclass(frozen=True, slots=True)
-class PassTurn(_OfStream):
+class PassTurn(_StreamChange):
     """Give the turn to another task, or halt the stream, if the turn is still the turn that was read."""
 
     before: Turn | None
     after: Turn | None
     is_halted: bool = False
 
-    def is_made(self, record: Record) -> bool:
+    def was_applied(self, record: Record) -> bool:
         """Return whether the record, read after the write, has the new turn, by this write or by another write."""
         return STREAMS.content(record).turn == self.after
 
@@ -237,10 +237,10 @@ class PassTurn(_OfStream):
         if stream.turn != self.before:
             return stream
         # The record may have been deleted and created again: no task may get a position that another task has.
-        behind = 0 if self.after is None else self.after.position + 1
+        min_next_position = 0 if self.after is None else self.after.position + 1
         return replace(
             stream,
-            next_position=max(stream.next_position, behind),
+            next_position=max(stream.next_position, min_next_position),
             turn=self.after,
             is_halted=self.is_halted,
         )

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import DEAD, SUCCEEDED, TaskStatus
-from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, first_state, record_from
+from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, initial_fields, record_from_document
 from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.
@@ -29,7 +29,7 @@ SUBTASK_OPTIONS = ("priority", "max_attempts", "not_before", "deadline", "correl
 #: How many levels of parents a task may have. A cancel goes down level by level, and no known use needs more levels.
 MAX_DEPTH = 16
 #: The namespace of the ids of sub-tasks. Its value is arbitrary, but must never change.
-_IDS = uuid.UUID("b1d5e2a4-1c1b-5a8e-9d57-3f0f6a1f2c77")
+_ID_NAMESPACE = uuid.UUID("b1d5e2a4-1c1b-5a8e-9d57-3f0f6a1f2c77")
 _AT_LEAST = re.compile(r"at_least\(([1-9][0-9]{0,5})\)")
 #: The form of a policy as a regular expression, for the OpenAPI document.
 POLICY_PATTERN = r"^(all_must_succeed|allow_failures|first_success|at_least\([1-9][0-9]{0,5}\))$"
@@ -73,7 +73,7 @@ class Policy:
     @staticmethod
     def is_one(text: object) -> bool:
         """Return whether a value is the text of a policy."""
-        return isinstance(text, str) and (text in _NAMES or _AT_LEAST.fullmatch(text) is not None)
+        return isinstance(text, str) and (text in _POLICY_NAMES or _AT_LEAST.fullmatch(text) is not None)
 
     @classmethod
     def parse(cls, text: object) -> Self:
@@ -105,7 +105,7 @@ class Policy:
         return 1 if self.text == "first_success" else planned
 
 
-_NAMES = ("all_must_succeed", "allow_failures", "first_success")
+_POLICY_NAMES = ("all_must_succeed", "allow_failures", "first_success")
 
 
 def at_least(number: int) -> str:
@@ -121,7 +121,7 @@ def at_least(number: int) -> str:
 
 def subtask_id(parent_id: str, generation: int, round: int, slot: int) -> str:
     """The id of a sub-task. Every process that inserts it derives the same id, so repeated inserts make one task."""
-    return str(uuid.uuid5(_IDS, f"{parent_id}/{generation}/{round}/{slot}"))
+    return str(uuid.uuid5(_ID_NAMESPACE, f"{parent_id}/{generation}/{round}/{slot}"))
 
 
 def planned_tasks(
@@ -182,7 +182,7 @@ def subtask_of(
         updated_at=now,
         start_limit=start_limit,
         retention=_record(KeptFor, group.get("retention")),
-        **first_state(not_before, now, dispatch_after, start_limit),
+        **initial_fields(not_before, now, dispatch_after, start_limit),
     )
 
 
@@ -208,7 +208,7 @@ def empty_rounds(parent: Task, planned: int) -> int:
 
 
 def _record(kind: type[Any], document: Mapping[str, Any] | None) -> Any:
-    return None if document is None else record_from(kind, document)
+    return None if document is None else record_from_document(kind, document)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -301,10 +301,10 @@ class Task:
         document["status"] = str(self.status)
         document["priority"] = str(self.priority)
         if _records_of(own) != _NO_RECORDS:
-            document.update((name, plain(own[name])) for name in SHAPE.records if own[name] is not None)
+            document.update((name, record_to_document(own[name])) for name in SHAPE.records if own[name] is not None)
         for name in SHAPE.lists:
             if name in document:
-                document[name] = list(map(plain, document[name]))
+                document[name] = list(map(record_to_document, document[name]))
         return document
 
     @classmethod
@@ -315,10 +315,10 @@ class Task:
         values["status"] = TaskStatus(document["status"])
         for name, record in SHAPE.records.items():
             if (nested := values[name]) is not None:
-                values[name] = record_from(record, nested)
+                values[name] = record_from_document(record, nested)
         for name, record in SHAPE.lists.items():
-            values[name] = tuple([record_from(record, entry) for entry in values[name]])
-        if None in _sure_times_of(values):  # changed by hand; code that shows the task would fail
+            values[name] = tuple([record_from_document(record, entry) for entry in values[name]])
+        if None in _required_times_of(values):  # changed by hand; code that shows the task would fail
             raise ValueError("a time that every task has is null")
         return cls._of(values if values.keys() == _NAMES else {name: values[name] for name in _NAMES})
 
@@ -356,21 +356,21 @@ _DEFAULTS = {field.name: field.default for field in fields(Task) if field.defaul
 _USUAL = tuple(name for name in SHAPE.names if name not in SHAPE.rare)
 _STORED = tuple("_id" if name == "task_id" else name for name in _USUAL)
 _usual_of, _rare_of, _records_of = itemgetter(*_USUAL), itemgetter(*SHAPE.rare), itemgetter(*SHAPE.records)
-_sure_times_of = itemgetter(*SHAPE.sure_times)
+_required_times_of = itemgetter(*SHAPE.required_times)
 _NOTHING_RARE = _rare_of(_DEFAULTS)
 _NO_RECORDS = (None,) * len(SHAPE.records)
 _FIELDS = {record: shape_of(record).names for record in (*SHAPE.records.values(), *SHAPE.lists.values())}
 _FIELD_SETS = {record: frozenset(names) for record, names in _FIELDS.items()}
 
 
-def record_from(record: type[Any], document: Mapping[str, Any]) -> Any:
+def record_from_document(record: type[Any], document: Mapping[str, Any]) -> Any:
     """One of the small records inside a task, from its stored form."""
     if document.keys() == _FIELD_SETS[record]:
         return record(**document)
     return record(**{name: document[name] for name in _FIELDS[record] if name in document})
 
 
-def plain(record: Any) -> dict[str, Any]:
+def record_to_document(record: Any) -> dict[str, Any]:
     """The stored form of one of the small records inside a task."""
     return {name: getattr(record, name) for name in _FIELDS[type(record)]}
 
@@ -385,7 +385,7 @@ def new_claim_id() -> str:
     return uuid_utils.uuid4().hex
 
 
-def first_state(
+def initial_fields(
     not_before: datetime, now: datetime, dispatch_after: timedelta, start_limit: StartLimit | None = None
 ) -> dict[str, Any]:
     """The fields that a submission sets: the first event, the latest start, when the sweeper sends the message."""

@@ -15,7 +15,7 @@ from enum import Enum
 from taskframework.model.status import CLAIMABLE, DEAD, FINAL, Priority, TaskStatus
 
 #: The time over which a rate is taken.
-RATE_OVER = timedelta(minutes=1)
+RATE_WINDOW = timedelta(minutes=1)
 
 
 class Crowd(Enum):
@@ -42,7 +42,7 @@ _LIVE_CROWDS = (Crowd.WAITING, Crowd.RUNNING, Crowd.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class LaneCount:
     """Tasks of one type and lane."""
 
     task_type: str
@@ -60,7 +60,7 @@ class Counted:
 class Tally:
     """The result of a count."""
 
-    counted: tuple[Counted, ...] = ()
+    counted: tuple[LaneCount, ...] = ()
     #: Whether there may be more tasks than the count looked at.
     is_bounded: bool = False
 
@@ -70,7 +70,7 @@ class Tally:
 
     def rates(self, now: datetime) -> dict[tuple[str, Priority], float]:
         """Tasks a second by type and lane, over the last minute or the part of it that was counted."""
-        window = RATE_OVER
+        window = RATE_WINDOW
         if self.is_bounded:
             window = min(window, now - min(it.first_at for it in self.counted))
         seconds = max(window.total_seconds(), 0.001)
@@ -136,7 +136,7 @@ class Traffic:
         return frozenset(task_type for task_type, _ in self.lanes)
 
 
-def traffic(tallies: Mapping[Crowd, Tally], now: datetime) -> Traffic:
+def combine_tallies(tallies: Mapping[Crowd, Tally], now: datetime) -> Traffic:
     """The traffic, from one tally of each crowd, all made at `now`."""
     lanes: dict[tuple[str, Priority], LaneTraffic] = defaultdict(LaneTraffic)
     for it in tallies[Crowd.WAITING].counted:

@@ -55,7 +55,7 @@ class Transition(Protocol):
         """The task after this transition, or None if the guard refuses."""
         ...
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         """Return whether a task that was read later shows that this request was applied (its reply may be lost)."""
         ...
 
@@ -67,13 +67,13 @@ class Move(Transition, Protocol):
     failpoint: ClassVar[str]
 
 
-class Alone:
-    """A write that belongs to no group. Nobody repeats it after a lost reply, so `won` need not recognise it."""
+class UngroupedWrite:
+    """A write that belongs to no group. Nobody repeats it after a lost reply, so `was_applied` need not know it."""
 
     __slots__ = ()
     group: ClassVar[Group] = "single"
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return False
 
 
@@ -112,7 +112,7 @@ def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None =
     )
 
 
-def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
+def with_final_status(task: Task, status: TaskStatus, now: datetime) -> Task:
     """The task in a final status. The only driver left is `cascade_at`, by which its open sub-tasks are cancelled.
 
     The result is removed, because a waiting task may keep a result for later; a move that gives a result sets it
@@ -129,11 +129,11 @@ def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
         result=None,
         cascade_at=now if task.subtasks is not None and task.subtasks.is_open else task.cascade_at,
         finished_at=now,
-        purge_at=None if task.retention is None else _purged_at(task.retention, status, now),
+        purge_at=None if task.retention is None else _purge_time(task.retention, status, now),
     )
 
 
-def _purged_at(kept: KeptFor, status: TaskStatus, now: datetime) -> datetime | None:
+def _purge_time(kept: KeptFor, status: TaskStatus, now: datetime) -> datetime | None:
     """When a task that ends now may be deleted; None: the settings decide."""
     milliseconds = kept.failed if status in DEAD else kept.finished
     return None if milliseconds is None else now + timedelta(milliseconds=milliseconds)
@@ -162,11 +162,11 @@ def after_failure(
     """A task whose attempt failed with this error: RETRYING after `delay` if that is the status, otherwise at rest."""
     failed = with_error(task, error)
     is_retried = status is TaskStatus.RETRYING
-    moved = claimable_at(failed, status, now + delay) if is_retried else at_rest(failed, status, now)
-    return with_event(moved, status.lower(), now, worker_id=worker_id, data=reason_of(error))
+    moved = claimable_at(failed, status, now + delay) if is_retried else with_final_status(failed, status, now)
+    return with_event(moved, status.lower(), now, worker_id=worker_id, data=failure_data(error))
 
 
-def reason_of(error: TaskError) -> Json:
+def failure_data(error: TaskError) -> Json:
     """The data of a failure's event in the history; the whole error, with its traceback, is in `errors`."""
     return {"code": error.code, "type": error.type, "message": error.message}
 
@@ -238,12 +238,12 @@ class Claim:
             claimed = claimed.evolve(slot=HeldSlot(self.slot.limit, self.claim_id))
         return with_event(claimed, "started", now, worker_id=self.worker_id)
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return task.lease is not None and task.lease.claim_id == self.claim_id
 
 
 @dataclass(frozen=True, slots=True)
-class _OfAttempt:
+class _AttemptWrite:
     """A write of the worker that runs the task: refused if the task does not run under the claim of the fence."""
 
     group: ClassVar[Group] = "settle"
@@ -255,17 +255,17 @@ class _OfAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEnd(_OfAttempt):
+class AttemptEnd(_AttemptWrite):
     """The end of an attempt. It leaves its claim id in the task, so that a repeated request is recognised."""
 
     worker_id: str
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return task.last_claim_id == self.fence.claim_id
 
 
 @dataclass(frozen=True, slots=True)
-class ReportProgress(_OfAttempt):
+class ReportProgress(_AttemptWrite):
     """The running task reports its progress. The write makes no event in the history, so it has no sequence."""
 
     failpoint: ClassVar[str] = "execute.middle"
@@ -281,12 +281,12 @@ class ReportProgress(_OfAttempt):
             updated_at=now,
         )
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return self.fence.holds(task)
 
 
 @dataclass(frozen=True, slots=True)
-class RecordStep(_OfAttempt):
+class RecordStep(_AttemptWrite):
     """The running task has done a step. The write makes no event in the history; the first outcome of a step stays."""
 
     failpoint: ClassVar[str] = "step.after_write"
@@ -301,7 +301,7 @@ class RecordStep(_OfAttempt):
         steps = (*task.steps, StepOutcome(self.step, self.outcome))
         return task.evolve(steps=steps, revision=task.revision + 1)
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return self.fence.holds(task) and task.outcome_of(self.step) is not None
 
 
@@ -315,7 +315,7 @@ class Complete(AttemptEnd):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
             return None
-        done = at_rest(task, TaskStatus.COMPLETED, now).evolve(
+        done = with_final_status(task, TaskStatus.COMPLETED, now).evolve(
             result=self.result, error=None, last_claim_id=self.fence.claim_id
         )
         return with_event(done, "completed", now, worker_id=self.worker_id)
@@ -370,4 +370,4 @@ def ended_by_cancel(task: Task, now: datetime, worker_id: str) -> Task:
     status = status_after(task.cancel)
     if status is TaskStatus.FAILED:
         task = with_error(task, deadline_error(task.attempts, now))
-    return with_event(at_rest(task, status, now), status.lower(), now, worker_id=worker_id)
+    return with_event(with_final_status(task, status, now), status.lower(), now, worker_id=worker_id)

@@ -16,12 +16,12 @@ from taskframework.errors import WHOLE, ValueNotStorableError
 
 #: Texts of pydantic that speak of Python, or do not say what to do, and the texts that replace them for JSON clients.
 NO_FIELD = "there is no such field"
-_PLAINER = (
+_PLAINER_MESSAGES = (
     (re.compile(r"Extra inputs are not permitted|Unexpected keyword argument"), NO_FIELD),
     (re.compile(r"Input should be a (valid )?dictionary( or .*)?"), "Input should be an object"),
     (re.compile(r"Input should have timezone info"), "needs a time zone, such as Z at its end"),
 )
-_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
+_ENUM_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 #: A JSON value. The type is not written recursively, because type checkers and pydantic would be slower at each use.
 Json = Any
 
@@ -33,15 +33,15 @@ MAX_PROGRESS_BYTES = 16 * 1024
 MAX_SIGNAL_BYTES = 64 * 1024
 #: Most steps of one task, characters of a step's name, bytes of one outcome, and of all outcomes with their names.
 MAX_STEPS = 1_000
-MAX_STEP_NAME = 200
+MAX_STEP_NAME_LENGTH = 200
 MAX_STEP_BYTES = 256 * 1024
 MAX_STEPS_BYTES = 1024 * 1024
 #: Levels of arrays and objects in one value. BSON allows 100, and the document around the value takes some of them.
 MAX_DEPTH = 64
 #: Characters of a name.
-MAX_NAME = 200
+MAX_NAME_LENGTH = 200
 #: How many wrong fields of one value an error names.
-MOST_PROBLEMS = 50
+MAX_PROBLEMS = 50
 _INT64 = 2**63
 
 
@@ -110,10 +110,10 @@ def _check_text(text: str, what: str) -> None:
 
 def is_name(value: object) -> bool:
     """Return whether a value may name something: a text, not empty, not too long, printable ASCII."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isascii() and value.isprintable()
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH and value.isascii() and value.isprintable()
 
 
-def in_shell(text: str) -> str:
+def shell_quoted(text: str) -> str:
     """A text as the last word of a shell command that a person may paste. A name from others must not run code."""
     return f"-- {shlex.quote(text)}" if text.startswith("-") else shlex.quote(text)
 
@@ -129,25 +129,25 @@ def fingerprint(*parts: bytes | str) -> str:
 
 def problems_of(error: ValidationError) -> list[dict[str, Any]]:
     """A pydantic error as field and message pairs, without the input (it may be a secret)."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)[:MOST_PROBLEMS]
+    found = error.errors(include_url=False, include_input=False, include_context=False)[:MAX_PROBLEMS]
     return [problem(entry["loc"], entry["msg"]) for entry in found]
 
 
 def in_one_line(error: ValidationError) -> str:
     """A pydantic error as one sentence for a person."""
-    told = (f"{wrong['field']}: {wrong['message']}" for wrong in problems_of(error))
-    return "; ".join(text.removeprefix(f"{WHOLE}: ") for text in told)
+    texts = (f"{wrong['field']}: {wrong['message']}" for wrong in problems_of(error))
+    return "; ".join(text.removeprefix(f"{WHOLE}: ") for text in texts)
 
 
 def problem(place: Sequence[str | int], message: str) -> dict[str, Any]:
     """A field that does not fit, and why; the parts of a nested field name are joined by dots."""
-    return {"field": ".".join(map(str, place)) or WHOLE, "message": _said(message)}
+    return {"field": ".".join(map(str, place)) or WHOLE, "message": _plain_message(message)}
 
 
-def _said(message: str) -> str:
+def _plain_message(message: str) -> str:
     """The message of a validator, without the words that pydantic puts before it, with members of an enum as values."""
-    for words, plainer in _PLAINER:
+    for words, plainer in _PLAINER_MESSAGES:
         if words.fullmatch(message):
             return plainer
     said = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return _MEMBER.sub(r"\1", said)
+    return _ENUM_MEMBER.sub(r"\1", said)

@@ -48,36 +48,36 @@ def versioned_id(user_id: str, unique: Unique) -> str:
     return str(uuid5(NAMESPACE_OID, f"{record_id(user_id, unique.key)}/{unique.version}/{unique.run}"))
 
 
-def is_above(unique: Unique, newest: Newest | None) -> bool:
+def is_newer(unique: Unique, newest: Newest | None) -> bool:
     """Return whether a task is newer than the task that the record names."""
     return newest is None or (unique.version, unique.run) > (newest.version, newest.run)
 
 
-def is_below(unique: Unique, newest: Newest | None) -> bool:
+def is_older(unique: Unique, newest: Newest | None) -> bool:
     """Return whether a task is older than the task that the record names."""
     return newest is not None and (unique.version, unique.run) < (newest.version, newest.run)
 
 
-def is_answer(task: Task) -> bool:
+def answers_resubmission(task: Task) -> bool:
     """Return whether another submission of the same version gets this task: it is live, or has succeeded."""
     return task.status in LIVE | SUCCEEDED
 
 
-def record_of(task: Task, unique: Unique, there: Record | None, kept: timedelta) -> Record:
+def newest_record(task: Task, unique: Unique, existing: Record | None, kept: timedelta) -> Record:
     """The record that names this task.
 
     Args:
         task: a task that is stored.
         unique: which version and run it is.
-        there: the record that was read; None if there was no record.
+        existing: the record that was read; None if there was no record.
         kept: the shortest time for which the record is kept, counted from the time at which the task can begin.
     """
-    before = None if there is None else VERSIONS.content(there).task_id
+    before = None if existing is None else VERSIONS.content(existing).task_id
     content = Newest(task.task_id, unique.version, unique.run, before, unique.stops_older)
     expires_at = max(task.not_before, task.created_at) + kept + GRACE
-    if there is None:
+    if existing is None:
         return VERSIONS.new(task.user_id, unique.key, content=content, expires_at=expires_at)
-    return VERSIONS.changed(there, content, expires_at=expires_at)
+    return VERSIONS.changed(existing, content, expires_at=expires_at)
 
 
 def to_header(unique: Unique) -> str:

@@ -36,12 +36,12 @@ def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:
         "correlation_id": task.correlation_id,
         "stream": stream_view(task),
         "unique": None if task.unique is None else {"key": task.unique.key, "version": task.unique.version},
-        "not_before": moment(task.not_before),
-        "deadline": moment(task.deadline),
-        "created_at": moment(task.created_at),
-        "started_at": moment(task.started_at),
-        "finished_at": moment(task.finished_at),
-        "updated_at": moment(task.updated_at),
+        "not_before": format_time(task.not_before),
+        "deadline": format_time(task.deadline),
+        "created_at": format_time(task.created_at),
+        "started_at": format_time(task.started_at),
+        "finished_at": format_time(task.finished_at),
+        "updated_at": format_time(task.updated_at),
     }
     if whole:
         view["parameters"] = task.parameters
@@ -74,12 +74,12 @@ def entry_view(entry: HistoryEntry) -> dict[str, Any]:
     return {
         "sequence": entry.sequence,
         "type": entry.type,
-        "at": moment(entry.at),
+        "at": format_time(entry.at),
         "attempt": entry.attempt,
         "worker_id": entry.worker_id,
         "data": entry.data,
     }
 
 
-def moment(value: datetime | None) -> str | None:
+def format_time(value: datetime | None) -> str | None:
     return None if value is None else rfc3339(value)

@@ -13,25 +13,25 @@ from taskframework.model.streams import is_serial
 from taskframework.model.subtasks import Counts, Policy, Verdict, next_round
 from taskframework.model.task import FAMILY_VERSION, Batch, Signal, SignalWait, Stage, Subtasks, Task
 from taskframework.model.transitions import (
-    Alone,
     AttemptEnd,
-    at_rest,
+    UngroupedWrite,
     claimable_at,
     ended_by_cancel,
     framework_error,
     with_error,
     with_event,
+    with_final_status,
 )
 from taskframework.model.values import Json
 
 #: How long after the last check a waiting task is checked again without an event: a release that does not know parents
 #: may have ended a sub-task without a report. The time is long because each check counts sub-tasks, and many tasks may
 #: wait.
-LOOK_AGAIN = timedelta(minutes=30)
+CHECK_INTERVAL = timedelta(minutes=30)
 #: How long the process in which sub-tasks were planned has to begin to store them, before another process does so.
 SPAWN_AFTER = timedelta(seconds=5)
 #: How long the process that reopened a parent has to replay a sub-task, before the sub-tasks are counted anyway.
-COUNT_REOPENED = timedelta(seconds=10)
+REOPENED_COUNT_DELAY = timedelta(seconds=10)
 #: How many signals a task keeps. A signal that it has used is kept without payload, and makes room for a new signal.
 MAX_SIGNALS = 100
 
@@ -73,7 +73,7 @@ class Wait(AttemptEnd):
             spawn_at=None if self.subtasks is None else now + SPAWN_AFTER,
             waits_for=waits_for,
             # A round without sub-tasks is over at once, but no sub-task ends and reports this.
-            check_at=now if self.plans_none else _next_look(task, waits_for, now),
+            check_at=now if self.is_empty_round else _next_check(task, waits_for, now),
             result=self.result,
             error=None,
         )
@@ -81,7 +81,7 @@ class Wait(AttemptEnd):
         return with_event(waiting, "waiting", now, worker_id=self.worker_id, data=data)
 
     @property
-    def plans_none(self) -> bool:
+    def is_empty_round(self) -> bool:
         """Whether the round that begins has no sub-task, and is therefore over at once."""
         return self.subtasks is not None and self.subtasks.planned == 0
 
@@ -92,7 +92,7 @@ class Wait(AttemptEnd):
 
 
 @dataclass(frozen=True, slots=True)
-class CountSubtasks(Alone):
+class CountSubtasks(UngroupedWrite):
     """Write a count of the sub-tasks into the parent. If the count decides the round, the parent continues or ends.
 
     A count is refused if another count was written since the parent was read (`report_serial`); the reporter then
@@ -145,7 +145,7 @@ class CountSubtasks(Alone):
         )
         if self.verdict is None:
             return counted.evolve(
-                check_at=_next_look(task, task.waits_for, now),
+                check_at=_next_check(task, task.waits_for, now),
                 progress_revision=task.progress_revision + 1,
                 revision=task.revision + 1,
                 updated_at=now,
@@ -157,7 +157,7 @@ class CountSubtasks(Alone):
     @property
     def status(self) -> TaskStatus:
         """The status in which the parent ends if no method continues it."""
-        return _ENDS[self.verdict] if self.verdict is not None else TaskStatus.WAITING
+        return _STATUS_BY_VERDICT[self.verdict] if self.verdict is not None else TaskStatus.WAITING
 
     @property
     def data(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class CountSubtasks(Alone):
         return replace(batch, first_result_at=now)
 
     def _ended(self, counted: Task, now: datetime) -> Task:
-        ended = at_rest(counted, self.status, now)
+        ended = with_final_status(counted, self.status, now)
         if self.status is TaskStatus.FAILED:
             error = framework_error("subtasks_failed", self.message, retryable=False, attempt=counted.attempts, at=now)
             ended = with_error(ended, error)
@@ -185,7 +185,7 @@ class CountSubtasks(Alone):
         return with_event(ended, self.status.lower(), now, data=self.data)
 
 
-_ENDS = {
+_STATUS_BY_VERDICT = {
     Verdict.MET: TaskStatus.COMPLETED,
     Verdict.MET_WITH_ERRORS: TaskStatus.COMPLETED_WITH_ERRORS,
     Verdict.NOT_MET: TaskStatus.FAILED,
@@ -193,7 +193,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class SendSignal(Alone):
+class SendSignal(UngroupedWrite):
     """Send a signal to a live task. A task that waits for it continues; any other task keeps it until it waits for it.
 
     A second signal with the same key changes nothing as long as the task remembers the key: when the list is full, the
@@ -210,17 +210,17 @@ class SendSignal(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in LIVE or not self.scope.covers(task.user_id):
             return None
-        kept = _with_room(task.signals)
+        kept = _without_oldest_used(task.signals)
         if len(kept) >= MAX_SIGNALS or any(signal.key == self.key for signal in task.signals):
             return None
-        told = task.evolve(signals=(*kept, Signal(self.key, self.name, now, self.payload)))
+        signalled = task.evolve(signals=(*kept, Signal(self.key, self.name, now, self.payload)))
         if task.status is TaskStatus.WAITING and task.waits_for is not None and task.waits_for.name == self.name:
-            return with_kept_signal(told, now)
-        return with_event(told, "signalled", now, data={"signal": self.name, "key": self.key})
+            return resumed_by_signal(signalled, now)
+        return with_event(signalled, "signalled", now, data={"signal": self.name, "key": self.key})
 
 
 @dataclass(frozen=True, slots=True)
-class Wake(Alone):
+class Wake(UngroupedWrite):
     """Check a waiting task: it continues if it has its signal already, or if the time for the signal is over. If not,
     it is checked again later.
     """
@@ -232,17 +232,17 @@ class Wake(Alone):
         if not drivers.CHECK.is_due(task, now):
             return None
         if task.waits_for is not None:
-            if _kept(task) is not None:
-                return with_kept_signal(task, now)
+            if _unused_signal(task) is not None:
+                return resumed_by_signal(task, now)
             if task.waits_for.until is not None and task.waits_for.until <= now:
                 late = Signal("", task.waits_for.name, now, timed_out=True)
                 data = {"signal": late.name, "timed_out": True}
                 return resumed(task.evolve(woken_by=late), "signal", now, data)
-        return task.evolve(check_at=_next_look(task, task.waits_for, now), revision=task.revision + 1)
+        return task.evolve(check_at=_next_check(task, task.waits_for, now), revision=task.revision + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Reopen(Alone):
+class Reopen(UngroupedWrite):
     """Let a finished parent wait for its newest round of sub-tasks again, because one of them is about to be replayed.
 
     This does not apply to a task of a serial stream. An operator can replay that task itself; it then waits for its
@@ -275,24 +275,24 @@ class Reopen(Alone):
             # If it ended while the plan was being stored, the rest of the plan has to be stored now.
             spawn_at=now + SPAWN_AFTER if subtasks.is_being_stored else None,
             # In case the process that asked for this dies before it replays a sub-task.
-            check_at=now + COUNT_REOPENED,
+            check_at=now + REOPENED_COUNT_DELAY,
         )
         return with_event(waiting, "reopened", now, data={"by": self.by})
 
 
-def with_kept_signal(task: Task, now: datetime) -> Task:
+def resumed_by_signal(task: Task, now: datetime) -> Task:
     """The task after it continues with the signal that it waits for and already has.
 
     The signal stays in the list without its payload, so that its key is known.
     """
-    kept = _kept(task)
+    kept = _unused_signal(task)
     assert kept is not None, "asked for by whoever has seen it"
-    heard = replace(kept, payload=None, is_heard=True)
-    signals = tuple(heard if signal is kept else signal for signal in task.signals)
+    used = replace(kept, payload=None, is_heard=True)
+    signals = tuple(used if signal is kept else signal for signal in task.signals)
     return resumed(task.evolve(signals=signals, woken_by=kept), "signal", now, {"signal": kept.name, "key": kept.key})
 
 
-def _with_room(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
+def _without_oldest_used(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
     """The signals; if the list is full, without the oldest signal that was used."""
     if len(signals) < MAX_SIGNALS:
         return signals
@@ -302,10 +302,10 @@ def _with_room(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
 
 def has_its_signal(task: Task) -> bool:
     """Return whether a task waits for a signal that it has already."""
-    return task.waits_for is not None and _kept(task) is not None
+    return task.waits_for is not None and _unused_signal(task) is not None
 
 
-def _kept(task: Task) -> Signal | None:
+def _unused_signal(task: Task) -> Signal | None:
     """The first signal in the list that the task waits for and has not used yet."""
     name = task.waits_for.name if task.waits_for else None
     return next((signal for signal in task.signals if signal.name == name and not signal.is_heard), None)
@@ -328,9 +328,9 @@ def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
     return with_event(queued, "resumed", now, data=data)
 
 
-def _next_look(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
+def _next_check(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
     """When a waiting task must be checked: now, if it has its signal already."""
     if wait is not None and any(signal.name == wait.name and not signal.is_heard for signal in task.signals):
         return now
     until = wait.until if wait is not None else None
-    return now + LOOK_AGAIN if until is None else min(until, now + LOOK_AGAIN)
+    return now + CHECK_INTERVAL if until is None else min(until, now + CHECK_INTERVAL)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from taskframework.model.records import RecordKind
 
 #: How often a worker reports its presence.
-TOLD_EVERY = timedelta(seconds=10)
+REPORT_INTERVAL = timedelta(seconds=10)
 #: A worker without a report for this long was killed, is frozen, or cannot reach the store.
 LOST_AFTER = timedelta(seconds=30)
 #: How long after its last report the record of a worker may be deleted.

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskframework.bus import EventBus
 from taskframework.model.events import (
-    EVENT_OF,
+    EVENT_BY_ENTRY_TYPE,
     TaskCancelledEvent,
     TaskCompletedEvent,
     TaskEvent,
@@ -44,7 +44,7 @@ def _hear(event: TaskEvent) -> None:
         return  # the usual case
     task = event.task
     # Not always the newest entry: if the task was read again after a lost reply, it may have moved on since.
-    end = next(entry for entry in reversed(task.history) if EVENT_OF[entry.type] is type(event))
+    end = next(entry for entry in reversed(task.history) if EVENT_BY_ENTRY_TYPE[entry.type] is type(event))
     error = None if isinstance(event, (TaskCompletedEvent, TaskWaitingEvent)) else _error_of(task, end)
     fields = _fields(task, end, error)
     record = logger.makeRecord(logger.name, level, __file__, 0, _text(task, end, error), (), None, extra=fields)

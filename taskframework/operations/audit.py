@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskframework.errors import StoreError, TaskframeworkError
-from taskframework.model.audit import AUDIT, AuditEntry, entry_of, place_of
+from taskframework.model.audit import AUDIT, AuditEntry, audit_record, cursor_of
 from taskframework.model.query import CursorInvalidError, Page
 from taskframework.model.values import Json
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.stores.base import Records
 
 _PLACE = re.compile(r"[0-9]{15}-[0-9a-f]{12}")
@@ -25,7 +25,7 @@ _MOST_READS = 20
 def audit_view(entry: AuditEntry) -> dict[str, Any]:
     """Return an entry as plain JSON."""
     return {
-        "at": moment(entry.at),
+        "at": format_time(entry.at),
         "by": entry.by,
         "action": entry.action,
         "target": entry.target,
@@ -75,7 +75,7 @@ class AuditLog:
         """
         told = {name: value for name, value in details.items() if value is not None}
         entry = AuditEntry(self._now(), by, action, target, reason, told)
-        [record] = await self._records.write_records([entry_of(entry, self._kept)])
+        [record] = await self._records.write_records([audit_record(entry, self._kept)])
         noted = Noted()
         try:
             yield noted
@@ -111,7 +111,7 @@ class AuditLog:
             for record in records:
                 if len(found) == limit:
                     return Page(tuple(found), cursor)
-                cursor, entry = place_of(record), AUDIT.content(record)
+                cursor, entry = cursor_of(record), AUDIT.content(record)
                 if by in (None, entry.by) and action in (None, entry.action, entry.action.partition(".")[0]):
                     found.append(entry)
             if len(records) < _TOGETHER:

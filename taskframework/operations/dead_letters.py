@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
-from taskframework.model.interventions import Edited
-from taskframework.model.letters import ANY_LETTER, DeadCount, LetterFilter, LetterGroup, count_messages, grouped
+from taskframework.model.interventions import NewParameters
+from taskframework.model.letters import ANY_LETTER, DeadCount, LetterFilter, LetterGroup, count_messages, group_by_cause
 from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page
 from taskframework.model.replays import was_replayed
 from taskframework.model.scope import EVERYONE, Scope
@@ -78,7 +78,7 @@ class DeadLetterOperations:
         """
         tasks: Page[Task] = Page((), None)
         if wanted.kind != "message":
-            tasks = await self._store.list_tasks(scope, wanted.of_tasks(), limit=limit, cursor=cursor)
+            tasks = await self._store.list_tasks(scope, wanted.task_filter(), limit=limit, cursor=cursor)
         messages = await self._list_messages(scope, wanted, limit, cursor)
         merged = sorted(
             [*map(of_task, tasks.items), *map(of_message, messages.items)],
@@ -93,11 +93,11 @@ class DeadLetterOperations:
         """Return dead letters grouped by cause, the largest group first; of very many only the newest are counted."""
         counts: list[DeadCount] = []
         if wanted.kind != "message":
-            counts += await self._store.count_dead(scope, wanted.of_tasks(), most=MOST_TASKS)
+            counts += await self._store.count_dead(scope, wanted.task_filter(), most=MOST_TASKS)
         if wanted.kind != "task" and scope == EVERYONE:
             outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
-            counts += count_messages(filter(wanted.finds, outlines), self._store.now())
-        return grouped(counts)
+            counts += count_messages(filter(wanted.matches, outlines), self._store.now())
+        return group_by_cause(counts)
 
     async def group_page(
         self, scope: Scope, wanted: LetterFilter, *, limit: int, cursor: str | None = None
@@ -180,7 +180,7 @@ class DeadLetterOperations:
         Raises:
             SubmissionError: if the parameters do not fit one of the tasks; then no task is queued.
         """
-        edits: dict[str, Edited] = {}
+        edits: dict[str, NewParameters] = {}
 
         async def accept(name: str) -> None:
             if await self._was_replayed(name, scope, replay_id):
@@ -230,7 +230,7 @@ class DeadLetterOperations:
         place = None if cursor is None else Cursor.decode(cursor)
         outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
         behind = [each for each in outlines if place is None or (each.at, each.id) < (place.at, place.id)]
-        found = [each.id for each in behind if wanted.finds(each)]
+        found = [each.id for each in behind if wanted.matches(each)]
         messages = [await self._store.get_dead_message(name) for name in found[:limit]]
         page = tuple(message for message in messages if message is not None)
         return Page(page, "more" if len(found) > limit else None)

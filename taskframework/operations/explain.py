@@ -25,12 +25,12 @@ from taskframework.model.streams import STREAMS, stream_of
 from taskframework.model.task import Task
 from taskframework.model.traffic import Crowd
 from taskframework.model.versions import VERSIONS, record_id
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.model.workers import PRESENCE
 from taskframework.operations.limits import state_of
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
-from taskframework.tasks.declared import DECLARATION, TaskDeclaration
+from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 
 #: The most sub-tasks, and the most holders of slots, that are named.
 _NAMED = 5
@@ -55,7 +55,7 @@ class Explanation:
             "because": self.cause.because,
             "change": self.cause.change,
             "details": dict(self.cause.details),
-            "at": moment(self.at),
+            "at": format_time(self.at),
         }
 
 
@@ -132,7 +132,7 @@ class ExplainOperations:
             pause=_content(PAUSE, records, wanted[0]),
             slots=slots,
             slots_id=slots_id,
-            named_holders=await self._nameable(slots, scope),
+            visible_holders=await self._nameable(slots, scope),
             declared_at=None if declared is None else declared.declared_at,
         )
         return await self._with_bucket(facts, declared)

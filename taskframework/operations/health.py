@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from taskframework.errors import StoreError
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.stores.base import TaskStore
 
 
@@ -59,7 +59,10 @@ class Health:
         if self.stopping:
             checks["process"] = "stopping"
         repairs: dict[str, dict[str, str | float | None]] = {
-            repair.name: {"last_run": moment(repair.last_run), "seconds_ago": round(repair.seconds_since_success, 3)}
+            repair.name: {
+                "last_run": format_time(repair.last_run),
+                "seconds_ago": round(repair.seconds_since_success, 3),
+            }
             for repair in self.repairs
         }
         return Readiness(ready, checks, repairs)

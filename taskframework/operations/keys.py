@@ -15,8 +15,8 @@ from taskframework.model.query import Page
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import Record
 from taskframework.model.scope import ANONYMOUS
-from taskframework.model.values import MAX_NAME, is_name
-from taskframework.model.view import moment
+from taskframework.model.values import MAX_NAME_LENGTH, is_name
+from taskframework.model.view import format_time
 from taskframework.stores.base import Records
 from taskframework.stores.reading import page_of, read_record
 
@@ -58,10 +58,10 @@ def key_view(key: ApiKey) -> dict[str, Any]:
         "roles": list(key.roles),
         "may_act_for_users": key.may_act_for_users,
         "created_by": key.created_by,
-        "created_at": moment(key.created_at),
-        "expires_at": moment(key.expires_at),
+        "created_at": format_time(key.created_at),
+        "expires_at": format_time(key.expires_at),
         "revoked_by": key.revoked_by,
-        "revoked_at": moment(key.revoked_at),
+        "revoked_at": format_time(key.revoked_at),
         "limit": None if key.limit is None else {"rate": key.limit.rate, "burst": key.limit.burst},
     }
 
@@ -110,7 +110,9 @@ class KeyOperations:
             reason = f"{principal!r} is reserved for callers without a key"
             raise InvalidRequestError("principal", reason, _EXAMPLE)
         if not is_name(principal):
-            raise InvalidRequestError("principal", f"must be 1 to {MAX_NAME} printable ASCII characters", _EXAMPLE)
+            raise InvalidRequestError(
+                "principal", f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters", _EXAMPLE
+            )
         if not roles:
             raise InvalidRequestError("roles", "must be at least one role", f"The roles are {', '.join(Role)}.")
         if expires_after is not None and not timedelta(0) < expires_after <= _LONGEST:
@@ -225,10 +227,10 @@ class Callers:
         if prefix is None:
             return await self._find_token(text, asks)
         _, known = self._remembered.get(prefix, (None, None))
-        if not asks and (known is None or not known.opens_for(text, self._now())):
+        if not asks and (known is None or not known.matches(text, self._now())):
             return None
         key = await self._read(prefix)
-        return key.caller if key is not None and key.opens_for(text, self._now()) else None
+        return key.caller if key is not None and key.matches(text, self._now()) else None
 
     async def still_counts(self, caller: Caller) -> bool:
         """Return whether the key or token of an earlier request is still valid; for requests that last long.
@@ -241,7 +243,7 @@ class Callers:
         if caller.prefix is None:
             return not await self.are_identified()
         key = await self._read(caller.prefix)
-        return key is not None and key.counts_at(self._now())
+        return key is not None and key.is_valid_at(self._now())
 
     def forget(self, prefix: str) -> None:
         """Read a key again when a request has it next, because this process revoked it."""

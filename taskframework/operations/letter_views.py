@@ -10,7 +10,7 @@ from typing import Any
 from taskframework.model.letters import message_fingerprint
 from taskframework.model.query import DeadMessage
 from taskframework.model.task import Task
-from taskframework.model.view import entry_view, error_view, moment
+from taskframework.model.view import entry_view, error_view, format_time
 
 #: How many bytes of a message's body a list shows. A whole view has the body, and this many bytes as digits too.
 LISTED_BYTES = 4096
@@ -61,7 +61,7 @@ def _task_view(letter_id: str, at: datetime, task: Task) -> dict[str, Any]:
         "fingerprint": task.error.fingerprint if task.error else "",
         "attempt": task.attempts,
         "generation": task.generation,
-        "at": moment(at),
+        "at": format_time(at),
     }
 
 
@@ -71,11 +71,16 @@ def _rest_of_task(task: Task) -> dict[str, Any]:
         "parameters": task.parameters,
         # With the traceback: operators may see the program.
         "errors": [
-            {"attempt": each.attempt, "at": moment(each.at), **(error_view(each) or {}), "traceback": each.traceback}
+            {
+                "attempt": each.attempt,
+                "at": format_time(each.at),
+                **(error_view(each) or {}),
+                "traceback": each.traceback,
+            }
             for each in task.errors
         ],
         "history": [entry_view(entry) for entry in task.history],
-        "discarded": gone and {"by": gone.by, "at": moment(gone.at), "reason": gone.reason},
+        "discarded": gone and {"by": gone.by, "at": format_time(gone.at), "reason": gone.reason},
     }
 
 
@@ -92,7 +97,7 @@ def _message_view(message: DeadMessage, whole: bool) -> dict[str, Any]:
         "fingerprint": message_fingerprint(message.reason),
         "attempt": None,
         "generation": None,
-        "at": moment(message.at),
+        "at": format_time(message.at),
         "queue": message.queue,
         "body_size": len(message.body),
         "body_base64": base64.b64encode(message.body if whole else message.body[:LISTED_BYTES]).decode(),

@@ -134,7 +134,7 @@ def state_of(name: str, key: str | None, limit: BucketLimit, bucket: Bucket, now
     seconds = seconds_of(now)
     missing = max(0.0, bucket.full_at - seconds) * limit.rate
     available = max(0, math.floor(limit.burst - missing + ROUNDING))
-    next_at = None if available else now + timedelta(seconds=(missing - limit.at_once + 1) / limit.rate)
+    next_at = None if available else now + timedelta(seconds=(missing - limit.capacity + 1) / limit.rate)
     last_turn = bucket.last_turn_over_at - 1 / limit.rate - seconds
     last_turn_at = now + timedelta(seconds=last_turn) if last_turn > 0 else None
     return LimitState(name, key, limit, available, next_at, last_turn_at)

@@ -13,7 +13,7 @@ from taskframework.errors import (
     SubmissionError,
     TaskNotFoundError,
 )
-from taskframework.model.mended import MENDED, Mended, mending_key
+from taskframework.model.message_repairs import MESSAGE_REPAIR, MessageRepair, repair_key
 from taskframework.model.query import DeadMessage
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
@@ -32,7 +32,7 @@ class AlreadyRepairedError(IdempotencyConflictError):
     hint = "See that task. If it failed, replay it with other parameters."
 
     def __init__(self, message_id: str, task_id: str) -> None:
-        super().__init__(mending_key(message_id), task_id)
+        super().__init__(repair_key(message_id), task_id)
         self.message = (
             f"Dead letter {message_id} was repaired before, and became task {task_id} with different contents."
         )
@@ -88,7 +88,7 @@ class MessageMending:
             TaskNotFoundError: if no such message is kept, and none was repaired.
             SubmissionError: if the type or the parameters are wrong, or if others were used in an earlier repair.
         """
-        there = await read_record(self._store, MENDED.id_of(message_id))
+        there = await read_record(self._store, MESSAGE_REPAIR.id_of(message_id))
         message = await self._store.get_dead_message(message_id)
         if message is None and there is None:
             raise TaskNotFoundError(message_id, what="dead letter")
@@ -105,7 +105,7 @@ class MessageMending:
 
     async def _known(self, message_id: str, there: Record | None, request_hash: str) -> Submission:
         """Return the task of a message that was repaired and then deleted."""
-        mended = None if there is None else MENDED.content(there)
+        mended = None if there is None else MESSAGE_REPAIR.content(there)
         task = None if mended is None or mended.task_id is None else await self._store.get(mended.task_id, EVERYONE)
         if mended is None or task is None:
             raise TaskNotFoundError(message_id, what="dead letter")
@@ -116,7 +116,7 @@ class MessageMending:
     async def _begin(self, message: DeadMessage, user_id: str, by: str) -> Record:
         """Write the record of the repair. If two people repair a message at once, both get the record of the first."""
         now = self._store.now()
-        new = MENDED.new(message.id, content=Mended(user_id, by, now), expires_at=now + _MENDED_KEPT)
+        new = MESSAGE_REPAIR.new(message.id, content=MessageRepair(user_id, by, now), expires_at=now + _MENDED_KEPT)
         [written] = await self._store.write_records([new])
         record = written or await read_record(self._store, new.id)
         return new if record is None else record
@@ -124,12 +124,12 @@ class MessageMending:
     async def _finish(
         self, record: Record, message: DeadMessage, task_type: str, parameters: Json, request_hash: str
     ) -> Submission:
-        mended = MENDED.content(record)
+        mended = MESSAGE_REPAIR.content(record)
         request = SubmitRequest(
             task_type=task_type,
             parameters=parameters,
             user_id=mended.user_id,
-            idempotency_key=mending_key(message.id),
+            idempotency_key=repair_key(message.id),
             correlation_id=message.id,
         )
         try:
@@ -140,6 +140,6 @@ class MessageMending:
             await self._store.delete_records([record])
             raise
         known = replace(mended, task_id=submission.task.task_id, request_hash=request_hash)
-        await self._store.write_records([MENDED.changed(record, known, expires_at=record.expires_at)])
+        await self._store.write_records([MESSAGE_REPAIR.changed(record, known, expires_at=record.expires_at)])
         await self._store.delete_dead_message(message.id)
         return submission

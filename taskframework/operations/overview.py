@@ -14,7 +14,7 @@ from taskframework.model.query import MAX_LIMIT
 from taskframework.model.rate_limits import RATE
 from taskframework.model.schedules import SCHEDULE
 from taskframework.model.traffic import LaneTraffic
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.model.workers import PRESENCE
 from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
@@ -25,7 +25,7 @@ from taskframework.submission.types import TaskTypes
 def overview_view(overview: Overview) -> dict[str, Any]:
     """Return an overview as plain JSON."""
     return {
-        "at": moment(overview.at),
+        "at": format_time(overview.at),
         "by_status": dict(overview.by_status),
         "types": [_type_view(overview, task_type) for task_type in overview.task_types],
         "is_bounded": overview.traffic.is_bounded,
@@ -42,7 +42,7 @@ def lane_view(lane: LaneTraffic) -> dict[str, Any]:
     """Return one lane of a queue as plain JSON."""
     return {
         "waiting": lane.waiting,
-        "oldest_at": moment(lane.oldest_waiting_at),
+        "oldest_at": format_time(lane.oldest_waiting_at),
         "running": lane.running,
         "retrying": lane.retrying,
         "in_per_second": round(lane.submitted_per_second, 3),
@@ -111,7 +111,7 @@ def _type_view(overview: Overview, task_type: str) -> dict[str, Any]:
         "running": seen.running,
         "retrying": seen.retrying,
         "is_bounded": overview.traffic.is_bounded,
-        "oldest_waiting_at": moment(seen.oldest_waiting_at),
+        "oldest_waiting_at": format_time(seen.oldest_waiting_at),
         "submitted_per_second": round(seen.submitted_per_second, 3),
         "finished_per_second": round(seen.finished_per_second, 3),
         "failed_per_second": round(seen.failed_per_second, 3),

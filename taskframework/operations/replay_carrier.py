@@ -16,19 +16,19 @@ from taskframework.errors import (
 )
 from taskframework.model.records import Record
 from taskframework.model.replays import (
-    IN_HAND,
     REPLAY,
-    UNDER_WAY,
+    RUNNING_ACTION,
+    TAKEOVER_DELAY,
     Action,
-    ManyReplay,
+    BulkAction,
+    BulkActionStatus,
     Refused,
-    ReplayStatus,
-    ended,
-    is_done_before,
-    may_be_done,
-    settled,
-    taken,
-    taken_over,
+    can_be_done,
+    end_action,
+    settle_handful,
+    take_in_hand,
+    take_over,
+    was_done_before,
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
@@ -61,7 +61,7 @@ class ReplayCarrier:
             Whether some actions are due again at once.
         """
         more = False
-        for mark in await all_records(self._store, UNDER_WAY):
+        for mark in await all_records(self._store, RUNNING_ACTION):
             try:
                 more |= await self._carry(mark)
             except StoreUnavailableError:
@@ -72,11 +72,11 @@ class ReplayCarrier:
         return more
 
     async def _carry(self, mark: Record) -> bool:
-        replay_id = mark.id.removeprefix(f"{UNDER_WAY.name}/")
+        replay_id = mark.id.removeprefix(f"{RUNNING_ACTION.name}/")
         now = self._store.now()
         record = await read_record(self._store, REPLAY.id_of(replay_id))
         if record is None:  # the process may be about to write it
-            if UNDER_WAY.content(mark).at + IN_HAND < now:
+            if RUNNING_ACTION.content(mark).at + TAKEOVER_DELAY < now:
                 await self._store.delete_records([mark])
             return False
         replay = REPLAY.content(record)
@@ -85,9 +85,9 @@ class ReplayCarrier:
             return False
         if replay.due_at > now:
             return False
-        in_hand = taken_over(replay, now) if replay.batch else await self._next(replay)
+        in_hand = take_over(replay, now) if replay.batch else await self._next(replay)
         if not in_hand.batch and in_hand.part >= _parts(in_hand):
-            in_hand = ended(in_hand, ReplayStatus.DONE, now)
+            in_hand = end_action(in_hand, BulkActionStatus.DONE, now)
         if not await self._replays.write(record, in_hand):
             return True
         await failpoint.reached("replays.after_take")
@@ -95,7 +95,7 @@ class ReplayCarrier:
             in_hand = await self._work_off(in_hand)
         return in_hand.is_over or in_hand.due_at <= self._store.now()
 
-    async def _work_off(self, replay: ManyReplay) -> ManyReplay:
+    async def _work_off(self, replay: BulkAction) -> BulkAction:
         outcomes: dict[str, Refused | None] = {}
         for at in range(0, len(replay.batch), _TOGETHER):
             names = replay.batch[at : at + _TOGETHER]
@@ -106,9 +106,11 @@ class ReplayCarrier:
                 outcomes[name] = outcome
         await failpoint.reached("replays.before_settle")
         number, now = replay.batch_number, self._store.now()
-        return await self._replays.change(replay.replay_id, lambda present: settled(present, number, outcomes, now))
+        return await self._replays.change(
+            replay.replay_id, lambda present: settle_handful(present, number, outcomes, now)
+        )
 
-    async def _next(self, replay: ManyReplay) -> ManyReplay:
+    async def _next(self, replay: BulkAction) -> BulkAction:
         """Return the action with its next handful; without a handful if no task is left, or many pages had no work."""
         now, lists = self._store.now(), replay.lists
         part, cursor = replay.part, replay.cursor
@@ -118,19 +120,19 @@ class ReplayCarrier:
             page = await self._store.list_tasks(scope_of(replay.where), lists[part], limit=replay.size, cursor=cursor)
             part, cursor = (part, page.next_cursor) if page.next_cursor is not None else (part + 1, None)
             if chosen := [task.task_id for task in page.items if _is_wanted(replay, task)]:
-                return taken(replay, chosen, part, cursor, now)
+                return take_in_hand(replay, chosen, part, cursor, now)
         if part == len(lists) and replay.has_messages:
             if messages := await self._messages(replay):
-                return taken(replay, messages, part, None, now)
+                return take_in_hand(replay, messages, part, None, now)
             part += 1
         return replace(replay, part=part, cursor=cursor, due_at=now)
 
-    async def _messages(self, replay: ManyReplay) -> Sequence[str]:
+    async def _messages(self, replay: BulkAction) -> Sequence[str]:
         outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
-        found = [each.id for each in outlines if each.at <= replay.at and replay.where.letters.finds(each)]
+        found = [each.id for each in outlines if each.at <= replay.at and replay.where.letter_filter.matches(each)]
         return found[: replay.size]
 
-    async def _do(self, replay: ManyReplay, name: str) -> Refused | None:
+    async def _do(self, replay: BulkAction, name: str) -> Refused | None:
         """Do the action with one task or message, unless it was done before; return None if it is done."""
         try:
             return await self._ask(replay, name)
@@ -141,18 +143,18 @@ class ReplayCarrier:
         except TaskframeworkError as error:
             return Refused(name, error.message, is_failure=True)
 
-    async def _ask(self, replay: ManyReplay, name: str) -> Refused | None:
+    async def _ask(self, replay: BulkAction, name: str) -> Refused | None:
         task = await self._store.get(name, EVERYONE)
         if task is None:
             if replay.action is not Action.DISCARD:
                 raise TaskNotFoundError(name)
             await self._store.delete_dead_message(name)
             return None
-        if is_done_before(replay, task):
+        if was_done_before(replay, task):
             return None
-        if replay.status is not ReplayStatus.RUNNING:
+        if replay.status is not BulkActionStatus.RUNNING:
             return Refused(name, "The action was stopped before this one.")
-        if not may_be_done(replay, task):
+        if not can_be_done(replay, task):
             return Refused(name, "Somebody else replayed it in the meantime, and it ended again.")
         match replay.action:
             case Action.CANCEL:
@@ -173,9 +175,9 @@ class ReplayCarrier:
         return None
 
 
-def _parts(replay: ManyReplay) -> int:
+def _parts(replay: BulkAction) -> int:
     return len(replay.lists) + replay.has_messages
 
 
-def _is_wanted(replay: ManyReplay, task: Task) -> bool:
-    return may_be_done(replay, task) and not is_done_before(replay, task)
+def _is_wanted(replay: BulkAction, task: Task) -> bool:
+    return can_be_done(replay, task) and not was_done_before(replay, task)

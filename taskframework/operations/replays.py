@@ -11,14 +11,14 @@ from taskframework.model.query import MAX_LIMIT, Cursor, Page, TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.replays import (
     REPLAY,
-    UNDER_WAY,
+    RUNNING_ACTION,
     Action,
-    ManyReplay,
-    ReplayStatus,
-    UnderWay,
-    Where,
-    ended,
-    goes_through_messages,
+    ActionFilter,
+    BulkAction,
+    BulkActionStatus,
+    RunningAction,
+    end_action,
+    includes_messages,
     lists_of,
     possible_statuses,
 )
@@ -51,7 +51,7 @@ class ReplayConflictError(TaskframeworkError):
     code = "idempotency_conflict"
     hint = "Use the same action, filter and rate, or a new key."
 
-    def __init__(self, key: str, known: ManyReplay) -> None:
+    def __init__(self, key: str, known: BulkAction) -> None:
         super().__init__(f"The idempotency key {key!r} belongs to another request: {known.action} {known.replay_id}.")
         self.key, self.replay_id = key, known.replay_id
 
@@ -75,14 +75,14 @@ class ReplayOperations:
     async def begin(
         self,
         action: Action,
-        where: Where,
+        where: ActionFilter,
         *,
         by: str,
         rate: float | None = None,
         reason: str | None = None,
         reopen: bool = False,
         key: str | None = None,
-    ) -> ManyReplay:
+    ) -> BulkAction:
         """Do an action with all chosen tasks, in the background; any process carries it on.
 
         Args:
@@ -106,7 +106,7 @@ class ReplayOperations:
             return _same(REPLAY.content(known), key, action, where, rate, reopen)
         now = self._store.now()
         count = await self.count_of(action, where)
-        new = ManyReplay(
+        new = BulkAction(
             replay_id=replay_id,
             action=action,
             where=where,
@@ -122,13 +122,13 @@ class ReplayOperations:
         )
         # Write first the mark by which carriers find the action: an action without a mark would never begin, while a
         # mark without an action is removed.
-        await self._store.write_records([UNDER_WAY.new(replay_id, content=UnderWay(self._store.now()))])
+        await self._store.write_records([RUNNING_ACTION.new(replay_id, content=RunningAction(self._store.now()))])
         [written] = await self._store.write_records([REPLAY.new(replay_id, content=new)])
         if written is not None:
             return new
         return _same(await self.get(replay_id), key or "", action, where, rate, reopen)
 
-    async def count_of(self, action: Action, where: Where) -> Count:
+    async def count_of(self, action: Action, where: ActionFilter) -> Count:
         """Return with how many tasks and messages an action would be done.
 
         Raises:
@@ -143,9 +143,9 @@ class ReplayOperations:
         for wanted in dict.fromkeys(lists_of(action, where, now)):
             found = await self._count_list(scope, wanted)
             number, is_bounded = number + found.number, is_bounded or found.is_bounded
-        if goes_through_messages(action, where):
+        if includes_messages(action, where):
             outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
-            number += sum(map(where.letters.finds, outlines))
+            number += sum(map(where.letter_filter.matches, outlines))
         return Count(number, is_bounded)
 
     async def _count_list(self, scope: Scope, wanted: TaskFilter) -> Count:
@@ -161,7 +161,7 @@ class ReplayOperations:
                 return Count(number)
         return Count(number, is_bounded=True)
 
-    async def list_replays(self, *, limit: int, cursor: str | None = None) -> Page[ManyReplay]:
+    async def list_replays(self, *, limit: int, cursor: str | None = None) -> Page[BulkAction]:
         """Return actions from the newest to the oldest.
 
         Raises:
@@ -175,7 +175,7 @@ class ReplayOperations:
         page = found[:limit]
         return Page(tuple(each[2] for each in page), Cursor(*page[-1][:2]).encode() if len(found) > limit else None)
 
-    async def get(self, replay_id: str) -> ManyReplay:
+    async def get(self, replay_id: str) -> BulkAction:
         """Read one action.
 
         Raises:
@@ -183,7 +183,7 @@ class ReplayOperations:
         """
         return REPLAY.content(await self._record(replay_id))
 
-    async def stop(self, replay_id: str) -> ManyReplay:
+    async def stop(self, replay_id: str) -> BulkAction:
         """Stop an action: it takes no further handful. It finishes its present handful, and then shows the outcome.
 
         Raises:
@@ -191,13 +191,13 @@ class ReplayOperations:
         """
         now = self._store.now()
 
-        def stopped(present: ManyReplay) -> ManyReplay:
-            is_running = present.status is ReplayStatus.RUNNING
-            return ended(present, ReplayStatus.STOPPED, now) if is_running else present
+        def stopped(present: BulkAction) -> BulkAction:
+            is_running = present.status is BulkActionStatus.RUNNING
+            return end_action(present, BulkActionStatus.STOPPED, now) if is_running else present
 
         return await self.change(replay_id, stopped)
 
-    async def change(self, replay_id: str, rule: Callable[[ManyReplay], ManyReplay]) -> ManyReplay:
+    async def change(self, replay_id: str, rule: Callable[[BulkAction], BulkAction]) -> BulkAction:
         """Change an action by compare and set; if another process was faster, change its new state.
 
         Raises:
@@ -213,7 +213,7 @@ class ReplayOperations:
         message = f"The replay {replay_id} was changed by others at the same time."
         raise StoreUnavailableError(message, hint="Try again in a moment.")
 
-    async def write(self, record: Record, wanted: ManyReplay) -> bool:
+    async def write(self, record: Record, wanted: BulkAction) -> bool:
         """Write an action, unless another process wrote it since it was read; return whether it was written.
 
         An ended action is kept for a time and then deleted.
@@ -232,7 +232,9 @@ class ReplayOperations:
         return await read_record(self._store, REPLAY.id_of(replay_id))
 
 
-def _same(known: ManyReplay, key: str, action: Action, where: Where, rate: float | None, reopen: bool) -> ManyReplay:
+def _same(
+    known: BulkAction, key: str, action: Action, where: ActionFilter, rate: float | None, reopen: bool
+) -> BulkAction:
     """Return the action for which a key stands, if the same action is asked for again."""
     if (known.action, known.where, known.rate, known.reopen) != (action, where, rate, reopen):
         raise ReplayConflictError(key, known)
@@ -244,6 +246,6 @@ def replay_id_of(by: str, key: str) -> str:
     return fingerprint(by, key)
 
 
-def scope_of(where: Where) -> Scope:
+def scope_of(where: ActionFilter) -> Scope:
     """Return whose tasks are chosen; it may be everyone, because only operators begin such actions."""
     return EVERYONE if where.user_id is None else Scope.of(where.user_id)

@@ -10,11 +10,19 @@ from typing import Any
 
 from taskframework.errors import SubmissionError, TaskframeworkError, TaskUnreadableError
 from taskframework.model.query import Page
-from taskframework.model.schedules import MAX_SCHEDULES, SCHEDULE, LastRun, Schedule, begun, changed, next_runs
+from taskframework.model.schedules import (
+    MAX_SCHEDULES,
+    SCHEDULE,
+    LastRun,
+    Schedule,
+    next_runs,
+    redefine_schedule,
+    start_schedule,
+)
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.schedules import all_schedules, change_schedule, know_zone, read_schedule
 from taskframework.settings.durations import format_duration
 from taskframework.stores.base import TaskStore
@@ -107,9 +115,9 @@ def schedule_view(schedule: Schedule) -> dict[str, Any]:
         "jitter": format_duration(schedule.jitter),
         "is_paused": schedule.is_paused,
         "is_from_settings": schedule.is_from_settings,
-        "next_run_at": None if schedule.is_paused else moment(schedule.due_at),
-        "last_run": last and {"at": moment(last.at), "task_id": last.task_id},
-        "problem": problem and {"at": moment(problem.at), "message": problem.message},
+        "next_run_at": None if schedule.is_paused else format_time(schedule.due_at),
+        "last_run": last and {"at": format_time(last.at), "task_id": last.task_id},
+        "problem": problem and {"at": format_time(problem.at), "message": problem.message},
     }
 
 
@@ -141,7 +149,7 @@ class ScheduleOperations:
         """Return one schedule as plain JSON, with its next runs."""
         await know_zone(schedule.timezone)
         [seen] = await self._seen(schedule)
-        return seen.view() | {"next_runs": [moment(time) for time in next_runs(schedule, _NEXT_RUNS)]}
+        return seen.view() | {"next_runs": [format_time(time) for time in next_runs(schedule, _NEXT_RUNS)]}
 
     async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
         """Make a schedule.
@@ -210,7 +218,7 @@ class ScheduleOperations:
 
         def resumed(present: Schedule | None) -> Schedule:
             there = _there(present, name)
-            return begun(replace(there, is_paused=False), self._store.now()) if there.is_paused else there
+            return start_schedule(replace(there, is_paused=False), self._store.now()) if there.is_paused else there
 
         return _there(await change_schedule(self._store, name, resumed), name)
 
@@ -306,4 +314,4 @@ def _unless_by_hand(schedule: Schedule | None) -> Schedule | None:
 def _defined(present: Schedule, wanted: Schedule, definition: ScheduleDefinition) -> Schedule:
     """Return the present schedule with a new definition; its pause stays if the definition does not mention it."""
     is_paused = present.is_paused if definition.is_paused is None else definition.is_paused
-    return changed(present, replace(wanted, is_paused=is_paused))
+    return redefine_schedule(present, replace(wanted, is_paused=is_paused))

@@ -13,7 +13,7 @@ from taskframework.errors import (
     TransitionRefusedError,
 )
 from taskframework.limits.versions import read_newest
-from taskframework.model.interventions import Cancel, Discard, Edited, Replay, RetryNow
+from taskframework.model.interventions import Cancel, Discard, NewParameters, Replay, RetryNow
 from taskframework.model.marks import CountAgain
 from taskframework.model.message import rfc3339
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
@@ -22,7 +22,7 @@ from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import is_serial
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES, check_storable
-from taskframework.model.versions import is_below
+from taskframework.model.versions import is_older
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
@@ -59,7 +59,7 @@ class TaskOperations:
         If no index supports the filter, each page searches a part of the list. It may have few tasks although further
         pages follow.
         """
-        find = self._store.search_tasks if filter.is_sought else self._store.list_tasks
+        find = self._store.search_tasks if filter.has_unindexed_condition else self._store.list_tasks
         return await find(scope, filter, limit=limit, cursor=cursor)
 
     async def cancel(self, task_id: str, scope: Scope, *, by: str, reason: str | None = None) -> Task:
@@ -87,7 +87,7 @@ class TaskOperations:
         by: str,
         reopen: bool = False,
         reason: str | None = None,
-        edited: Edited | None = None,
+        edited: NewParameters | None = None,
         replay_id: str | None = None,
         revision: int | None = None,
     ) -> Task:
@@ -242,7 +242,7 @@ class TaskOperations:
         if (unique := task.unique) is None:
             return
         newest = await read_newest(self._store, task.user_id, unique.key)
-        if newest is not None and is_below(unique, newest):
+        if newest is not None and is_older(unique, newest):
             refusal = _not_retried(task)
             refusal.message = (
                 f"Task {task.task_id} is version {unique.version} of {unique.key!r}, and there is a newer version."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from taskframework.model.traffic import RATE_OVER, Crowd, Tally, Traffic, traffic
+from taskframework.model.traffic import RATE_WINDOW, Crowd, Tally, Traffic, combine_tallies
 from taskframework.stores.base import TaskStore
 
 #: The most tasks of one crowd that are counted: of those that wait or run, and of those that came or ended lately.
@@ -21,7 +21,7 @@ async def read_traffic(store: TaskStore) -> Traffic:
 
     async def tally(crowd: Crowd) -> Tally:
         if crowd.is_newest_first:
-            return await store.tally(crowd, _RECENT, due_before=now, since=now - RATE_OVER)
+            return await store.tally(crowd, _RECENT, due_before=now, since=now - RATE_WINDOW)
         return await store.tally(crowd, _WAITING, due_before=now)
 
-    return traffic(dict(zip(Crowd, await asyncio.gather(*map(tally, Crowd)), strict=True)), now)
+    return combine_tallies(dict(zip(Crowd, await asyncio.gather(*map(tally, Crowd)), strict=True)), now)

@@ -12,7 +12,7 @@ from taskframework.model.query import MAX_LIMIT, Page, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.view import moment
+from taskframework.model.view import format_time
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import page_of, read_record
@@ -50,8 +50,8 @@ class WorkerState:
             "task_types": list(presence.task_types),
             "concurrency": presence.concurrency,
             "in_flight": presence.in_flight,
-            "started_at": moment(presence.started_at),
-            "seen_at": moment(presence.seen_at),
+            "started_at": format_time(presence.started_at),
+            "seen_at": format_time(presence.seen_at),
             "is_lost": self.is_lost,
         }
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from taskframework.errors import TaskUnreadableError
 from taskframework.limits.pauses import Pauses
 from taskframework.model.drivers import START
-from taskframework.model.marks import ForgetDispatch, WaitAnew
+from taskframework.model.marks import ForgetDispatch, RestartQueueTimeout
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -77,5 +77,7 @@ class PauseRepair:
         cursor, has_more = None, True
         while has_more:
             page = await self._store.list_tasks(EVERYONE, wanted, limit=MAX_LIMIT, cursor=cursor)
-            await self._store.mark(*(WaitAnew(task.task_id) for task in page.items if task.start_by is not None))
+            await self._store.mark(
+                *(RestartQueueTimeout(task.task_id) for task in page.items if task.start_by is not None)
+            )
             cursor, has_more = page.next_cursor, page.next_cursor is not None

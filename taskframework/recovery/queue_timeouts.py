@@ -11,7 +11,7 @@ from collections.abc import Collection
 from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.drivers import START
 from taskframework.model.interventions import EndUnstarted
-from taskframework.model.marks import WaitAnew
+from taskframework.model.marks import RestartQueueTimeout
 from taskframework.model.pauses import PAUSE
 from taskframework.model.rate_limits import RATE, seconds_of
 from taskframework.model.records import Record
@@ -52,7 +52,7 @@ class QueueTimeouts:
         held_back = await self._held_back({task.task_type for task in due})
         late = {task.task_id for task in due}
         if held_back:
-            await self._store.mark(*(WaitAnew(task.task_id) for task in due if task.task_type in held_back))
+            await self._store.mark(*(RestartQueueTimeout(task.task_id) for task in due if task.task_type in held_back))
             # Tasks that are still due have `counts_limits`, or are of another type.
             late &= {task.task_id for task in await self._store.due(START, self._batch)}
         for task_id in sorted(late):

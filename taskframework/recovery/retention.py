@@ -9,7 +9,7 @@ from typing import Any
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.debounce import WINDOWS
 from taskframework.model.idempotency import IDEMPOTENCY, kept_until
-from taskframework.model.plans import PLAN, PLAN_KEPT, are_needed
+from taskframework.model.plans import PLAN, PLAN_CHECK_INTERVAL, are_plan_parts_needed
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import STREAMS, stream_key_of
@@ -93,7 +93,7 @@ class Retention:
 
     async def _look_at_plans(self, records: Sequence[Record]) -> None:
         """Keep a part of a plan while its attempt runs, or while its sub-tasks are still to be stored."""
-        until = self._store.now() + PLAN_KEPT
+        until = self._store.now() + PLAN_CHECK_INTERVAL
         known: dict[tuple[str, int], bool] = {}
         later, over = [], []
         for record in records:
@@ -110,6 +110,6 @@ class Retention:
 
     async def _are_parts_needed(self, task_id: str, fencing_token: int) -> bool:
         try:
-            return are_needed(await self._store.get(task_id, EVERYONE), fencing_token)
+            return are_plan_parts_needed(await self._store.get(task_id, EVERYONE), fencing_token)
         except TaskUnreadableError:  # a newer release wrote the task, and its processes decide
             return True

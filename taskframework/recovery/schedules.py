@@ -18,7 +18,16 @@ from taskframework.errors import (
 )
 from taskframework.model.interventions import Cancel
 from taskframework.model.records import Record
-from taskframework.model.schedules import SCHEDULE, LastRun, Overlap, RunProblem, Schedule, planned, run_key, runs_due
+from taskframework.model.schedules import (
+    SCHEDULE,
+    LastRun,
+    Overlap,
+    RunProblem,
+    Schedule,
+    run_key,
+    runs_due,
+    with_next_run,
+)
 from taskframework.model.scope import EVERYONE
 from taskframework.moves import TaskMoves
 from taskframework.schedules import all_schedules, change_schedule, know_zone
@@ -77,7 +86,7 @@ class ScheduleRepair:
         due = runs_due(schedule, now, self._most if schedule.overlap is Overlap.ALLOW else 1)
         after = await self._submitted(schedule, due.times) if due.times else schedule
         await failpoint.reached("schedule.after_submit")
-        after = planned(after, due.last)
+        after = with_next_run(after, due.last)
         [written] = await self._store.write_records([SCHEDULE.changed(record, after)])
         if written is None and after.last_run is not None:
             await self._tell(schedule.name, after.last_run)

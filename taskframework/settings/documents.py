@@ -13,12 +13,12 @@ _Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader",
 _NULL = "tag:yaml.org,2002:null"
 
 
-def read_document(path: Path, shown: str) -> yaml.Node | None:
+def read_document(path: Path, display_name: str) -> yaml.Node | None:
     """Read the one YAML document of a file.
 
     Args:
         path: the file.
-        shown: how messages name it.
+        display_name: how messages name it.
 
     Returns:
         Its top node; None for a file without content.
@@ -32,15 +32,16 @@ def read_document(path: Path, shown: str) -> yaml.Node | None:
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise ConfigurationError(
-            f"{shown} cannot be read: {reason}.", hint="Check the path and its permissions, or leave the option out."
+            f"{display_name} cannot be read: {reason}.",
+            hint="Check the path and its permissions, or leave the option out.",
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(
-            f"{shown} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8 and start again."
+            f"{display_name} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8 and start again."
         ) from error
     except yaml.YAMLError as error:
         raise ConfigurationError(
-            f"{shown}{_line_of(error)} is not valid YAML: {_problem_of(error)}.",
+            f"{display_name}{_line_of(error)} is not valid YAML: {_problem_of(error)}.",
             hint="Check that line and the one before: indentation by spaces, a space after each colon, closed quotes.",
         ) from None
 
@@ -79,7 +80,7 @@ def is_empty(node: yaml.Node) -> bool:
     return node.tag == _NULL
 
 
-def pairs(node: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
+def mapping_entries(node: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
     """Key, line (from 1) and value of each entry; a key is taken as it is written, so `on` stays `on`."""
     for key, value in node.value:
         yield str(key.value), key.start_mark.line + 1, value

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from taskframework.settings.refusals import KeyPath, accepted, fields_of
 from taskframework.settings.schema import Settings
+from taskframework.settings.validation_errors import KeyPath, describe_accepted, fields_of
 
 PREFIX = "TASKFRAMEWORK_"
 
@@ -43,23 +43,24 @@ def known_keys() -> Mapping[KeyPath, Key]:
     """Every key in the order of the schema."""
     defaults = flatten(Settings().model_dump(mode="json"))
     return {
-        path: Key(path, accepted(field), defaults[path], field.description or "") for path, field in fields_of(Settings)
+        path: Key(path, describe_accepted(field), defaults[path], field.description or "")
+        for path, field in fields_of(Settings)
     }
 
 
 @cache
-def groups() -> frozenset[KeyPath]:
+def group_paths() -> frozenset[KeyPath]:
     """Every path that has keys below it: the paths of sections, and the empty path."""
     return frozenset({(), *((name,) for name in section_titles())})
 
 
 def is_known(path: KeyPath) -> bool:
     """Return whether a key exists: it is in the schema, or in a section whose names are free."""
-    return path in known_keys() or (len(path) == 2 and path[0] in _free_sections())
+    return path in known_keys() or (len(path) == 2 and path[0] in _sections_with_free_names())
 
 
 @cache
-def _free_sections() -> frozenset[str]:
+def _sections_with_free_names() -> frozenset[str]:
     return frozenset(name for name, value in Settings() if type(value).model_config["extra"] == "allow")
 
 
@@ -68,7 +69,7 @@ def section_titles() -> Mapping[str, str]:
     return {name: (type(value).__doc__ or "").strip() for name, value in Settings()}
 
 
-def advice(path: KeyPath) -> str:
+def suggestion_for(path: KeyPath) -> str:
     """A sentence that says what to write instead of a key that does not exist."""
     name = ".".join(path)
     if name == "worker.heartbeat":

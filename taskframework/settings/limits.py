@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from taskframework.settings.section import Section, only_by
+from taskframework.settings.section import Section, check_only_with_scheme
 
 #: The name of the bucket that `rate_limiter.default` describes.
 DEFAULT_BUCKET = "default"
@@ -72,12 +72,12 @@ class RateLimiterSettings(Section):
 
     @field_validator("redis_ca_file", "redis_certificate", "redis_private_key")
     @classmethod
-    def _with_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        return only_by(value, info, "redis_url", "rediss")
+    def _require_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return check_only_with_scheme(value, info, "redis_url", "rediss")
 
     @field_validator("providers")
     @classmethod
-    def _with_names(cls, value: dict[str, BucketSettings]) -> dict[str, BucketSettings]:
+    def _check_bucket_names(cls, value: dict[str, BucketSettings]) -> dict[str, BucketSettings]:
         for name in value:
             if name == DEFAULT_BUCKET or _NAME.fullmatch(name) is None:
                 raise ValueError(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from pydantic import ValidationError
 
 from taskframework.errors import ConfigurationError
-from taskframework.settings import refusals
+from taskframework.settings import validation_errors
 from taskframework.settings.keys import flatten, known_keys
 from taskframework.settings.schema import Settings
 from taskframework.settings.sources import Layer, from_environment, from_file, from_overrides
@@ -21,7 +21,7 @@ from taskframework.settings.urls import redacted
 FILE_NAME = "application.yml"
 PROFILE_VARIABLE = "TASKFRAMEWORK_PROFILE"
 
-_DEFAULT = "default"
+_DEFAULT_ORIGIN = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def load_settings(
         from_overrides(overrides or {}),
     ]
     given = {entry.path: entry for layer in layers for entry in layer.entries}
-    places = dict.fromkeys(known_keys(), _DEFAULT) | {path: entry.place for path, entry in given.items()}
+    places = dict.fromkeys(known_keys(), _DEFAULT_ORIGIN) | {path: entry.place for path, entry in given.items()}
     problems = [problem for layer in layers for problem in layer.problems]
     tree = Settings().model_dump()
     for entry in given.values():
@@ -85,9 +85,9 @@ def load_settings(
     try:
         settings = Settings.__pydantic_validator__.validate_python(tree)
     except ValidationError as error:
-        problems += refusals.explain(error, Settings, places)
+        problems += validation_errors.explain_validation_error(error, Settings, places)
     if problems:
-        raise refusals.refusal(problems)
+        raise validation_errors.configuration_error(problems)
     origins = {".".join(path): place for path, place in places.items()}
     return LoadedSettings(settings, MappingProxyType(origins))
 
@@ -116,9 +116,9 @@ def _profile_layer(name: str, base: Path) -> Layer:
         return Layer()
     file = base / "config" / f"{name}.yml"
     if not re.fullmatch(r"[\w-]+", name) or not file.is_file():
-        there = sorted(found.stem for found in (base / "config").glob("*.yml") if found.stem != "logging")
+        existing = sorted(found.stem for found in (base / "config").glob("*.yml") if found.stem != "logging")
         raise ConfigurationError(
             f"There is no profile {name!r} ({PROFILE_VARIABLE}): config/{name}.yml is missing in {base}.",
-            hint=f"Existing profiles: {', '.join(there) or 'none'}. Choose one, or unset {PROFILE_VARIABLE}.",
+            hint=f"Existing profiles: {', '.join(existing) or 'none'}. Choose one, or unset {PROFILE_VARIABLE}.",
         )
     return from_file(file, f"config/{name}.yml")

@@ -33,13 +33,13 @@ def read_log_levels(path: Path) -> dict[str, LogLevel]:
     try:
         content = _LoggingFile.model_validate((value_of(node) if node is not None else None) or {})
     except yaml.YAMLError:
-        raise _refusal(path, "") from None
+        raise _configuration_error(path, "") from None
     except ValidationError as error:
-        raise _refusal(path, " at " + ".".join(str(part) for part in error.errors()[0]["loc"])) from None
+        raise _configuration_error(path, " at " + ".".join(str(part) for part in error.errors()[0]["loc"])) from None
     return {name: logger.level for name, logger in content.loggers.items()}
 
 
-def _refusal(path: Path, where: str) -> ConfigurationError:
+def _configuration_error(path: Path, where: str) -> ConfigurationError:
     return ConfigurationError(
         f"{path}{where} does not give levels of loggers.",
         key="observability.logging_config",

@@ -11,7 +11,7 @@ from pydantic import ByteSize, ConfigDict, Field, ValidationInfo, field_validato
 
 from taskframework.settings.durations import Duration
 from taskframework.settings.limits import ConcurrencySettings, RateLimiterSettings
-from taskframework.settings.section import ZERO, Section, not_below
+from taskframework.settings.section import ZERO, Section, check_not_below
 from taskframework.settings.security import SecuritySettings
 from taskframework.settings.servers import BrokerSettings, StoreSettings
 from taskframework.settings.sizes import Size
@@ -19,9 +19,9 @@ from taskframework.settings.sizes import Size
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 #: By which address a program on this machine reaches a server that listens on all addresses.
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_LOOPBACK_BY_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 #: The longest time that the reaper waits after the end of a lease: a late renewal of a busy worker arrives within it.
-_LONGEST_GRACE = timedelta(seconds=5)
+_MAX_LEASE_GRACE = timedelta(seconds=5)
 
 
 class RetrySettings(Section):
@@ -42,7 +42,7 @@ class RetrySettings(Section):
     @field_validator("max_delay")
     @classmethod
     def _not_below_initial(cls, value: timedelta, info: ValidationInfo) -> timedelta:
-        return not_below(value, info, "initial_delay")
+        return check_not_below(value, info, "initial_delay")
 
 
 class RetentionSettings(Section):
@@ -139,7 +139,7 @@ class ApiSettings(Section):
 
     @field_validator("private_key")
     @classmethod
-    def _with_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+    def _require_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if value is not None and info.data.get("certificate") is None:
             raise ValueError("has no effect without api.certificate")
         return value
@@ -147,7 +147,7 @@ class ApiSettings(Section):
     @property
     def url(self) -> str:
         """The address by which a program on this machine reaches the interface."""
-        host = _EVERYWHERE.get(self.host, self.host)
+        host = _LOOPBACK_BY_WILDCARD.get(self.host, self.host)
         name = f"[{host}]" if ":" in host else host
         return f"{'http' if self.certificate is None else 'https'}://{name}:{self.port}"
 
@@ -191,7 +191,7 @@ class WorkerSettings(Section):
     @property
     def lease_grace(self) -> timedelta:
         """How long the reaper waits after the end of a lease, and how often it looks."""
-        return min(_LONGEST_GRACE, self.lease / 4)
+        return min(_MAX_LEASE_GRACE, self.lease / 4)
 
     @property
     def claimed_within(self) -> timedelta:
@@ -250,7 +250,7 @@ class RecoverySettings(Section):
     @field_validator("redispatch_max")
     @classmethod
     def _not_below_first(cls, value: timedelta, info: ValidationInfo) -> timedelta:
-        return not_below(value, info, "redispatch")
+        return check_not_below(value, info, "redispatch")
 
 
 class BatchesSettings(Section):

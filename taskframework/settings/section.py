@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
-from taskframework.settings import refusals
+from taskframework.settings import validation_errors
 from taskframework.settings.durations import format_duration
 from taskframework.settings.urls import redacted, scheme_of
 
@@ -23,17 +23,17 @@ else:
 ZERO = timedelta(0)
 
 
-class _InWords(ModelMetaclass):
+class _SectionMeta(ModelMetaclass):
     """Raises the framework's error from a constructor. An `__init__` would raise it for inner sections too, and then
     the first wrong inner section would hide the others.
     """
 
     def __call__(self, *arguments: Any, **values: Any) -> Any:
-        with _in_words(self):
+        with _raising_configuration_error(self):
             return super().__call__(*arguments, **values)
 
 
-class Section(BaseModel, metaclass=_InWords):
+class Section(BaseModel, metaclass=_SectionMeta):
     """A group of settings: fixed once read, without unknown keys, and shown without passwords."""
 
     # Defaults are validated too, so that a check across two settings sees a default and a changed value together.
@@ -49,7 +49,7 @@ class Section(BaseModel, metaclass=_InWords):
         Raises:
             ConfigurationError: names all problems.
         """
-        with _in_words(cls):
+        with _raising_configuration_error(cls):
             return super().model_validate(obj, **options)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, object]]:
@@ -58,17 +58,17 @@ class Section(BaseModel, metaclass=_InWords):
 
 
 @contextmanager
-def _in_words(section: type) -> Iterator[None]:
+def _raising_configuration_error(section: type) -> Iterator[None]:
     """Turn pydantic's error into the framework's; `RateLimiterSettings` is named as its section is: `rate_limiter`."""
     try:
         yield
     except ValidationError as error:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", section.__name__.removesuffix("Settings")).lower()
-        problems = refusals.explain(error, section, section=(name,) if name else ())
-        raise refusals.refusal(list(problems)) from None
+        problems = validation_errors.explain_validation_error(error, section, section=(name,) if name else ())
+        raise validation_errors.configuration_error(list(problems)) from None
 
 
-def only_by(value: Path | None, info: ValidationInfo, address: str, *schemes: str) -> Path | None:
+def check_only_with_scheme(value: Path | None, info: ValidationInfo, address: str, *schemes: str) -> Path | None:
     """Check that a file is given only where it is used: with an address of one of these schemes, declared before it.
 
     Raises:
@@ -80,7 +80,7 @@ def only_by(value: Path | None, info: ValidationInfo, address: str, *schemes: st
     return value
 
 
-def not_below(value: timedelta, info: ValidationInfo, other: str) -> timedelta:
+def check_not_below(value: timedelta, info: ValidationInfo, other: str) -> timedelta:
     """Check that a length of time is at least the setting `other` of the same section, declared before it.
 
     Raises:

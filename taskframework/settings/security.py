@@ -14,7 +14,7 @@ from taskframework.settings.section import ZERO, Section
 
 #: Algorithms with a public key. With a shared secret, a program that can check a token can also make a token.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class SecuritySettings(Section):
@@ -67,12 +67,12 @@ class SecuritySettings(Section):
 
     @field_validator("jwt_keys")
     @classmethod
-    def _usable(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _check_jwt_keys(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is None:
             return None
         if not (info.data.get("jwt_issuer") and info.data.get("jwt_audience")):
             raise ValueError("needs jwt_issuer and jwt_audience, otherwise tokens issued for others would be accepted")
         parts = urlsplit(value)
-        if parts.scheme == "http" and parts.hostname not in _THIS_MACHINE:
+        if parts.scheme == "http" and parts.hostname not in _LOOPBACK_HOSTS:
             raise ValueError("must be https://, otherwise somebody on the network could replace the keys")
         return value

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from taskframework.settings.durations import Duration
-from taskframework.settings.section import ZERO, Section, only_by
+from taskframework.settings.section import ZERO, Section, check_only_with_scheme
 from taskframework.settings.urls import check_broker_url, check_store_url, scheme_of
 
 
-def _bare_off(value: object) -> object:
+def _false_to_off(value: object) -> object:
     """Turn false back into `off`, because YAML reads `off` without quotes as false."""
     return "off" if value is False else value
 
@@ -72,7 +72,7 @@ class BrokerSettings(Section):
         description="Longest wait for the broker's confirmation of one message; the sweeper sends it again later",
     )
     max_unconfirmed: int = Field(default=512, ge=1, description="Maximum number of unconfirmed messages of one process")
-    fast_path: Annotated[Literal["auto", "off"], BeforeValidator(_bare_off)] = Field(
+    fast_path: Annotated[Literal["auto", "off"], BeforeValidator(_false_to_off)] = Field(
         default="auto",
         description="Read and write messages past the AMQP driver if its version fits (auto), or never (off)",
     )
@@ -83,8 +83,8 @@ class BrokerSettings(Section):
 
     @field_validator("ca_file", "certificate", "private_key")
     @classmethod
-    def _with_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        return only_by(value, info, "url", "amqps")
+    def _require_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return check_only_with_scheme(value, info, "url", "amqps")
 
     @property
     def scheme(self) -> str:
@@ -118,8 +118,8 @@ class StoreSettings(Section):
 
     @field_validator("ca_file", "certificate")
     @classmethod
-    def _with_server(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        return only_by(value, info, "url", "mongodb", "mongodb+srv")
+    def _require_mongodb(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return check_only_with_scheme(value, info, "url", "mongodb", "mongodb+srv")
 
     @property
     def scheme(self) -> str:

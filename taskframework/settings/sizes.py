@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import ByteSize, PlainSerializer
 
-_SHOWN = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
+_UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
 
 def format_size(value: int) -> str:
     """Write an amount of bytes in the largest unit that divides it."""
-    for name, unit in _SHOWN:
+    for name, unit in _UNITS:
         if value and value % unit == 0:
             return f"{value // unit}{name}"
     return str(value)

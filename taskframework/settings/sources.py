@@ -10,9 +10,9 @@ from pathlib import Path
 
 import yaml
 
-from taskframework.settings.documents import is_empty, pairs, parse, read_document, value_of
-from taskframework.settings.keys import PREFIX, advice, groups, is_known, known_keys
-from taskframework.settings.refusals import KeyPath, Problem
+from taskframework.settings.documents import is_empty, mapping_entries, parse, read_document, value_of
+from taskframework.settings.keys import PREFIX, group_paths, is_known, known_keys, suggestion_for
+from taskframework.settings.validation_errors import KeyPath, Problem
 
 #: Variables that are not settings: the name of the profile, the API key for commands, failpoints, variables of tests.
 _FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|KEY|FAILPOINTS|TEST_.*)")
@@ -39,28 +39,30 @@ class Layer:
     entries: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def refuse(self, path: KeyPath, place: str, reason: str) -> None:
+    def add_problem(self, path: KeyPath, place: str, reason: str) -> None:
         """Note a problem."""
         key = ".".join(path)
         self.problems.append(Problem(key, f"{key} ({place}) {reason}"))
 
 
-def from_file(path: Path, shown: str) -> Layer:
+def from_file(path: Path, display_name: str) -> Layer:
     """The settings of a YAML file.
 
     Args:
         path: the file.
-        shown: how messages and origins name it.
+        display_name: how messages and origins name it.
 
     Raises:
         ConfigurationError: if it cannot be read or is not YAML.
     """
     layer = Layer()
-    root = read_document(path, shown)
+    root = read_document(path, display_name)
     if isinstance(root, yaml.MappingNode):
-        _Reader(layer, shown, numbered=True).take_group((), root)
+        _Reader(layer, display_name, has_line_numbers=True).read_group((), root)
     elif root is not None and not is_empty(root):
-        layer.problems.append(Problem("", f"{shown} must consist of sections, such as broker: with url: below it."))
+        layer.problems.append(
+            Problem("", f"{display_name} must consist of sections, such as broker: with url: below it.")
+        )
     return layer
 
 
@@ -70,7 +72,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
     for name in sorted(environ):
         if name.startswith(PREFIX) and not _is_foreign(name, environ[name]):
             path = tuple(name.removeprefix(PREFIX).lower().split("__"))
-            _take_variable(layer, path, name, environ[name])
+            _read_variable(layer, path, name, environ[name])
     return layer
 
 
@@ -84,7 +86,7 @@ def from_overrides(overrides: Mapping[str, object]) -> Layer:
         if is_known(path):
             layer.entries.append(Entry(path, value, "command line"))
         else:
-            layer.refuse(path, "command line", f"is not a setting. {advice(path)}")
+            layer.add_problem(path, "command line", f"is not a setting. {suggestion_for(path)}")
     return layer
 
 
@@ -94,51 +96,53 @@ class _Reader:
 
     layer: Layer
     source: str
-    numbered: bool
+    has_line_numbers: bool
 
-    def take_group(self, path: KeyPath, node: yaml.MappingNode) -> None:
+    def read_group(self, path: KeyPath, node: yaml.MappingNode) -> None:
         lines: dict[str, int] = {}
-        for name, line, value in pairs(node):
-            place = f"{self.source}:{line}" if self.numbered else self.source
+        for name, line, value in mapping_entries(node):
+            place = f"{self.source}:{line}" if self.has_line_numbers else self.source
             if name in lines:
-                first = f", first in line {lines[name]}" if self.numbered else ""
-                self.layer.refuse((*path, name), place, f"is given twice{first}. Keep one of the two.")
+                first = f", first in line {lines[name]}" if self.has_line_numbers else ""
+                self.layer.add_problem((*path, name), place, f"is given twice{first}. Keep one of the two.")
                 continue
             lines[name] = line
-            self.take((*path, name), value, place)
+            self.read_node((*path, name), value, place)
 
-    def take(self, path: KeyPath, node: yaml.Node, place: str) -> None:
-        if path in groups():
+    def read_node(self, path: KeyPath, node: yaml.Node, place: str) -> None:
+        if path in group_paths():
             if isinstance(node, yaml.MappingNode):
-                self.take_group(path, node)
+                self.read_group(path, node)
             elif not is_empty(node):  # a section with all its keys commented out is fine
-                self.layer.refuse(path, place, "is a group; write its keys below it, indented, or as {key: value}.")
+                self.layer.add_problem(
+                    path, place, "is a group; write its keys below it, indented, or as {key: value}."
+                )
         elif is_known(path):
-            self._take_value(path, node, place)
+            self._read_value(path, node, place)
         else:
-            self.layer.refuse(path, place, f"is not a setting. {advice(path)}")
+            self.layer.add_problem(path, place, f"is not a setting. {suggestion_for(path)}")
 
-    def _take_value(self, path: KeyPath, node: yaml.Node, place: str) -> None:
+    def _read_value(self, path: KeyPath, node: yaml.Node, place: str) -> None:
         try:
             self.layer.entries.append(Entry(path, value_of(node), place))
         except yaml.YAMLError:
-            self.layer.refuse(path, place, "is not a valid YAML value. If it is text, put it in quotes.")
+            self.layer.add_problem(path, place, "is not a valid YAML value. If it is text, put it in quotes.")
 
 
-def _take_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:
+def _read_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:
     place = f"environment {name}"
-    if path not in groups() and not is_known(path):
+    if path not in group_paths() and not is_known(path):
         layer.problems.append(Problem(".".join(path), f"{place} is not a setting. {_variable_advice(name)}"))
-    elif path not in groups() and not text.startswith(("[", "{")):
+    elif path not in group_paths() and not text.startswith(("[", "{")):
         layer.entries.append(Entry(path, None if text in ("", "null", "~") else text, place))
     else:
         try:
             node = parse(text)
         except yaml.YAMLError:
-            layer.refuse(path, place, "is not valid JSON or YAML. Write it as [one, two] or {key: value}.")
+            layer.add_problem(path, place, "is not valid JSON or YAML. Write it as [one, two] or {key: value}.")
             return
         if node is not None:
-            _Reader(layer, place, numbered=False).take(path, node, place)
+            _Reader(layer, place, has_line_numbers=False).read_node(path, node, place)
 
 
 def _variable_advice(name: str) -> str:

@@ -73,7 +73,7 @@ def check_store_url(url: str) -> str:
         _check_sqlite(rest)
         return url
     _check_hosts(rest, f"{scheme}://user:password@host/database")
-    database = _after_user(rest).partition("/")[2]
+    database = _without_user_info(rest).partition("/")[2]
     if not database or "/" in database:
         raise ValueError(f"needs one database in its path; write {scheme}://host/database, options after a ?")
     return url
@@ -87,7 +87,7 @@ def _check_sqlite(rest: str) -> None:
 
 
 def _check_hosts(rest: str, example: str) -> None:
-    hosts = _after_user(rest).partition("/")[0]
+    hosts = _without_user_info(rest).partition("/")[0]
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         raise ValueError(f"has no valid host; write {example}, with @ : / in a password as %40 %3A %2F")
 
@@ -98,5 +98,5 @@ def _split(url: str, schemes: tuple[str, ...], accepted: str) -> tuple[str, str]
     return scheme, url.partition("://")[2]
 
 
-def _after_user(rest: str) -> str:
+def _without_user_info(rest: str) -> str:
     return rest.partition("?")[0].rpartition("@")[2]

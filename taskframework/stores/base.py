@@ -67,9 +67,9 @@ class TaskWrites(Protocol):
     """The writes that store and change tasks.
 
     A write that raised `StoreUnavailableError` may still have been applied. For a worker's transition the caller can
-    find out by making the same transition again: if the second one is refused, `Transition.won` tells from the task, by
-    its claim id, whether the first one was applied. A store may repeat a write and read it back before it raises, but
-    no caller relies on that.
+    find out by making the same transition again: if the second one is refused, `Transition.was_applied` tells from the
+    task, by its claim id, whether the first one was applied. A store may repeat a write and read it back before it
+    raises, but no caller relies on that.
     """
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
@@ -89,7 +89,7 @@ class TaskWrites(Protocol):
 
         Returns:
             The task after the move, or None when the guard refused it. For a repeated move of a worker that was made
-            before (`Transition.won`), a store may return the task instead of None.
+            before (`Transition.was_applied`), a store may return the task instead of None.
         """
         ...
 

@@ -17,12 +17,12 @@ from taskframework.errors import InvalidRequestError, StoreError, SubmissionErro
 from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
 from taskframework.model.events import BatchSubmittedEvent
 from taskframework.model.interventions import Cancel
-from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_BYTES
+from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_PART_BYTES
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
 from taskframework.model.values import fingerprint
-from taskframework.model.waiting import LOOK_AGAIN
+from taskframework.model.waiting import CHECK_INTERVAL
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted
 from taskframework.submission.new_tasks import NewTasks
@@ -188,7 +188,7 @@ class BatchSubmissionService:
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),
-            "check_at": begun["created_at"] + LOOK_AGAIN,
+            "check_at": begun["created_at"] + CHECK_INTERVAL,
             "seal_by": begun["created_at"] + self._upload_timeout,
         }
         return Task.new(**{**begun, **waiting})
@@ -197,7 +197,7 @@ class BatchSubmissionService:
         """Return the batch with its items as the plan, sealed from the beginning; None if the items are too large."""
         if not items:
             raise _no_items()
-        if sum(len(item.canonical) + ITEM_BYTES for item in items) > MAX_PLAN_BYTES:
+        if sum(len(item.canonical) + ITEM_BYTES for item in items) > MAX_PLAN_PART_BYTES:
             return None
         contents = contents_of(batch, items)
         check_policy(batch, len(contents))

@@ -16,7 +16,7 @@ from taskframework.model.debounce import (
     window_id,
     window_of,
 )
-from taskframework.model.idempotency import under_id
+from taskframework.model.idempotency import with_task_id
 from taskframework.model.options import Debounce
 from taskframework.model.records import Record
 from taskframework.model.task import Task
@@ -59,7 +59,7 @@ class DebouncedInserts:
             return Inserted(replaced, is_new=False)
         if not may_be_stored_late(window, self._store.now()):
             return None
-        return await self._stored(under_id(task, window.task_id), replace)
+        return await self._stored(with_task_id(task, window.task_id), replace)
 
     async def _opened(self, record: Record | None, task: Task, debounce: Debounce) -> Inserted | None:
         """Open the next window; return None if another submission has opened it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.errors import InvalidParametersError, SubmissionError, UnknownTaskTypeError
-from taskframework.model.interventions import Edited
+from taskframework.model.interventions import NewParameters
 from taskframework.model.task import Task
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable, fingerprint, problem
 from taskframework.submission.types import Submittable, TaskTypes
@@ -25,7 +25,7 @@ class Edits:
             return error
         return None
 
-    async def accept(self, task: Task, parameters: Json) -> Edited:
+    async def accept(self, task: Task, parameters: Json) -> NewParameters:
         """Accept other parameters for a task. For a chunk of a batch they are a list with as many items as it has.
 
         Raises:
@@ -37,13 +37,13 @@ class Edits:
         if task.parent is not None and task.parent.is_chunk:
             return _accepted_items(found, task, parameters)
         accepted, canonical = found.accept(parameters)
-        return Edited(accepted, fingerprint(task.task_type, canonical))
+        return NewParameters(accepted, fingerprint(task.task_type, canonical))
 
 
-def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> Edited:
+def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> NewParameters:
     if not isinstance(parameters, list) or len(parameters) != len(task.parameters):
         wrong = problem((), f"must be a list of {len(task.parameters)} items, like this part of the batch")
         raise InvalidParametersError(task.task_type, [wrong])
     items = [kind.accept(item)[0] for item in parameters]
     canonical = check_storable(items, "parameters", MAX_PARAMETERS_BYTES)
-    return Edited(items, fingerprint(task.task_type, canonical))
+    return NewParameters(items, fingerprint(task.task_type, canonical))

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.errors import IdempotencyConflictError, StoreError, StoreUnavailableError, ValueNotStorableError
-from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id, key_of, under_id
+from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id, key_record, with_task_id
 from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
@@ -80,7 +80,7 @@ class IdempotentInserts:
         new: dict[str, Record] = {}
         for task in tasks:
             if task.idempotency_key is not None:
-                record = key_of(task, self._kept)
+                record = key_record(task, self._kept)
                 new.setdefault(record.id, record)
         try:
             keys = await self._found_or_written(new)
@@ -133,7 +133,7 @@ def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exceptio
     task_id = key.content.task_id
     if key.content.request_hash != task.parameters_hash:
         return IdempotencyConflictError(task.idempotency_key, task_id)
-    return under_id(task, task_id)
+    return with_task_id(task, task_id)
 
 
 def _reply(task: Task, stored: Inserted | Exception, *, is_first: bool) -> Inserted | Exception:

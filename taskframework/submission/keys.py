@@ -8,7 +8,7 @@ from typing import Any
 
 from taskframework.errors import InvalidRequestError
 from taskframework.model.debounce import throttled_id
-from taskframework.model.idempotency import under_id
+from taskframework.model.idempotency import with_task_id
 from taskframework.model.options import Debounce
 from taskframework.model.task import Task
 
@@ -59,6 +59,6 @@ def debounced(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 def throttled(task: Task, throttle: Mapping[str, Any]) -> Task:
     """Return the task with the id that its key and period give."""
-    return under_id(
+    return with_task_id(
         task, throttled_id(task.user_id, task.task_type, throttle["key"], throttle["every"], task.created_at)
     )

@@ -10,14 +10,14 @@ from taskframework.errors import SubmissionError
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import KeptFor
 from taskframework.model.status import TaskStatus, lane_of
-from taskframework.model.stream_moves import LOOK_AGAIN
-from taskframework.model.task import first_state, new_task_id
+from taskframework.model.stream_moves import CHECK_INTERVAL
+from taskframework.model.task import initial_fields, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.options import accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import AnyTaskType, type_name
-from taskframework.tasks.retention import FOR_EVER, at_least
+from taskframework.tasks.retention import KEEP_FOREVER, with_minimum
 from taskframework.telemetry import current_traceparent
 
 #: Options by which a later submission finds the task. The task stays as long as their records, whatever its type says.
@@ -48,7 +48,7 @@ class NewTasks:
         max_attempts: int,
         dispatch_after: timedelta,
         keys_kept: timedelta,
-        kept: KeptFor = FOR_EVER,
+        kept: KeptFor = KEEP_FOREVER,
         inserts: TaskInserts | None = None,
     ) -> None:
         """Prepare.
@@ -106,7 +106,7 @@ class NewTasks:
         elif "debounce" in options:
             defaults["retention"] = self._kept_at_least(kind, GRACE)
         elif "retention" in defaults and not _NAMING.isdisjoint(options):
-            defaults["retention"] = at_least(defaults["retention"], self._keys_kept)
+            defaults["retention"] = with_minimum(defaults["retention"], self._keys_kept)
         return {
             **defaults,
             "correlation_id": task_id,
@@ -118,17 +118,17 @@ class NewTasks:
             "not_before": not_before,
             "created_at": now,
             "updated_at": now,
-            **first_state(not_before, now, self.dispatch_after, kind.start_limit),
+            **initial_fields(not_before, now, self.dispatch_after, kind.start_limit),
             **self._first_wait(options, now),
         }
 
     def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
         """Return how long a task stays whose id is made from a key: while it is stored, no other task gets the id."""
-        return at_least(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
+        return with_minimum(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
 
     def _first_wait(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         """Return other fields of a new task in a serial stream, which is BLOCKED until it has the turn."""
         place = options.get("stream")
         if place is None or place.mode != "serial":
             return {}
-        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": now + LOOK_AGAIN}
+        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": now + CHECK_INTERVAL}

@@ -27,7 +27,7 @@ from taskframework.model.options import StreamMode
 from taskframework.model.status import LANES, Priority
 from taskframework.model.streams import OnFailure
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
-from taskframework.model.values import MAX_NAME, is_name, problem
+from taskframework.model.values import MAX_NAME_LENGTH, is_name, problem
 from taskframework.settings.durations import parse_duration
 from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
@@ -40,7 +40,7 @@ _FARTHEST = timedelta(days=3660)
 #: An earlier time becomes this time, so that the indexes of a store need not support the year 1.
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_SPAN, _LONGEST_SPAN = timedelta(milliseconds=1), timedelta(days=366)
-_NO_NAME = f"must be 1 to {MAX_NAME} printable ASCII characters"
+_NO_NAME = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
@@ -87,7 +87,7 @@ _Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS, strict=True)]
 Name = Annotated[
     str,
     AfterValidator(_printable),
-    Field(strict=True, json_schema_extra={"minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN}),
+    Field(strict=True, json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": NAME_PATTERN}),
 ]
 
 
@@ -128,7 +128,7 @@ class ThrottleOption(TypedDict):
     every: Required[_Span]
 
 
-_NAME_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN}
+_NAME_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": NAME_PATTERN}
 _SPAN_SCHEMA = {"type": "string", "examples": ["30s", "1h30m"]}
 
 
@@ -284,7 +284,9 @@ def accepted_name(name: str, field: str) -> str:
         InvalidRequestError: if the name is not valid.
     """
     if not is_name(name):
-        raise InvalidRequestError(field, f"{_NO_NAME}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME} characters.")
+        raise InvalidRequestError(
+            field, f"{_NO_NAME}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."
+        )
     return name
 
 

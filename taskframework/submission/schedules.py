@@ -16,9 +16,9 @@ from taskframework.errors import (
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
-from taskframework.model.recurrence import MAX_CRON, check_cron
-from taskframework.model.schedules import DEFAULT_USER, MAX_SCHEDULES, Missed, Overlap, Schedule, begun
-from taskframework.model.values import MAX_NAME, Json, problem
+from taskframework.model.recurrence import MAX_CRON_CHARACTERS, check_cron
+from taskframework.model.schedules import DEFAULT_USER, MAX_SCHEDULES, Missed, Overlap, Schedule, start_schedule
+from taskframework.model.values import MAX_NAME_LENGTH, Json, problem
 from taskframework.schedules import know_zone
 from taskframework.settings.durations import Duration
 from taskframework.submission.options import Name
@@ -47,7 +47,9 @@ def _between(shortest: timedelta, longest: timedelta, words: str) -> AfterValida
     return AfterValidator(check)
 
 
-_Cron = Annotated[str, AfterValidator(check_cron), Field(strict=True, json_schema_extra={"maxLength": MAX_CRON})]
+_Cron = Annotated[
+    str, AfterValidator(check_cron), Field(strict=True, json_schema_extra={"maxLength": MAX_CRON_CHARACTERS})
+]
 _Every = Annotated[Duration, _between(_SHORTEST, _LONGEST, "from one second to ten years")]
 _Jitter = Annotated[Duration, _between(timedelta(0), _LONGEST_JITTER, "at most a day")]
 
@@ -66,7 +68,7 @@ class ScheduleDefinition(BaseModel):
         },
     )
 
-    task_type: str = Field(max_length=MAX_NAME, strict=True, description="A registered task type")
+    task_type: str = Field(max_length=MAX_NAME_LENGTH, strict=True, description="A registered task type")
     parameters: Any = Field(default=None, description="Parameters of each run, at most 16 KiB")
     user_id: Name = Field(default=DEFAULT_USER, description="Owner of the tasks")
     cron: _Cron | None = Field(
@@ -208,7 +210,7 @@ async def accepted_schedule(
         "is_paused": bool(definition.is_paused),
         "is_from_settings": is_from_settings,
     }
-    return begun(Schedule(name=name, **fields, since=now, next_at=now, due_at=now), now)
+    return start_schedule(Schedule(name=name, **fields, since=now, next_at=now, due_at=now), now)
 
 
 async def _accepted_parameters(types: TaskTypes, definition: ScheduleDefinition, may_be_unknown: bool) -> Json:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from taskframework.errors import SubmissionError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.subtasks import SUBTASK_OPTIONS
-from taskframework.model.task import plain
+from taskframework.model.task import record_to_document
 from taskframework.model.values import Json
 from taskframework.submission.new_tasks import defaults_of
 from taskframework.submission.options import SubmissionOptions, accepted, accepted_times, refuse_unknown
@@ -66,5 +66,5 @@ def _json(value: Any) -> Json:
         case str():
             return str(value)  # a lane is a `Priority`, of which only the text is stored
         case StartLimit() | KeptFor():
-            return plain(value)
+            return record_to_document(value)
     return value

@@ -13,7 +13,7 @@ from taskframework.model.values import Json
 from taskframework.settings.urls import redacted, scheme_of, sqlite_file
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import all_contents
-from taskframework.tasks.declared import DECLARATION, TaskDeclaration
+from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
 
 

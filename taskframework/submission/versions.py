@@ -13,12 +13,12 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.errors import NewerVersionError
 from taskframework.limits.versions import become_newest, read_newest, supersede_before
-from taskframework.model.idempotency import under_id
+from taskframework.model.idempotency import with_task_id
 from taskframework.model.interventions import Supersede
 from taskframework.model.options import Unique
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
-from taskframework.model.versions import Newest, is_answer, versioned_id
+from taskframework.model.versions import Newest, answers_resubmission, versioned_id
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import TaskInserts
@@ -51,7 +51,7 @@ class VersionedInserts:
             raise _refusal(unique, newest)
         if newest is not None and newest.version == unique.version:
             present = await self._store.get(newest.task_id, EVERYONE)
-            if present is not None and is_answer(present):
+            if present is not None and answers_resubmission(present):
                 await supersede_before(self._moves, newest)
                 return Inserted(present, is_new=False)
             mine = replace(unique, run=newest.run + 1)
@@ -71,4 +71,4 @@ def _refusal(unique: Unique, newest: Newest) -> NewerVersionError:
 
 def _under(task: Task, unique: Unique) -> Task:
     """Return the task with the id that its version and run give."""
-    return under_id(task, versioned_id(task.user_id, unique)).evolve(unique=unique)
+    return with_task_id(task, versioned_id(task.user_id, unique)).evolve(unique=unique)

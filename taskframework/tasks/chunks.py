@@ -16,7 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def called_for_each(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> Any:
+def call_for_each_item(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> Any:
     """Call a method for each item; a coroutine function gives a coroutine, as always.
 
     Args:
@@ -27,10 +27,10 @@ def called_for_each(method: Callable[[TaskContext[Any]], Any], context: TaskCont
         The results as a list, or a coroutine that gives the list. The first item that raises ends the chunk, and its
         error says which item it was.
     """
-    items = _items(context)
+    items = _item_contexts(context)
     if inspect.iscoroutinefunction(method):
-        return _awaited_for_each(method, items)
-    return for_each(partial(_called, method), items)
+        return _await_for_each_item(method, items)
+    return for_each(partial(_call, method), items)
 
 
 def for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -41,21 +41,23 @@ def for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """
     results = []
     for number, item in enumerate(items):
-        with _telling(number):
+        with _adding_item_number(number):
             results.append(function(item))
     return results
 
 
-async def _awaited_for_each(method: Callable[[TaskContext[Any]], Any], items: Iterable[TaskContext[Any]]) -> list[Any]:
+async def _await_for_each_item(
+    method: Callable[[TaskContext[Any]], Any], items: Iterable[TaskContext[Any]]
+) -> list[Any]:
     results = []
     for number, item in enumerate(items):
-        with _telling(number):
+        with _adding_item_number(number):
             results.append(await method(item))
     return results
 
 
 @contextmanager
-def _telling(number: int) -> Iterator[None]:
+def _adding_item_number(number: int) -> Iterator[None]:
     """Add a note to an error that is raised inside: which item it is about. The error stays the same object."""
     try:
         yield
@@ -65,13 +67,13 @@ def _telling(number: int) -> Iterator[None]:
         raise
 
 
-def _called(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> Any:
+def _call(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> Any:
     """The result of a plain function. A coroutine that it returns is run here: no event loop runs in this thread."""
     returned = method(context)
     return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
 
 
-def _items(context: TaskContext[Any]) -> Iterator[TaskContext[Any]]:
+def _item_contexts(context: TaskContext[Any]) -> Iterator[TaskContext[Any]]:
     """A context for each item, with its own parameters, idempotency key and steps."""
     for number, parameters in enumerate(context.parameters):
         key = f"{context.idempotency_key}/{number}"

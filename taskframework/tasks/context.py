@@ -15,10 +15,10 @@ from taskframework.tasks.subtasks import (
     Family,
     WaitForSignal,
     WantedSubtasks,
-    planned,
-    planned_blocking,
-    planned_one,
-    planned_one_blocking,
+    plan_in_parts,
+    plan_in_parts_blocking,
+    plan_subtasks,
+    plan_subtasks_blocking,
 )
 
 P = TypeVar("P")
@@ -114,7 +114,7 @@ class TaskContext(Generic[P]):
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
             Exception: any error of `function`; then nothing is recorded.
         """
-        return await self.control.steps.once(self._own(step), function)
+        return await self.control.steps.once(self._step_name(step), function)
 
     def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
         """`once` for a plain `def execute`, in a thread or a process: returns when the step is recorded.
@@ -123,9 +123,9 @@ class TaskContext(Generic[P]):
             RuntimeError: on an event loop, which must not wait; await `once` there.
             BaseException: as `once`.
         """
-        return self.control.steps.once_blocking(self._own(step), function)
+        return self.control.steps.once_blocking(self._step_name(step), function)
 
-    def _own(self, step: str) -> str:
+    def _step_name(self, step: str) -> str:
         """The name of a step within the task. It names the item, because two items of a chunk may use the same name."""
         return step if self.item is None else f"{self.item}/{step}"
 
@@ -152,7 +152,7 @@ class TaskContext(Generic[P]):
         Raises:
             BaseException: as `submit_subtasks`.
         """
-        [task_id] = await planned_one(self.control.family, WantedSubtasks(task_type, options, policy, (parameters,)))
+        [task_id] = await plan_subtasks(self.control.family, WantedSubtasks(task_type, options, policy, (parameters,)))
         return task_id
 
     @overload
@@ -176,7 +176,9 @@ class TaskContext(Generic[P]):
             RuntimeError: on an event loop, which must not wait; await `submit_subtask` there.
             BaseException: as `submit_subtasks`.
         """
-        [task_id] = planned_one_blocking(self.control.family, WantedSubtasks(task_type, options, policy, (parameters,)))
+        [task_id] = plan_subtasks_blocking(
+            self.control.family, WantedSubtasks(task_type, options, policy, (parameters,))
+        )
         return task_id
 
     @overload
@@ -227,7 +229,7 @@ class TaskContext(Generic[P]):
             TypeError: for an option that sub-tasks do not have.
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
         """
-        return await planned(self.control.family, WantedSubtasks(task_type, options, policy), parameters)
+        return await plan_in_parts(self.control.family, WantedSubtasks(task_type, options, policy), parameters)
 
     @overload
     def submit_subtasks_blocking(
@@ -246,7 +248,7 @@ class TaskContext(Generic[P]):
             RuntimeError: on an event loop, which must not wait; await `submit_subtasks` there.
             BaseException: as `submit_subtasks`.
         """
-        return planned_blocking(self.control.family, WantedSubtasks(task_type, options, policy), parameters)
+        return plan_in_parts_blocking(self.control.family, WantedSubtasks(task_type, options, policy), parameters)
 
     def wait_for(self, *, signal: str, timeout: timedelta | float | None = None) -> WaitForSignal:
         """Wait for a signal, or for the sub-tasks if some were submitted and finish first.

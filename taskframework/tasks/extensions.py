@@ -38,7 +38,7 @@ class LifespanError(TaskframeworkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorkerExtensions:
     """The middleware and the resources of one running worker."""
 
     middleware: Sequence[Middleware] = ()
@@ -47,11 +47,11 @@ class Surroundings:
     def around(self, code: CallNext) -> CallNext:
         """The code with the middleware around it; the first middleware is outermost."""
         for each in reversed(self.middleware):
-            code = _inside(each, code)
+            code = _wrap(each, code)
         return code
 
 
-NOTHING_AROUND = Surroundings()
+NO_EXTENSIONS = WorkerExtensions()
 
 
 class Extensible:
@@ -86,9 +86,9 @@ class Extensible:
             RegistrationError: if it is not a coroutine function, or does not take these two arguments.
         """
         is_async = any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None))))  # noqa: B004
-        if not is_async or not _takes(middleware, 2):
+        if not is_async or not _accepts_arguments(middleware, 2):
             raise RegistrationError(
-                f"{_named(middleware)}{place_in_source(middleware)} is not a middleware.",
+                f"{_qualified_name(middleware)}{place_in_source(middleware)} is not a middleware.",
                 hint="Write async def middleware(context, call_next): return await call_next(context).",
             )
         self._middleware.append(middleware)
@@ -117,14 +117,14 @@ class Extensible:
         """
         if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
             raise RegistrationError(
-                f"{_named(hook)}{place_in_source(hook)} is not a lifespan hook.",
+                f"{_qualified_name(hook)}{place_in_source(hook)} is not a lifespan hook.",
                 hint="Write an async def with one yield, and @contextlib.asynccontextmanager right above it.",
             )
         self._lifespans.append(hook)
         return hook
 
     @contextlib.asynccontextmanager
-    async def _opened(self, registry: TaskRegistry, *own: object) -> AsyncIterator[Surroundings]:
+    async def _enter_lifespans(self, registry: TaskRegistry, *own: object) -> AsyncIterator[WorkerExtensions]:
         """Enter the hooks in order, and leave them in reverse.
 
         Args:
@@ -136,7 +136,7 @@ class Extensible:
             ConfigurationError: if a task type wants a resource that does not exist.
         """
         async with contextlib.AsyncExitStack() as stack:
-            products = [await stack.enter_async_context(_held(hook)) for hook in self._lifespans]
+            products = [await stack.enter_async_context(_entered_hook(hook)) for hook in self._lifespans]
             resources = Resources([*products, *own])
             for registration in registry:
                 for wanted in registration.resources.values():
@@ -145,10 +145,10 @@ class Extensible:
                     except ConfigurationError as error:
                         message = f"Task type {registration.task_type!r} cannot run here. {error.message}"
                         raise ConfigurationError(message, hint=error.hint) from None
-            yield Surroundings(tuple(self._middleware), resources)
+            yield WorkerExtensions(tuple(self._middleware), resources)
 
 
-def _takes(function: Callable[..., Any], arguments: int) -> bool:
+def _accepts_arguments(function: Callable[..., Any], arguments: int) -> bool:
     """Return whether a function can be called with this many arguments; True if its signature is unknown."""
     try:
         inspect.signature(function).bind(*[None] * arguments)
@@ -159,18 +159,18 @@ def _takes(function: Callable[..., Any], arguments: int) -> bool:
     return True
 
 
-def _inside(middleware: Middleware, code: CallNext) -> CallNext:
+def _wrap(middleware: Middleware, code: CallNext) -> CallNext:
     return lambda context: middleware(context, code)
 
 
 @contextlib.asynccontextmanager
-async def _held(hook: Lifespan) -> AsyncIterator[object]:
+async def _entered_hook(hook: Lifespan) -> AsyncIterator[object]:
     """Run one hook. An error at its start ends the worker; after an error at its stop, the other hooks still stop."""
     try:
         manager = hook()
         product = await manager.__aenter__()
     except Exception as error:
-        what = f"The lifespan hook {_named(hook)}{place_in_source(hook)} failed at the start"
+        what = f"The lifespan hook {_qualified_name(hook)}{place_in_source(hook)} failed at the start"
         raise LifespanError(f"{what}: {type(error).__name__}: {error}.") from error
     try:
         yield product
@@ -178,9 +178,9 @@ async def _held(hook: Lifespan) -> AsyncIterator[object]:
         try:
             await manager.__aexit__(None, None, None)
         except Exception:
-            logger.exception("the lifespan hook %s failed at the stop", _named(hook))
+            logger.exception("the lifespan hook %s failed at the stop", _qualified_name(hook))
 
 
-def _named(function: object) -> str:
+def _qualified_name(function: object) -> str:
     named = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
     return f"{named.__module__}.{named.__qualname__}"

@@ -15,17 +15,19 @@ from taskframework.frames import place_in_source
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
-from taskframework.tasks.resources import wanted_by
+from taskframework.tasks.resources import wanted_resources
 
 P = TypeVar("P")
 R = TypeVar("R")
 Options = ParamSpec("Options")
 Function = Callable[..., Any]
 
-_HINT = "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; either may be left out."
+_SIGNATURE_HINT = (
+    "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; either may be left out."
+)
 _PARAMETERS, _CONTEXT = "parameters", "context"
 #: What a function may take, in this order.
-_ARGUMENTS = ((), (_PARAMETERS,), (_CONTEXT,), (_PARAMETERS, _CONTEXT))
+_ALLOWED_ARGUMENTS = ((), (_PARAMETERS,), (_CONTEXT,), (_PARAMETERS, _CONTEXT))
 _OPTIONS = frozenset(field.name for field in fields(TaskOptions))
 
 
@@ -54,7 +56,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[[P], R], /) -> type[BackgroundTaskExecutable[P, R]]: ...
 
 
-def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, Options], Decorator]:
+def _with_options(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, Options], Decorator]:
     """`task`, with the options that `TaskOptions` has: checkers and editors know them, and they are listed once."""
 
     def task(task_type: str = "", /, *args: Options.args, **options: Options.kwargs) -> Decorator:
@@ -84,16 +86,16 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
         if unknown := options.keys() - _OPTIONS:
             raise _unknown_option(task_type, min(unknown))
         chosen = make(*args, **options)
-        around = sys._getframe(1).f_locals  # types that the function names may be defined there
+        caller_locals = sys._getframe(1).f_locals  # types that the function names may be defined there
 
-        def decorated(function: Function) -> type[BackgroundTaskExecutable[Any, Any]]:
-            said = _read(function, around)
-            base = BackgroundTaskExecutable[said.parameters, said.result]  # type: ignore[name-defined]
+        def decorate(function: Function) -> type[BackgroundTaskExecutable[Any, Any]]:
+            found = _read_annotations(function, caller_locals)
+            base = BackgroundTaskExecutable[found.parameters, found.result]  # type: ignore[name-defined]
             body = {
                 "task_type": task_type,
                 "options": chosen,
-                "execute": _execute(function, said.arguments),
-                "__init__": _made_without_arguments,
+                "execute": _make_execute(function, found.arguments),
+                "__init__": _refuse_arguments,
                 "__doc__": function.__doc__,
                 "__module__": function.__module__,
                 "__qualname__": function.__qualname__,
@@ -101,12 +103,12 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
             }
             return types.new_class(function.__name__, (base,), exec_body=lambda names: names.update(body))
 
-        return decorated
+        return decorate
 
     return task
 
 
-task = _taking(TaskOptions)
+task = _with_options(TaskOptions)
 
 
 def _unknown_option(task_type: str, name: str) -> RegistrationError:
@@ -117,7 +119,7 @@ def _unknown_option(task_type: str, name: str) -> RegistrationError:
     )
 
 
-def _made_without_arguments(self: object, *args: object, **named: object) -> None:
+def _refuse_arguments(self: object, *args: object, **named: object) -> None:
     """Refuse arguments. The registry passes none, so a call with arguments is meant for the function itself."""
     if args or named:
         name = type(self).__name__
@@ -128,16 +130,16 @@ def _made_without_arguments(self: object, *args: object, **named: object) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Annotated:
+class _FunctionTypes:
     """The types and arguments of a function, by its annotations."""
 
     parameters: Any
     result: Any
-    #: One of `_ARGUMENTS`.
+    #: One of `_ALLOWED_ARGUMENTS`.
     arguments: tuple[str, ...]
 
 
-def _execute(function: Function, arguments: tuple[str, ...]) -> Function:
+def _make_execute(function: Function, arguments: tuple[str, ...]) -> Function:
     """The method that calls a function. It is a coroutine function if the function is: this decides where it runs."""
 
     def call(context: TaskContext[Any], **resources: Any) -> Any:
@@ -155,29 +157,29 @@ def _execute(function: Function, arguments: tuple[str, ...]) -> Function:
     return cast(Function, made)
 
 
-def _given(function: Function) -> list[str]:
+def _own_parameter_names(function: Function) -> list[str]:
     """The names of the parameters that are not resources."""
-    return [name for name in inspect.signature(function).parameters if name not in wanted_by(function)]
+    return [name for name in inspect.signature(function).parameters if name not in wanted_resources(function)]
 
 
 def _signature(made: Function, function: Function) -> inspect.Signature:
     """The signature of the method: its own, and the resources that the function asks for."""
     itself, context, _ = inspect.signature(made).parameters.values()
-    parameters, wanted = inspect.signature(function).parameters, wanted_by(function)
+    parameters, wanted = inspect.signature(function).parameters, wanted_resources(function)
     resources = [parameters[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in wanted]
     return inspect.Signature([itself, context, *resources])
 
 
-def _read(function: Function, around: Mapping[str, Any]) -> _Annotated:
+def _read_annotations(function: Function, caller_locals: Mapping[str, Any]) -> _FunctionTypes:
     what = f"{function.__module__}.{function.__qualname__}{place_in_source(function)}"
-    hint = _HINT.format(name=function.__name__)
+    hint = _SIGNATURE_HINT.format(name=function.__name__)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RegistrationError(f"{what} is a generator.", hint="Return the result instead of yielding it.")
-    names = _given(function)
+    names = _own_parameter_names(function)
     if len(names) > 2:
         raise RegistrationError(f"{what} takes {len(names)} arguments.", hint=hint)
     try:
-        hints = get_type_hints(function, localns={**around}, include_extras=True)
+        hints = get_type_hints(function, localns={**caller_locals}, include_extras=True)
     except NameError as error:
         raise RegistrationError(f"{what} uses an unknown type: {error}.", hint=hint) from error
     if missing := [name for name in (*names[:1], "return") if name not in hints]:
@@ -185,13 +187,13 @@ def _read(function: Function, around: Mapping[str, Any]) -> _Annotated:
         raise RegistrationError(f"{what} does not say the {wanted}.", hint=hint)
     annotations = [hints.get(name, TaskContext) for name in names]
     arguments = tuple(_CONTEXT if _is_context(each) else _PARAMETERS for each in annotations)
-    if arguments not in _ARGUMENTS:
+    if arguments not in _ALLOWED_ARGUMENTS:
         raise RegistrationError(f"{what} has the context in the wrong place.", hint=hint)
     if arguments == (_CONTEXT,) and not get_args(annotations[0]):
         hint = "Write TaskContext[Parameters], or TaskContext[None] if it has no parameters."
         raise RegistrationError(f"{what} does not say the type of its parameters.", hint=hint)
     parameters = get_args(annotations[0])[0] if arguments == (_CONTEXT,) else annotations[0] if annotations else None
-    return _Annotated(parameters, hints["return"], arguments)
+    return _FunctionTypes(parameters, hints["return"], arguments)
 
 
 def _is_context(hint: Any) -> bool:

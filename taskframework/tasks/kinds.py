@@ -77,7 +77,7 @@ def read_result(kind: type[TaskKind[Any, Any]] | None, result: Json) -> Any:
 def type_arguments(kind: type[TaskKind[Any, Any]]) -> tuple[Any, Any] | None:
     """P and R of a task type, also through generic base classes; None if the class does not name them."""
     found = _arguments_in(kind, ())
-    if len(found) != 2 or any(isinstance(argument, TypeVar) or _is_open(argument) for argument in found):
+    if len(found) != 2 or any(isinstance(argument, TypeVar) or _has_type_variables(argument) for argument in found):
         return None
     return found[0], found[1]
 
@@ -88,7 +88,7 @@ def _reader(kind: type[TaskKind[Any, Any]]) -> TypeAdapter[Any]:
     return TypeAdapter(Any if arguments is None else arguments[1])
 
 
-def _is_open(argument: Any) -> bool:
+def _has_type_variables(argument: Any) -> bool:
     """Return whether a generic alias, such as list[T], still has a variable in it."""
     return get_origin(argument) is not None and bool(getattr(argument, "__parameters__", ()))
 
@@ -101,7 +101,7 @@ def _arguments_in(kind: Any, arguments: Sequence[Any]) -> Sequence[Any]:
     for base in vars(kind).get("__orig_bases__", kind.__bases__):
         origin = get_origin(base) or base
         if inspect.isclass(origin) and issubclass(origin, TaskKind):
-            if _is_open(base):
+            if _has_type_variables(base):
                 base = base[tuple(bound.get(variable, variable) for variable in base.__parameters__)]
             return _arguments_in(origin, get_args(base))
     return ()

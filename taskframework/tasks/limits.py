@@ -12,8 +12,8 @@ from taskframework.model.options import StartLimit
 from taskframework.model.values import Json, fingerprint
 
 #: Most characters of a key in an id; a longer one is replaced by its hash.
-_LONGEST_KEY = 200
-_SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(days=3660)
+_MAX_KEY_LENGTH = 200
+_MIN_TIMEOUT, _MAX_TIMEOUT = timedelta(milliseconds=1), timedelta(days=3660)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class ConcurrencyLimit:
             RegistrationError: if the number or the key is not valid.
         """
         number: object = self.number
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_AT_ONCE:
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_CONCURRENCY:
             raise RegistrationError(
                 f"The number of a concurrency limit is {number!r}.",
-                hint=f"Use a whole number from 1 to {MOST_AT_ONCE}.",
+                hint=f"Use a whole number from 1 to {MAX_CONCURRENCY}.",
             )
         key: object = "none" if self.key is None else self.key
         if not isinstance(key, str) or not key:
@@ -99,7 +99,7 @@ class QueueTimeout:
     @staticmethod
     def is_one(value: object) -> bool:
         """Return whether a value is such a time."""
-        return is_time(value) and _SHORTEST <= as_timedelta(value) <= _LONGEST
+        return is_duration(value) and _MIN_TIMEOUT <= as_timedelta(value) <= _MAX_TIMEOUT
 
 
 def start_limit_of(given: QueueTimeout | timedelta | float | None) -> StartLimit | None:
@@ -107,7 +107,7 @@ def start_limit_of(given: QueueTimeout | timedelta | float | None) -> StartLimit
     if given is None:
         return None
     limit = given if isinstance(given, QueueTimeout) else QueueTimeout(given)
-    return StartLimit(as_timedelta(limit.after) // _SHORTEST, limit.counts_limits)
+    return StartLimit(as_timedelta(limit.after) // _MIN_TIMEOUT, limit.counts_limits)
 
 
 def as_timedelta(value: timedelta | float) -> timedelta:
@@ -115,7 +115,7 @@ def as_timedelta(value: timedelta | float) -> timedelta:
     return value if isinstance(value, timedelta) else timedelta(seconds=value)
 
 
-def is_time(value: object) -> TypeGuard[timedelta | float]:
+def is_duration(value: object) -> TypeGuard[timedelta | float]:
     """Return whether a value is a length of time, as a timedelta or in seconds."""
     if isinstance(value, timedelta):
         return value >= timedelta(0)
@@ -125,17 +125,17 @@ def is_time(value: object) -> TypeGuard[timedelta | float]:
 
 
 #: The highest number of a concurrency limit. Its record names all running attempts, and each new attempt reads it.
-MOST_AT_ONCE = 1000
+MAX_CONCURRENCY = 1000
 _EXAMPLES = {
     "name": "the name of a bucket in the settings, such as 'default'",
     "key": "the name of a field of the parameters",
 }
 
 
-def key_of(parameters: Json, field: str) -> str:
+def limit_key(parameters: Json, field: str) -> str:
     """The value of a field of the parameters as text. Different values give different texts, no value an empty text."""
     value = parameters.get(field) if isinstance(parameters, dict) else None
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return text if len(text) <= _LONGEST_KEY else fingerprint(text)
+    return text if len(text) <= _MAX_KEY_LENGTH else fingerprint(text)

@@ -9,7 +9,7 @@ from typing import Literal
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
-from taskframework.tasks.limits import ConcurrencyLimit, QueueTimeout, RateLimit, is_time
+from taskframework.tasks.limits import ConcurrencyLimit, QueueTimeout, RateLimit, is_duration
 from taskframework.tasks.retention import Retention
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
@@ -69,11 +69,13 @@ class TaskOptions:
             RegistrationError: names the option and its accepted values.
         """
         _require(self.max_attempts is None or _is_count(self.max_attempts), self, "max_attempts", _COUNT)
-        _require(is_time(self.timeout) and bool(self.timeout), self, "timeout", "a timedelta or seconds, above zero")
+        _require(
+            is_duration(self.timeout) and bool(self.timeout), self, "timeout", "a timedelta or seconds, above zero"
+        )
         _require(self.priority in tuple(Priority), self, "priority", "high, normal or low")
         for name in ("initial_delay", "max_delay"):
             delay = getattr(self, name)
-            _require(delay is None or is_time(delay), self, name, "a timedelta or seconds, zero or more")
+            _require(delay is None or is_duration(delay), self, name, "a timedelta or seconds, zero or more")
         _require(_are_errors(self.retry_on), self, "retry_on", "a tuple of exception types")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)

@@ -22,9 +22,9 @@ from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutab
 from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
-from taskframework.tasks.retention import kept_for
-from taskframework.tasks.schemas import taken_by
-from taskframework.tasks.stages import Part, described, resources_of, stages_of
+from taskframework.tasks.retention import retention_from_option
+from taskframework.tasks.schemas import describe_parameters_cached
+from taskframework.tasks.stages import Part, describe_executable, resources_of, stages_of
 from taskframework.tasks.values import storable_parameters
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Registration:
 
     @property
     def retention(self) -> KeptFor | None:
-        return kept_for(self.executable.options.retention)
+        return retention_from_option(self.executable.options.retention)
 
     @property
     def concurrency_limit(self) -> ConcurrencyLimit | None:
@@ -109,7 +109,7 @@ class Registration:
         try:
             self.validate_parameters(value)
         except InvalidParametersError as error:
-            taken = taken_by(self.task_type, self.parameters)
+            taken = describe_parameters_cached(self.task_type, self.parameters)
             raise InvalidParametersError(self.task_type, error.problems, takes=taken) from None
         except (Exception, SystemExit) as error:  # of a validator; the submitter can do nothing but change the value
             logger.exception("a validator of task type %s broke", self.task_type)
@@ -155,7 +155,7 @@ class TaskRegistry:
             RegistrationError: if it is not an executable, is abstract, has no valid type name or generic arguments, if
                 its type is taken, or while a worker runs.
         """
-        instance = _instance(executable)
+        instance = _to_instance(executable)
         task_type = _checked_type(instance)
         if self._workers:
             raise RegistrationError(
@@ -164,8 +164,8 @@ class TaskRegistry:
             )
         if (present := self._registrations.get(task_type)) is not None:
             raise RegistrationError(
-                f"Task type {task_type!r} is registered twice: by {described(present.executable)} "
-                f"and {described(instance)}.",
+                f"Task type {task_type!r} is registered twice: by {describe_executable(present.executable)} "
+                f"and {describe_executable(instance)}.",
                 hint="Give one of them another task_type.",
             )
         _check_options(instance)
@@ -195,7 +195,7 @@ class TaskRegistry:
             if inspect.isclass(member)
             and issubclass(member, BackgroundTaskExecutable)
             and member.__module__ == module.__name__
-            and not _is_a_base(member)
+            and not _is_base_class(member)
         ]
         if not found:
             raise RegistrationError(
@@ -229,24 +229,24 @@ class TaskRegistry:
         return len(self._registrations)
 
 
-def _is_a_base(kind: type[BackgroundTaskExecutable[Any, Any]]) -> bool:
+def _is_base_class(kind: type[BackgroundTaskExecutable[Any, Any]]) -> bool:
     if inspect.isabstract(kind):
         return "task_type" not in vars(kind) or bool(kind.__subclasses__())
     return getattr(kind, "task_type", None) is None and bool(kind.__subclasses__())
 
 
-def _instance(
+def _to_instance(
     executable: AnyExecutable,
 ) -> BackgroundTaskExecutable[Any, Any]:
     kind = executable if inspect.isclass(executable) else type(executable)
     if not issubclass(kind, BackgroundTaskExecutable):
         raise RegistrationError(
-            f"{described(kind)} is not a BackgroundTaskExecutable.",
+            f"{describe_executable(kind)} is not a BackgroundTaskExecutable.",
             hint="Derive it from taskframework.BackgroundTaskExecutable[Parameters, Result].",
         )
     if inspect.isabstract(kind):
         raise RegistrationError(
-            f"{described(kind)} is abstract: {', '.join(sorted(kind.__abstractmethods__))} is missing.",
+            f"{describe_executable(kind)} is abstract: {', '.join(sorted(kind.__abstractmethods__))} is missing.",
             hint="Implement it, or register a concrete subclass.",
         )
     if isinstance(executable, BackgroundTaskExecutable):
@@ -256,11 +256,11 @@ def _instance(
     except Exception as error:
         if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise RegistrationError(  # the call itself failed, not code inside `__init__`
-                f"{described(kind)} cannot be made without arguments: {error}.",
+                f"{describe_executable(kind)} cannot be made without arguments: {error}.",
                 hint="Register an instance: framework.register(YourTask(...)).",
             ) from error
         raise RegistrationError(
-            f"{described(kind)} cannot be made: {type(error).__name__}: {error}.",
+            f"{describe_executable(kind)} cannot be made: {type(error).__name__}: {error}.",
             hint="Correct its __init__, or register an instance: framework.register(YourTask(...)).",
         ) from error
 
@@ -268,7 +268,8 @@ def _instance(
 def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
     if not isinstance(instance.options, TaskOptions):
         raise RegistrationError(
-            f"The options of {described(instance)} are {instance.options!r}.", hint="Write options = TaskOptions(...)."
+            f"The options of {describe_executable(instance)} are {instance.options!r}.",
+            hint="Write options = TaskOptions(...).",
         )
 
 
@@ -276,17 +277,17 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
     task_type = getattr(instance, "task_type", None)
     if task_type is None:
         raise RegistrationError(
-            f"{described(instance)} has no task_type.",
+            f"{describe_executable(instance)} has no task_type.",
             hint='Write task_type = "count-words" in it. Only an abstract base class needs none.',
         )
     if not isinstance(task_type, str) or TASK_TYPE.fullmatch(task_type) is None:
         raise RegistrationError(
-            f"{described(instance)} has task_type {task_type!r}.",
+            f"{describe_executable(instance)} has task_type {task_type!r}.",
             hint="Use lower-case letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100.",
         )
     if "." in task_type and task_type.rpartition(".")[2] in LANES:
         raise RegistrationError(
-            f"{described(instance)} has task_type {task_type!r}, which ends with the name of a lane.",
+            f"{describe_executable(instance)} has task_type {task_type!r}, which ends with the name of a lane.",
             hint="Queues are named by type and lane, so a type cannot end in .high, .normal or .low.",
         )
     return task_type
@@ -295,7 +296,7 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
 def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:
     if (found := type_arguments(kind)) is None:
         raise RegistrationError(
-            f"{described(kind)} does not say its parameter and result types.",
+            f"{describe_executable(kind)} does not say its parameter and result types.",
             hint=f"Write class {kind.__name__}(BackgroundTaskExecutable[Parameters, Result]).",
         )
     return found
@@ -308,6 +309,6 @@ def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: 
         return adapter
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError) as error:
         raise RegistrationError(
-            f"The {what} type of {described(instance)} is not one pydantic can validate: {error}.",
+            f"The {what} type of {describe_executable(instance)} is not one pydantic can validate: {error}.",
             hint="Use a pydantic model, a dataclass or plain types.",
         ) from error

@@ -33,7 +33,7 @@ def resource(kind: type[T]) -> T:
     return cast(T, Wanted(kind))
 
 
-def wanted_by(function: Callable[..., Any]) -> Mapping[str, type[Any]]:
+def wanted_resources(function: Callable[..., Any]) -> Mapping[str, type[Any]]:
     """The resources that a function asks for, by the names of its parameters."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default.kind for each in parameters if isinstance(each.default, Wanted)}
@@ -58,10 +58,10 @@ class Resources:
         found = [product for product in self._products if isinstance(product, kind)]
         if len(found) == 1:
             return found[0]
-        there = ", ".join(type(product).__qualname__ for product in self._products) or "nothing"
+        available = ", ".join(type(product).__qualname__ for product in self._products) or "nothing"
         raise ConfigurationError(
             f"The parameter {name} wants one {kind.__qualname__}, and {len(found) or 'none'} of what the worker has "
-            f"{'are' if found else 'is'} one ({there}).",
+            f"{'are' if found else 'is'} one ({available}).",
             hint="Let exactly one hook of framework.lifespan(...) yield one.",
         )
 

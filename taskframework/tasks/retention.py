@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from taskframework.errors import RegistrationError
 from taskframework.model.options import KeptFor
-from taskframework.tasks.limits import as_timedelta, is_time
+from taskframework.tasks.limits import as_timedelta, is_duration
 
-_MILLISECOND, _LONGEST = timedelta(milliseconds=1), timedelta(days=36600)
+_MILLISECOND, _MAX_RETENTION = timedelta(milliseconds=1), timedelta(days=36600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +43,26 @@ class Retention:
     @staticmethod
     def is_one(value: object) -> bool:
         """Return whether a value is such a time."""
-        return is_time(value) and as_timedelta(value) <= _LONGEST
+        return is_duration(value) and as_timedelta(value) <= _MAX_RETENTION
 
 
-def kept_for(given: Retention | timedelta | float | None) -> KeptFor | None:
+def retention_from_option(given: Retention | timedelta | float | None) -> KeptFor | None:
     """The option `retention` in the form in which tasks carry it; a plain time is for tasks that finished."""
     if given is None:
         return None
     retention = given if isinstance(given, Retention) else Retention(given)
-    return kept_by(retention.finished, retention.failed)
+    return retention_from_times(retention.finished, retention.failed)
 
 
-def kept_by(finished: timedelta | float | None, failed: timedelta | float | None) -> KeptFor:
+def retention_from_times(finished: timedelta | float | None, failed: timedelta | float | None) -> KeptFor:
     """These times in the form in which tasks carry them."""
     return KeptFor(*(None if it is None else as_timedelta(it) // _MILLISECOND for it in (finished, failed)))
 
 
-FOR_EVER = KeptFor()
+KEEP_FOREVER = KeptFor()
 
 
-def at_least(kept: KeptFor, time: timedelta, otherwise: KeptFor = FOR_EVER) -> KeptFor:
+def with_minimum(kept: KeptFor, time: timedelta, otherwise: KeptFor = KEEP_FOREVER) -> KeptFor:
     """The same times, raised to at least `time`. A missing time is set only if `otherwise` has a shorter time."""
     least = time // _MILLISECOND
 

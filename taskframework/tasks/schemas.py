@@ -15,8 +15,8 @@ from taskframework.model.values import Json
 logger = logging.getLogger(__name__)
 
 #: The most fields that a message names.
-_MOST_NAMED = 10
-_WORDS = {
+_MAX_NAMED_FIELDS = 10
+_TYPE_NAMES = {
     "string": "text",
     "integer": "whole number",
     "number": "number",
@@ -47,39 +47,39 @@ def schema_of(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -
 
 
 @functools.lru_cache(maxsize=256)
-def taken_by(task_type: str, adapter: TypeAdapter[Any]) -> str:
-    """As `takes`, but cached: to make a schema takes a millisecond, and all items of a bulk submission may be wrong."""
-    return takes(schema_of(task_type, adapter, "validation"))
+def describe_parameters_cached(task_type: str, adapter: TypeAdapter[Any]) -> str:
+    """The same for a task type, cached: a schema takes a millisecond, and all items of an upload may be wrong."""
+    return describe_parameters(schema_of(task_type, adapter, "validation"))
 
 
-def takes(schema: Json) -> str:
+def describe_parameters(schema: Json) -> str:
     """A sentence about the parameters that a type with this schema takes; empty if the schema cannot be read."""
     try:
-        return _sentence(_followed(schema, schema), schema)
+        return _sentence(_resolve_reference(schema, schema), schema)
     except Exception:  # as above; the sentence only adds help to an error, which must be raised in any case
         return ""
 
 
-def _sentence(schema: Json, whole: Json) -> str:
+def _sentence(schema: Json, root: Json) -> str:
     fields = schema.get("properties")
     if not fields:
-        return f"It takes JSON of this kind: {_kind(schema)}."
+        return f"It takes JSON of this kind: {_type_names_of(schema)}."
     required = schema.get("required", ())
     named = []
     for name in sorted(fields, key=lambda name: name not in required):
-        kind = _kind(_followed(fields[name], whole))
+        kind = _type_names_of(_resolve_reference(fields[name], root))
         named.append(f"{name} ({kind})" if name in required else f"{name} ({kind}, may be left out)")
-    if len(named) > _MOST_NAMED:
-        named[_MOST_NAMED:] = [f"and {len(named) - _MOST_NAMED} more"]
+    if len(named) > _MAX_NAMED_FIELDS:
+        named[_MAX_NAMED_FIELDS:] = [f"and {len(named) - _MAX_NAMED_FIELDS} more"]
     return f"It takes an object with {', '.join(named)}."
 
 
-def _kind(schema: Json) -> str:
-    kinds = [_WORDS.get(each.get("type"), "value") for each in schema.get("anyOf", [schema])]
+def _type_names_of(schema: Json) -> str:
+    kinds = [_TYPE_NAMES.get(each.get("type"), "value") for each in schema.get("anyOf", [schema])]
     return " or ".join(dict.fromkeys(kinds))
 
 
-def _followed(schema: Json, whole: Json) -> Json:
-    """The schema to which a reference into the whole schema leads; a schema without a reference stays as it is."""
+def _resolve_reference(schema: Json, root: Json) -> Json:
+    """The schema to which a reference into the root schema leads; a schema without a reference stays as it is."""
     place = schema.get("$ref")
-    return schema if place is None else whole["$defs"][place.removeprefix("#/$defs/")]
+    return schema if place is None else root["$defs"][place.removeprefix("#/$defs/")]

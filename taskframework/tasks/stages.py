@@ -12,10 +12,10 @@ from typing import Any, Literal
 from taskframework.errors import RegistrationError
 from taskframework.frames import place_in_source
 from taskframework.model.task import Signal, Stage, Subtasks, Task
-from taskframework.tasks.chunks import called_for_each
+from taskframework.tasks.chunks import call_for_each_item
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
-from taskframework.tasks.resources import wanted_by
+from taskframework.tasks.resources import wanted_resources
 from taskframework.tasks.subtasks import SubtaskSummary
 
 #: The method that an attempt calls, as the stage of its task; or "batch" at the end of a batch, whose task stage is
@@ -71,7 +71,7 @@ class Call:
         if resources:
             method = partial(method, **resources)
         if self.is_chunk:
-            return called_for_each(method, context)
+            return call_for_each_item(method, context)
         if self.about is None:
             return method(context)
         about = self.about
@@ -97,7 +97,8 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
         stages[stage] = inspect.iscoroutinefunction(method)
         if stages[stage] and instance.options.run_in == "process":
             raise RegistrationError(
-                f"{described(instance, method)} has run_in='process' and an async {name}.", hint="Make it a plain def."
+                f"{describe_executable(instance, method)} has run_in='process' and an async {name}.",
+                hint="Make it a plain def.",
             )
     return stages
 
@@ -110,16 +111,17 @@ def resources_of(
     Raises:
         RegistrationError: if the methods run in a process of their own, which has no resources.
     """
-    wanted = {stage: found for stage in stages if (found := wanted_by(getattr(instance, METHODS[stage])))}
+    wanted = {stage: found for stage in stages if (found := wanted_resources(getattr(instance, METHODS[stage])))}
     if wanted and instance.options.run_in == "process":
         raise RegistrationError(
-            f"{described(instance)} has run_in='process' and wants resources, which stay in the worker's process.",
+            f"{describe_executable(instance)} has run_in='process' and wants resources, which stay in the worker's "
+            "process.",
             hint="Open what it needs in the code, or let it run in a thread.",
         )
     return wanted
 
 
-def described(executable: object, method: object = None) -> str:
+def describe_executable(executable: object, method: object = None) -> str:
     """The name of an executable for messages: its class, and the source place of the class or of one of its methods."""
     kind = executable if isinstance(executable, type) else type(executable)
     is_function = hasattr(kind, "__wrapped__")  # its methods are not code of the author
@@ -129,13 +131,15 @@ def described(executable: object, method: object = None) -> str:
 def _check(instance: BackgroundTaskExecutable[Any, Any], name: str, method: Any) -> None:
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
         raise RegistrationError(
-            f"{name} of {described(instance, method)} is a generator.", hint="Return the result instead of yielding it."
+            f"{name} of {describe_executable(instance, method)} is a generator.",
+            hint="Return the result instead of yielding it.",
         )
     arguments = _ARGUMENTS[name]
     try:
         inspect.signature(method).bind(*arguments)
     except TypeError as error:
         raise RegistrationError(
-            f"{name} of {described(instance, method)} cannot be called with a {' and a '.join(arguments)}: {error}.",
+            f"{name} of {describe_executable(instance, method)} cannot be called with a {' and a '.join(arguments)}: "
+            f"{error}.",
             hint=f"Write def {name}(self, {', '.join(arguments)}).",
         ) from error

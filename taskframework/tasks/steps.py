@@ -16,8 +16,8 @@ import orjson
 
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.task import StepOutcome
-from taskframework.model.values import MAX_STEP_BYTES, MAX_STEP_NAME, MAX_STEPS, MAX_STEPS_BYTES, Json
-from taskframework.tasks.values import storable
+from taskframework.model.values import MAX_STEP_BYTES, MAX_STEP_NAME_LENGTH, MAX_STEPS, MAX_STEPS_BYTES, Json
+from taskframework.tasks.values import to_storable_json
 
 
 class Recorder(Protocol):
@@ -59,34 +59,34 @@ class Steps:
         # As JSON text: each caller gets its own copy, equal to what a later attempt gets.
         self._outcomes = {entry.step: orjson.dumps(entry.outcome) for entry in earlier}
         self._bytes = sum(_size(step, encoded) for step, encoded in self._outcomes.items())
-        self._under_way: dict[str, _Run] = {}
+        self._active_runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
 
     async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
         """`TaskContext.once`."""
         while not isinstance(entered := self._enter(step, asyncio.current_task()), bytes):
-            run, is_ours = entered
-            if is_ours:
-                with self._running(run):
+            run, must_run = entered
+            if must_run:
+                with self._ending_on_failure(run):
                     outcome = function()
                     self._record(run, await outcome if inspect.isawaitable(outcome) else outcome)
             # Shielded: a caller that is cancelled must not interrupt the write.
             await asyncio.shield(asyncio.wrap_future(run.ended))
-            if is_ours and run.problem is not None:
+            if must_run and run.problem is not None:
                 raise run.problem
         return orjson.loads(entered)
 
     def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
         """`TaskContext.once_blocking`."""
-        refuse_on_a_loop("once_blocking", "await context.once(...)")
+        refuse_on_event_loop("once_blocking", "await context.once(...)")
         while not isinstance(entered := self._enter(step, threading.get_ident()), bytes):
-            run, is_ours = entered
-            if is_ours:
-                with self._running(run):
+            run, must_run = entered
+            if must_run:
+                with self._ending_on_failure(run):
                     outcome = function()
                     self._record(run, asyncio.run(_awaited(outcome)) if inspect.isawaitable(outcome) else outcome)
             run.ended.result()
-            if is_ours and run.problem is not None:
+            if must_run and run.problem is not None:
                 raise run.problem
         return orjson.loads(entered)
 
@@ -96,19 +96,19 @@ class Steps:
         with self._lock:
             if (encoded := self._outcomes.get(step)) is not None:
                 return encoded
-            if (run := self._under_way.get(step)) is not None:
+            if (run := self._active_runs.get(step)) is not None:
                 if run.caller == caller:
                     raise RuntimeError(f"The function of step {step!r} waits for the same step.")
                 return run, False
             if not self.recorder.is_open:
                 raise asyncio.CancelledError(f"The attempt lost its lease or has ended; step {step!r} is not started.")
-            if len(self._outcomes) + len(self._under_way) >= MAX_STEPS:
+            if len(self._outcomes) + len(self._active_runs) >= MAX_STEPS:
                 raise ValueNotStorableError(f"step {step!r}", f"the task has {MAX_STEPS:,} steps, the limit")
-            run = self._under_way[step] = _Run(step, caller)
+            run = self._active_runs[step] = _Run(step, caller)
             return run, True
 
     @contextmanager
-    def _running(self, run: _Run) -> Iterator[None]:
+    def _ending_on_failure(self, run: _Run) -> Iterator[None]:
         """End the run if its function fails; then a caller that waits for it does the step itself."""
         try:
             yield
@@ -117,7 +117,7 @@ class Steps:
             raise
 
     def _record(self, run: _Run, outcome: object) -> None:
-        encoded = orjson.dumps(storable(outcome, f"outcome of step {run.step!r}", MAX_STEP_BYTES))
+        encoded = orjson.dumps(to_storable_json(outcome, f"outcome of step {run.step!r}", MAX_STEP_BYTES))
         size = _size(run.step, encoded)
         with self._lock:
             if self._bytes + size > MAX_STEPS_BYTES:
@@ -126,9 +126,9 @@ class Steps:
             self._bytes += size
             run.caller = None
         recording = self.recorder.record(StepOutcome(run.step, orjson.loads(encoded)))
-        recording.add_done_callback(partial(self._recorded, run, size))
+        recording.add_done_callback(partial(self._on_recorded, run, size))
 
-    def _recorded(self, run: _Run, size: int, recording: Future[StepOutcome | None]) -> None:
+    def _on_recorded(self, run: _Run, size: int, recording: Future[StepOutcome | None]) -> None:
         run.problem = recording.exception()
         recorded = None if run.problem else recording.result()
         with self._lock:
@@ -143,7 +143,7 @@ class Steps:
 
     def _end(self, run: _Run) -> None:
         with self._lock:
-            del self._under_way[run.step]
+            del self._active_runs[run.step]
         run.ended.set_result(None)
 
 
@@ -154,12 +154,12 @@ def _size(step: str, encoded: bytes) -> int:
 def _check_name(step: str) -> None:
     if not isinstance(step, str):
         raise ValueNotStorableError("name of a step", f"it is of type {type(step).__name__}, not a text")
-    if not 1 <= len(step) <= MAX_STEP_NAME or not step.isprintable():
-        reason = f"{step[:MAX_STEP_NAME]!r} is not 1 to {MAX_STEP_NAME} printable characters"
+    if not 1 <= len(step) <= MAX_STEP_NAME_LENGTH or not step.isprintable():
+        reason = f"{step[:MAX_STEP_NAME_LENGTH]!r} is not 1 to {MAX_STEP_NAME_LENGTH} printable characters"
         raise ValueNotStorableError("name of a step", reason)
 
 
-def refuse_on_a_loop(blocking: str, instead: str) -> None:
+def refuse_on_event_loop(blocking: str, instead: str) -> None:
     """Refuse a call that would make an event loop wait.
 
     Raises:

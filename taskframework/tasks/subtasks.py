@@ -19,20 +19,20 @@ from typing_extensions import TypeVar  # with a default before Python 3.13
 from taskframework.errors import WHOLE, InvalidParametersError, InvalidRequestError, ValueNotStorableError
 from taskframework.model.status import SUCCEEDED, TaskStatus
 from taskframework.model.task import Subtasks, Task
-from taskframework.model.values import MAX_NAME, Json, is_name
+from taskframework.model.values import MAX_NAME_LENGTH, Json, is_name
 from taskframework.model.view import error_view
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, kind_of, read_result
-from taskframework.tasks.limits import as_timedelta, is_time
-from taskframework.tasks.steps import refuse_on_a_loop
-from taskframework.tasks.values import several
+from taskframework.tasks.limits import as_timedelta, is_duration
+from taskframework.tasks.steps import refuse_on_event_loop
+from taskframework.tasks.values import check_iterable
 
 T = TypeVar("T")
 R = TypeVar("R", default=Any, covariant=True)
 
 #: How many sub-tasks are planned in one step. Between two steps the event loop can do other work.
-_TOGETHER = 100
+_SUBTASKS_PER_STEP = 100
 #: Longest time that a task may wait for a signal.
-LONGEST_WAIT = timedelta(days=3650)
+MAX_SIGNAL_WAIT = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class WantedSubtasks:
 
 
 @contextmanager
-def saying_which(number: int | None) -> Iterator[None]:
+def adding_number_to_errors(number: int | None) -> Iterator[None]:
     """Add the number of the parameters to the errors that are raised inside, which say what is wrong with them."""
     try:
         yield
@@ -152,9 +152,9 @@ class SubtaskSummary:
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
         """
         after = -1
-        while page := await _answer(self.family.outcomes(after)):
+        while page := await _wait_shielded(self.family.outcomes(after)):
             for outcome in page:
-                yield _read(outcome, kind)
+                yield _with_typed_result(outcome, kind)
             after = page[-1].slot
 
     @overload
@@ -168,10 +168,10 @@ class SubtaskSummary:
             RuntimeError: on an event loop, which must not wait; use `async for` there.
             asyncio.CancelledError: as `outcomes`.
         """
-        refuse_on_a_loop("outcomes_blocking", "async for ... in summary.outcomes()")
+        refuse_on_event_loop("outcomes_blocking", "async for ... in summary.outcomes()")
         after = -1
         while page := self.family.outcomes(after).result():
-            yield from (_read(outcome, kind) for outcome in page)
+            yield from (_with_typed_result(outcome, kind) for outcome in page)
             after = page[-1].slot
 
 
@@ -194,11 +194,11 @@ class WaitForSignal:
             raise InvalidRequestError(
                 "signal",
                 f"{signal!r:.50} names none",
-                f"Use 1 to {MAX_NAME} printable ASCII characters.",
+                f"Use 1 to {MAX_NAME_LENGTH} printable ASCII characters.",
             )
         if timeout is None:
             return cls(signal, None)
-        if not is_time(timeout) or not timeout or as_timedelta(timeout) > LONGEST_WAIT:
+        if not is_duration(timeout) or not timeout or as_timedelta(timeout) > MAX_SIGNAL_WAIT:
             raise InvalidRequestError(
                 "timeout",
                 f"{timeout!r:.50} is no time to wait",
@@ -207,65 +207,67 @@ class WaitForSignal:
         return cls(signal, as_timedelta(timeout))
 
 
-def _read(outcome: SubtaskOutcome, kind: AnyKind | None) -> SubtaskOutcome[Any]:
+def _with_typed_result(outcome: SubtaskOutcome, kind: AnyKind | None) -> SubtaskOutcome[Any]:
     if kind is None or outcome.status not in SUCCEEDED:
         return outcome
     return replace(outcome, result=read_result(kind_of(kind), outcome.result))
 
 
-async def planned_one(family: Family, wanted: WantedSubtasks) -> list[str]:
+async def plan_subtasks(family: Family, wanted: WantedSubtasks) -> list[str]:
     """Plan these sub-tasks in one step; `TaskContext.submit_subtask`."""
-    return await _answer(family.plan(wanted))
+    return await _wait_shielded(family.plan(wanted))
 
 
-def planned_one_blocking(family: Family, wanted: WantedSubtasks) -> list[str]:
-    """`planned_one` for a thread; `TaskContext.submit_subtask_blocking`."""
-    refuse_on_a_loop("submit_subtask_blocking", "await context.submit_subtask(...)")
+def plan_subtasks_blocking(family: Family, wanted: WantedSubtasks) -> list[str]:
+    """`plan_subtasks` for a thread; `TaskContext.submit_subtask_blocking`."""
+    refuse_on_event_loop("submit_subtask_blocking", "await context.submit_subtask(...)")
     return family.plan(wanted).result()
 
 
-async def planned(family: Family, wanted: WantedSubtasks, parameters: Iterable[Any] | AsyncIterable[Any]) -> list[str]:
+async def plan_in_parts(
+    family: Family, wanted: WantedSubtasks, parameters: Iterable[Any] | AsyncIterable[Any]
+) -> list[str]:
     """Plan a sub-task for each of these parameters; `TaskContext.submit_subtasks`."""
     ids: list[str] = []
-    async for together in _parts(several(parameters)):
-        ids += await planned_one(family, replace(wanted, parameters=together, before=len(ids)))
+    async for part in _split_async(check_iterable(parameters)):
+        ids += await plan_subtasks(family, replace(wanted, parameters=part, before=len(ids)))
     return ids
 
 
-def planned_blocking(family: Family, wanted: WantedSubtasks, parameters: Iterable[Any]) -> list[str]:
-    """`planned` for a thread; `TaskContext.submit_subtasks_blocking`."""
-    refuse_on_a_loop("submit_subtasks_blocking", "await context.submit_subtasks(...)")
+def plan_in_parts_blocking(family: Family, wanted: WantedSubtasks, parameters: Iterable[Any]) -> list[str]:
+    """`plan_in_parts` for a thread; `TaskContext.submit_subtasks_blocking`."""
+    refuse_on_event_loop("submit_subtasks_blocking", "await context.submit_subtasks(...)")
     ids: list[str] = []
-    for together in _parts_of(several(parameters)):
-        ids += family.plan(replace(wanted, parameters=together, before=len(ids))).result()
+    for part in _split(check_iterable(parameters)):
+        ids += family.plan(replace(wanted, parameters=part, before=len(ids))).result()
     return ids
 
 
-async def _answer(asked: Future[T]) -> T:
+async def _wait_shielded(future: Future[T]) -> T:
     # Shielded: a caller that is cancelled must not interrupt a request that has begun.
-    return await asyncio.shield(asyncio.wrap_future(asked))
+    return await asyncio.shield(asyncio.wrap_future(future))
 
 
-async def _parts(parameters: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[tuple[Any, ...]]:
-    """All parameters, in parts of at most `_TOGETHER`; one empty part if there are none, to check the type."""
+async def _split_async(parameters: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[tuple[Any, ...]]:
+    """All parameters, in parts of at most `_SUBTASKS_PER_STEP`; one empty part if there are none, to check the type."""
     if isinstance(parameters, Iterable):
-        for part in _parts_of(parameters):
+        for part in _split(parameters):
             yield part
         return
-    together: list[Any] = []
+    collected: list[Any] = []
     is_first = True
     async for each in parameters:
-        together.append(each)
-        if len(together) == _TOGETHER:
-            yield tuple(together)
-            together, is_first = [], False
-    if together or is_first:
-        yield tuple(together)
+        collected.append(each)
+        if len(collected) == _SUBTASKS_PER_STEP:
+            yield tuple(collected)
+            collected, is_first = [], False
+    if collected or is_first:
+        yield tuple(collected)
 
 
-def _parts_of(parameters: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+def _split(parameters: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     rest = iter(parameters)
-    part = tuple(islice(rest, _TOGETHER))
+    part = tuple(islice(rest, _SUBTASKS_PER_STEP))
     yield part
-    while len(part) == _TOGETHER and (part := tuple(islice(rest, _TOGETHER))):
+    while len(part) == _SUBTASKS_PER_STEP and (part := tuple(islice(rest, _SUBTASKS_PER_STEP))):
         yield part

@@ -18,7 +18,7 @@ Many = TypeVar("Many")
 _SECRETS = (Secret, SecretStr, SecretBytes)
 
 
-def several(values: Many) -> Many:
+def check_iterable(values: Many) -> Many:
     """Check that a value holds the parameters of several tasks, and return it unchanged.
 
     Raises:
@@ -59,7 +59,7 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
 
 def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
     # A wrong value was refused before. The serializer would also warn of a value that mixes JSON and instances.
-    refuse_what_json_loses(adapter.dump_python(value, warnings=False), "parameters")
+    refuse_values_lost_in_json(adapter.dump_python(value, warnings=False), "parameters")
     return adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
 
 
@@ -73,7 +73,7 @@ def _as_json_inside(value: Any, adapter: TypeAdapter[Any]) -> Json:
         return None
 
 
-def storable(value: object, what: str, max_bytes: int) -> Json:
+def to_storable_json(value: object, what: str, max_bytes: int) -> Json:
     """A value of task code as plain JSON that every store keeps.
 
     Args:
@@ -85,12 +85,12 @@ def storable(value: object, what: str, max_bytes: int) -> Json:
     Raises:
         ValueNotStorableError: for anything else, and beyond the limits of `check_storable`.
     """
-    plain = _dumped(value, what) if isinstance(value, BaseModel) else value
+    plain = _dump_model(value, what) if isinstance(value, BaseModel) else value
     check_storable(plain, what, max_bytes)
     return plain
 
 
-def refuse_what_json_loses(value: Any, what: str) -> None:
+def refuse_values_lost_in_json(value: Any, what: str) -> None:
     """Refuse values that pydantic changes without an error: NaN and infinities become null where a type is Any, and a
     SecretStr becomes asterisks.
 
@@ -113,9 +113,9 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _dumped(model: BaseModel, what: str) -> Json:
+def _dump_model(model: BaseModel, what: str) -> Json:
     try:
-        refuse_what_json_loses(model.model_dump(), what)
+        refuse_values_lost_in_json(model.model_dump(), what)
         return model.model_dump(mode="json", by_alias=True)
     except (ValueError, TypeError, RecursionError) as error:  # a field of type Any may hold anything
         raise ValueNotStorableError(what, str(error)[:500]) from error

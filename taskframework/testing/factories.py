@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskframework.clock import SystemClock
-from taskframework.model.task import Task, first_state, new_task_id
+from taskframework.model.task import Task, initial_fields, new_task_id
 from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
 
 
@@ -36,4 +36,6 @@ def new_task(
         "updated_at": at,
     }
     fields |= overrides
-    return Task(**fields | first_state(fields["not_before"], at, dispatch_after, fields.get("start_limit")) | overrides)
+    return Task(
+        **fields | initial_fields(fields["not_before"], at, dispatch_after, fields.get("start_limit")) | overrides
+    )

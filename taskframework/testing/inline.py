@@ -19,14 +19,20 @@ from taskframework.model.task import Signal, StepOutcome, new_task_id
 from taskframework.model.values import MAX_PROGRESS_BYTES, Json
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
-from taskframework.tasks.extensions import Middleware, Surroundings
+from taskframework.tasks.extensions import Middleware, WorkerExtensions
 from taskframework.tasks.kinds import kind_of, read_result, type_name
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.tasks.resources import Resources
 from taskframework.tasks.stages import METHODS, Part
 from taskframework.tasks.steps import Steps
-from taskframework.tasks.subtasks import SubtaskOutcome, SubtaskSummary, WaitForSignal, WantedSubtasks, saying_which
-from taskframework.tasks.values import storable, storable_parameters
+from taskframework.tasks.subtasks import (
+    SubtaskOutcome,
+    SubtaskSummary,
+    WaitForSignal,
+    WantedSubtasks,
+    adding_number_to_errors,
+)
+from taskframework.tasks.values import storable_parameters, to_storable_json
 from taskframework.worker.returns import storable_result
 
 P = TypeVar("P")
@@ -110,7 +116,7 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
     ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
     control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
     context = _context(registration, control, registration.accept(parameters)[0], about)
-    surroundings = Surroundings(about.get("middleware", ()), Resources(about.get("resources", ())))
+    surroundings = WorkerExtensions(about.get("middleware", ()), Resources(about.get("resources", ())))
     match about:
         case {"signal": name}:
             now, payload, is_late = SystemClock().now(), about.get("payload"), about.get("timed_out", False)
@@ -144,7 +150,7 @@ class _Control:
         self.report_progress_soon(value)
 
     def report_progress_soon(self, value: object) -> None:
-        self._ran.progress.append(storable(value, "progress", MAX_PROGRESS_BYTES))
+        self._ran.progress.append(to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         self._ran.steps[outcome.step] = outcome.outcome
@@ -177,7 +183,7 @@ def _completed_future(value: T) -> Future[Any]:
 def _check_subtask(wanted: WantedSubtasks, number: int | None, parameters: Any) -> AskedSubtask:
     """One sub-task, checked as far as its class is known."""
     kind = kind_of(wanted.task_type)
-    with saying_which(number):
+    with adding_number_to_errors(number):
         if kind is not None and not inspect.isabstract(kind):
             executable = cast("type[BackgroundTaskExecutable[Any, Any]]", wanted.task_type)
             stored_parameters, _ = TaskRegistry().register(executable).accept(parameters)
@@ -223,7 +229,7 @@ def _context(registration: Registration, control: _Control, parameters: Json, ab
 
 
 async def _call(
-    registration: Registration, surroundings: Surroundings, stage: Part, context: TaskContext[Any], *about: object
+    registration: Registration, surroundings: WorkerExtensions, stage: Part, context: TaskContext[Any], *about: object
 ) -> Any:
     if stage not in registration.stages:
         raise InvalidRequestError("task", f"{registration.task_type!r} has no {METHODS[stage]}", "Define it.")

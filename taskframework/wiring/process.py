@@ -22,7 +22,7 @@ from taskframework.recovery.topology import TopologyRepair
 from taskframework.stores.base import DueTask
 from taskframework.stores.delayed_marks import LONGEST_DELAY
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
-from taskframework.tasks.extensions import Surroundings
+from taskframework.tasks.extensions import WorkerExtensions
 from taskframework.wiring.listeners import register_listeners
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.wiring.repairs import build_repairs, require_repairs
@@ -33,18 +33,18 @@ from taskframework.worker.patience import StoreBreaker
 
 
 def build_process_services(
-    services: StoreServices, broker: Broker, surroundings: Surroundings | None
+    services: StoreServices, broker: Broker, extensions: WorkerExtensions | None
 ) -> ProcessServices:
     """The services of a process, with its listeners registered; nothing is started.
 
     Args:
         services: the services around the open store.
         broker: the broker that the settings name.
-        surroundings: the surroundings of the attempts, in a process that executes.
+        extensions: the extensions of the attempts, in a process that executes.
     """
-    process = _build_without_worker_and_repairs(services, broker, executes=surroundings is not None)
-    if surroundings is not None:
-        process = replace(process, worker=build_worker(process, surroundings))
+    process = _build_without_worker_and_repairs(services, broker, executes=extensions is not None)
+    if extensions is not None:
+        process = replace(process, worker=build_worker(process, extensions))
     register_listeners(process)
     process = replace(process, repairs=build_repairs(process))
     _register_health_checks(process)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 
-from taskframework.model.workers import TOLD_EVERY
+from taskframework.model.workers import REPORT_INTERVAL
 from taskframework.operations.health import Health
 from taskframework.recovery.batches import BatchRepair
 from taskframework.recovery.loop import RepairLoop
@@ -23,7 +23,8 @@ from taskframework.wiring.process_services import ProcessServices
 #: Pauses between two looks of a repair.
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
-#: A slot that was taken and not used is found within lease + 10 s: after `claimed_within`, `CLOCKS_DIFFER` and a pause.
+#: A slot that was taken and not used is found within lease + 10 s: after `claimed_within`,
+#: `MAX_CLOCK_DIFFERENCE_SECONDS` and a pause.
 _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 #: Repairs without which a promise is not kept: a process is not ready while one of these is late.
@@ -83,7 +84,7 @@ def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timede
     yield "schedules", schedules.look, recovery.sweep_interval
     yield "replays", services.replay_carrier.look, recovery.sweep_interval
     if process.worker is not None:
-        yield "presence", process.worker.sign_of_life.give, TOLD_EVERY
+        yield "presence", process.worker.sign_of_life.give, REPORT_INTERVAL
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

@@ -40,7 +40,7 @@ from taskframework.submission.streams import StreamInserts
 from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
-from taskframework.tasks.retention import kept_by
+from taskframework.tasks.retention import retention_from_times
 from taskframework.wiring.adapters import build_buckets, token_reader_factory
 
 #: How long the record of a stream is kept at least, if tasks are kept for ever.
@@ -110,7 +110,7 @@ def build_store_services(
         max_attempts=settings.retry.max_attempts,
         dispatch_after=dispatch_after,
         keys_kept=settings.retention.idempotency_keys,
-        kept=kept_by(settings.retention.finished, settings.retention.dead_letters),
+        kept=retention_from_times(settings.retention.finished, settings.retention.dead_letters),
         inserts=inserts,
     )
     versions = VersionedInserts(store, moves, settings.retention.idempotency_keys, inserts)

@@ -6,7 +6,7 @@ from taskframework.limits.names import BucketHolds, limits_of
 from taskframework.model.status import Priority
 from taskframework.settings import PrioritySettings
 from taskframework.submission.subtasks import SubtaskKinds
-from taskframework.tasks.extensions import Surroundings
+from taskframework.tasks.extensions import WorkerExtensions
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.wiring.store_services import StoreServices
 from taskframework.worker.admission import Admission
@@ -28,13 +28,13 @@ from taskframework.worker.versions import NewestVersions
 from taskframework.worker.worker import Worker, new_worker_id
 
 
-def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker:
+def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Worker:
     """A worker with its stations; it consumes nothing before it is started."""
     services, breaker, metrics = process.services, process.breaker, process.metrics
     settings, store, bus, clock = services.settings, services.store, services.bus, services.clock
     worker_id = new_worker_id()
     heartbeat = Heartbeat(store, clock, settings.worker.lease, breaker.open)
-    executor = _build_executor(services, surroundings)
+    executor = _build_executor(services, extensions)
     claims = ClaimStation(
         store,
         services.moves,
@@ -88,7 +88,7 @@ def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker
     )
 
 
-def _build_executor(services: StoreServices, surroundings: Surroundings) -> TaskExecutorService:
+def _build_executor(services: StoreServices, extensions: WorkerExtensions) -> TaskExecutorService:
     settings, store = services.settings, services.store
     kinds = SubtaskKinds(services.types, store.now, settings.retry.max_attempts)
     return TaskExecutorService(
@@ -97,7 +97,7 @@ def _build_executor(services: StoreServices, surroundings: Surroundings) -> Task
         FamilyServices(store, kinds, services.clock),
         threads=settings.worker.max_threads,
         processes=settings.worker.max_processes,
-        surroundings=surroundings,
+        extensions=extensions,
     )
 
 

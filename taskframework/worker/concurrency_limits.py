@@ -119,10 +119,10 @@ class ConcurrencyLimits:
         return self._request(candidate, record_id, limit.number, rank_of(candidate.lane), seconds_of(since))
 
     def _request(
-        self, candidate: Candidate, record_id: str, number: int, rank: int, since: float, back_within: float = 0.0
+        self, candidate: Candidate, record_id: str, number: int, rank: int, since: float, asks_again_within: float = 0.0
     ) -> TakeSlot:
         ids = (candidate.message.task_id, candidate.claim_id, self._worker_id)
-        return TakeSlot(record_id, number, *ids, rank, since, self._claimed_within, back_within)
+        return TakeSlot(record_id, number, *ids, rank, since, self._claimed_within, asks_again_within)
 
     async def _wait(self, candidate: Candidate, take: TakeSlot) -> PutOff | None:
         line = self._lines.get(take.record_id)

@@ -17,7 +17,7 @@ from taskframework.model.transitions import BY_DEADLINE, DEADLINE_PASSED
 from taskframework.moves import TaskMoves
 from taskframework.tasks.chunks import for_each
 from taskframework.tasks.context import AttemptControl, TaskContext
-from taskframework.tasks.extensions import NOTHING_AROUND, Surroundings
+from taskframework.tasks.extensions import NO_EXTENSIONS, WorkerExtensions
 from taskframework.tasks.limits import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
@@ -61,9 +61,9 @@ class TaskExecutorService:
         *,
         threads: int,
         processes: int | None,
-        surroundings: Surroundings = NOTHING_AROUND,
+        extensions: WorkerExtensions = NO_EXTENSIONS,
     ) -> None:
-        self._surroundings = surroundings
+        self._surroundings = extensions
         self._moves = moves
         self._clock = clock
         self._families = families

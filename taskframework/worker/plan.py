@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import orjson
 
 from taskframework.errors import InvalidRequestError
-from taskframework.model.plans import ITEM_BYTES, MAX_KEPT_BYTES, MAX_PLAN_BYTES, part_of
+from taskframework.model.plans import ITEM_BYTES, MAX_INLINE_PLAN_BYTES, MAX_PLAN_PART_BYTES, part_of
 from taskframework.model.records import Record
 from taskframework.model.subtasks import (
     MAX_DEPTH,
@@ -23,7 +23,7 @@ from taskframework.model.subtasks import (
 )
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import Json, fingerprint
-from taskframework.tasks.subtasks import WantedSubtasks, saying_which
+from taskframework.tasks.subtasks import WantedSubtasks, adding_number_to_errors
 
 
 class SubtaskKind(Protocol):
@@ -105,7 +105,7 @@ class AttemptPlan:
                 f"there were {MAX_EMPTY_ROUNDS} empty rounds in a row, and this would be another one",
                 "In on_subtasks_finished, submit sub-tasks or return the result.",
             )
-        if self._parts or self._bytes > MAX_KEPT_BYTES:
+        if self._parts or self._bytes > MAX_INLINE_PLAN_BYTES:
             await self._write_part()
         plan = None if self._parts else self._groups
         return Subtasks(
@@ -139,7 +139,7 @@ class AttemptPlan:
     async def _append(self, header: Mapping[str, Json], parameters: Json, canonical: bytes) -> None:
         item = [parameters, fingerprint(str(header["task_type"]), canonical)]
         size = len(canonical) + ITEM_BYTES
-        if self._groups and self._bytes + size > MAX_PLAN_BYTES:
+        if self._groups and self._bytes + size > MAX_PLAN_PART_BYTES:
             await self._write_part()
         if not self._groups or {**header, "items": None} != {**self._groups[-1], "items": None}:
             self._groups.append({**header, "items": []})
@@ -157,5 +157,5 @@ class AttemptPlan:
 def _accepted(kind: SubtaskKind, wanted: WantedSubtasks) -> Iterator[tuple[Json, bytes]]:
     """Yield the parameters of each sub-task as they are stored, and as canonical JSON."""
     for number, parameters in wanted.numbered():
-        with saying_which(number):
+        with adding_number_to_errors(number):
             yield kind.accept(parameters)

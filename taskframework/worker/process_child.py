@@ -29,8 +29,8 @@ from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.kinds import type_name
 from taskframework.tasks.steps import Steps
-from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, saying_which
-from taskframework.tasks.values import storable, storable_parameters
+from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, adding_number_to_errors
+from taskframework.tasks.values import storable_parameters, to_storable_json
 from taskframework.telemetry import log_structlog_by_logging, log_threads
 from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.questions import OutcomesAfter, Question
@@ -152,7 +152,7 @@ class _Control:
         # Send only a name and plain JSON: the parent may not have the class of the author's object.
         plain = []
         for number, parameters in wanted.numbered():
-            with saying_which(number):
+            with adding_number_to_errors(number):
                 plain.append(storable_parameters(parameters)[0])
         name = type_name(wanted.task_type)
         return self._ask(replace(wanted, task_type=name, parameters=tuple(plain))) or _too_late()
@@ -164,7 +164,7 @@ class _Control:
         self.report_progress_soon(value)
 
     def report_progress_soon(self, value: object) -> None:
-        plain = storable(value, "progress", MAX_PROGRESS_BYTES)
+        plain = to_storable_json(value, "progress", MAX_PROGRESS_BYTES)
         with self._sending:
             if not self._is_over:
                 self._channel.send("progress", plain)

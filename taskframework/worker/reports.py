@@ -18,7 +18,7 @@ from taskframework.model.values import MAX_PROGRESS_BYTES
 from taskframework.moves import TaskMoves
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.steps import Steps
-from taskframework.tasks.values import storable
+from taskframework.tasks.values import to_storable_json
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.errands import Errands
 from taskframework.worker.family import AttemptFamily, FamilyServices
@@ -76,13 +76,13 @@ class AttemptReports:
         return not self._errands.is_over and self._attempt.stop_reason is not StopReason.LEASE_LOST
 
     async def report_progress(self, value: object) -> None:
-        self._take(storable(value, "progress", MAX_PROGRESS_BYTES))
+        self._take(to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
         if self._writing_progress is not None:
             # Shielded: if this caller is cancelled, that must not interrupt the write, which may have others' values.
             await asyncio.shield(self._writing_progress)
 
     def report_progress_soon(self, value: object) -> None:
-        self._errands.call(self._take, storable(value, "progress", MAX_PROGRESS_BYTES))
+        self._errands.call(self._take, to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         recorded: Future[StepOutcome | None] = Future()

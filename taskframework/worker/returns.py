@@ -16,7 +16,7 @@ from taskframework.tasks.chunks import for_each
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
-from taskframework.tasks.values import refuse_what_json_loses, storable
+from taskframework.tasks.values import refuse_values_lost_in_json, to_storable_json
 
 
 class BadResultError(NonRetryableError):
@@ -64,7 +64,7 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
         )
     try:
         plain = for_each(partial(storable_result, registration), returned) if call.is_chunk else returned
-        return storable(plain, "result", MAX_RESULT_BYTES)
+        return to_storable_json(plain, "result", MAX_RESULT_BYTES)
     except ValueNotStorableError as error:
         raise _not_storable(error) from None
 
@@ -77,7 +77,7 @@ def storable_result(registration: Registration, value: Any) -> Json:
         raise BadResultError(f"The code returned a {type(value).__name__}: `await` is missing before it.")
     try:
         validated = registration.result.validate_python(value)
-        refuse_what_json_loses(registration.result.dump_python(validated, by_alias=True), "result")
+        refuse_values_lost_in_json(registration.result.dump_python(validated, by_alias=True), "result")
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:

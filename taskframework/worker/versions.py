@@ -7,7 +7,7 @@ from datetime import timedelta
 from taskframework.limits.versions import become_newest, read_newest, supersede_before
 from taskframework.model.interventions import Supersede
 from taskframework.model.scope import EVERYONE
-from taskframework.model.versions import from_headers, is_above, is_below
+from taskframework.model.versions import from_headers, is_newer, is_older
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.worker.admission import Candidate, PutOff
@@ -35,9 +35,9 @@ class NewestVersions:
             return None
         task_id = candidate.message.task_id
         newest = await read_newest(self._store, candidate.headers.get("user_id", ""), unique.key)
-        if newest is None or is_above(unique, newest):
+        if newest is None or is_newer(unique, newest):
             return await self._finish_submission(task_id)
-        if is_below(unique, newest):
+        if is_older(unique, newest):
             await self._moves.make(Supersede(task_id, newest.version))
             return _IS_OVER
         await supersede_before(self._moves, newest)

@@ -9,7 +9,7 @@ from typing import Any
 import uuid_utils
 from pymongo import UpdateOne
 
-from taskframework.model.task import Task, first_state
+from taskframework.model.task import Task, initial_fields
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.mongo.store import MongoStore
 
@@ -38,7 +38,7 @@ def _template() -> Document:
         task_id="", task_type=TASK_TYPE, user_id="anonymous", correlation_id="", parameters_hash="0" * 64,
         max_attempts=5, not_before=now, next_dispatch_at=None, created_at=now, updated_at=now,
     )  # fmt: skip
-    return document_of(task.evolve(**first_state(now, now, _RELAY_AFTER)))
+    return document_of(task.evolve(**initial_fields(now, now, _RELAY_AFTER)))
 
 
 _TEMPLATE = _template()

@@ -32,7 +32,7 @@ for module in (parent_work, parents, batches):
 # And what a sleeping process may still store is looked for this long, instead of a minute.
 vars(cascade)["_LATE_SPAWN"] = timedelta(seconds=2)
 # All servers have one clock here.
-vars(slots)["CLOCKS_DIFFER"] = 1.0
+vars(slots)["MAX_CLOCK_DIFFERENCE_SECONDS"] = 1.0
 
 _LOOK_SECONDS = 0.02
 

@@ -94,7 +94,7 @@ async def made(store: TaskStore, transition: Transition) -> Task | None:
     if (
         task is None
         and (current := await store.get(transition.task_id, EVERYONE)) is not None
-        and transition.won(current)
+        and transition.was_applied(current)
     ):
         return current
     return task

@@ -10,7 +10,7 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.model.replays import REPLAY, Action, ManyReplay, ReplayStatus, Where
+from taskframework.model.replays import REPLAY, Action, ActionFilter, BulkAction, BulkActionStatus
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fail
@@ -38,22 +38,22 @@ class Process:
         self.store, self.replays = store, ReplayOperations(store, None)
         self.carrier = ReplayCarrier(store, tasks, self.replays)
 
-    async def carry(self, replay: ManyReplay) -> ManyReplay:
+    async def carry(self, replay: BulkAction) -> BulkAction:
         while await self.carrier.look():
             pass
         return await self.replays.get(replay.replay_id)
 
 
-async def _planted(store: TaskStore, number: int) -> tuple[list[Task], ManyReplay]:
+async def _planted(store: TaskStore, number: int) -> tuple[list[Task], BulkAction]:
     tasks = [await put_final(store, TaskStatus.FAILED, error=make_error()) for _ in range(number)]
-    where = Where(fingerprint=make_error().fingerprint)
+    where = ActionFilter(fingerprint=make_error().fingerprint)
     return tasks, await Process(store).replays.begin(Action.REPLAY, where, by="ada")
 
 
-async def _let_lease_end(store: TaskStore, replay: ManyReplay) -> None:
+async def _let_lease_end(store: TaskStore, replay: BulkAction) -> None:
     """What a process had in hand may be taken over."""
 
-    def over(present: ManyReplay) -> ManyReplay:
+    def over(present: BulkAction) -> BulkAction:
         return replace(present, due_at=store.now() - SECOND)
 
     await ReplayOperations(store, None).change(replay.replay_id, over)
@@ -81,7 +81,7 @@ class ReplayCases(StoreSuite):
         await _let_lease_end(store, replay)
         after = await Process(store).carry(replay)
 
-        assert (after.status, after.done, after.refused, after.failed) == (ReplayStatus.DONE, 30, 0, 0)
+        assert (after.status, after.done, after.refused, after.failed) == (BulkActionStatus.DONE, 30, 0, 0)
         found = [await read_task(store, task.task_id) for task in tasks]
         assert {task.generation for task in found} == {1}
         replays = [entry for task in found for entry in task.history if entry.type == "replayed"]
@@ -91,7 +91,7 @@ class ReplayCases(StoreSuite):
         tasks, replay = await _planted(store, 150)
         await asyncio.gather(*(Process(store).carry(replay) for _ in range(4)))
         after = await Process(store).carry(replay)
-        while after.batch or after.status is ReplayStatus.RUNNING:
+        while after.batch or after.status is BulkActionStatus.RUNNING:
             after = await Process(store).carry(replay)
         assert (after.done, after.refused, after.failed) == (150, 0, 0)
         assert {(await read_task(store, task.task_id)).generation for task in tasks} == {1}
@@ -116,7 +116,7 @@ class ReplayCases(StoreSuite):
         finally:
             failpoint.disarm("replays.before_settle")
         assert await Process(store).replays.get(replay.replay_id) == after
-        assert (after.status, after.done) == (ReplayStatus.DONE, 10)
+        assert (after.status, after.done) == (BulkActionStatus.DONE, 10)
 
     async def test_what_was_in_hand_at_a_stop_is_told(self, store: TaskStore) -> None:
         tasks, replay = await _planted(store, 10)
@@ -129,7 +129,7 @@ class ReplayCases(StoreSuite):
         await _let_lease_end(store, replay)
         after = await Process(store).carry(replay)
         queued = [task for task in tasks if (await read_task(store, task.task_id)).status is TaskStatus.QUEUED]
-        assert after.status is ReplayStatus.STOPPED
+        assert after.status is BulkActionStatus.STOPPED
         assert (after.done, after.refused, after.batch) == (len(queued), 10 - len(queued), ())
         [record] = (await store.read_records([REPLAY.id_of(replay.replay_id)])).values()
         assert REPLAY.content(record) == after

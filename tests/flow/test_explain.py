@@ -31,7 +31,7 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.versions import VERSIONS, Newest, record_id
 from taskframework.stores.reading import read_record
-from taskframework.tasks.declared import DECLARATION, TaskDeclaration
+from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import BOTH, Run

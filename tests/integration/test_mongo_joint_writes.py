@@ -21,7 +21,7 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
-    WaitAnew,
+    RestartQueueTimeout,
 )
 from taskframework.model.options import StartLimit
 from taskframework.model.status import TaskStatus
@@ -130,7 +130,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
     Unblock: st.builds(Unblock, st.just(""), st.integers(0, 1), DELAYS),
     Wait: st.builds(Wait, FENCES, TEXTS, st.none() | ROUNDS, st.none() | SIGNAL_NAMES, st.none() | DELAYS, VALUES),
-    WaitAnew: st.builds(WaitAnew, st.just("")),
+    RestartQueueTimeout: st.builds(RestartQueueTimeout, st.just("")),
 }
 _USUAL: dict[type[Any], list[TaskStatus]] = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
 _USUAL[Unblock] = [TaskStatus.BLOCKED]

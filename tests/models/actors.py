@@ -9,13 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from taskframework.model.debounce import ReplaceParameters
-from taskframework.model.interventions import Cancel, Discard, Edited, Postpone, Replay, RetryNow
+from taskframework.model.interventions import Cancel, Discard, NewParameters, Postpone, Replay, RetryNow
 from taskframework.model.marks import ForgetDispatch, MakeDue
 from taskframework.model.options import Debounce, StartLimit, start_by
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
-from taskframework.model.task import ParentLink, Subtasks, Task, first_state
+from taskframework.model.task import ParentLink, Subtasks, Task, initial_fields
 from taskframework.model.transitions import (
     Claim,
     Complete,
@@ -61,7 +61,7 @@ async def submit(world: World) -> bool:
         created_at=now,
         updated_at=now,
     )
-    task = task.evolve(**first_state(task.not_before, now, REDISPATCH))
+    task = task.evolve(**initial_fields(task.not_before, now, REDISPATCH))
     task = task.evolve(start_by=start_by(task.start_limit, max(now, task.not_before)))
     if world.has_stream and is_new and chance.yes(0.7):
         task = streams.placed(world, task.evolve(parent=None, debounce=None))
@@ -241,7 +241,7 @@ async def replay(world: World) -> bool:
         return False
     revision = chance.pick((None, task.revision, task.revision, task.revision - 1))
     scope = chance.pick((EVERYONE, EVERYONE, ALICE, BOB))
-    edited = chance.pick((None, None, Edited({"n": 2}, "another hash")))
+    edited = chance.pick((None, None, NewParameters({"n": 2}, "another hash")))
     request: Transition = Replay(task.task_id, scope, "operator", REDISPATCH, revision, edited)
     if task.status is TaskStatus.RETRYING and edited is None:
         request = RetryNow(task.task_id, scope, "operator", REDISPATCH, task.dispatch_epoch)

@@ -11,7 +11,7 @@ from taskframework.model.marks import CascadeAgain, MoveDriver
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import REPLAYABLE, TaskStatus
 from taskframework.model.subtasks import subtask_of
-from taskframework.model.task import Batch, Subtasks, Task, first_state
+from taskframework.model.task import Batch, Subtasks, Task, initial_fields
 from taskframework.testing.factories import new_task
 from tests.models.world import ALL, DELAY, REDISPATCH, Uploading, World
 
@@ -48,7 +48,7 @@ async def _begin(world: World) -> Uploading | None:
 def _new_batch(world: World, batch_id: str) -> Task:
     now = world.store.now()
     batch = _TEMPLATE.evolve(task_id=batch_id, not_before=now - DELAY, created_at=now, updated_at=now)
-    return batch.evolve(**first_state(batch.not_before, now, REDISPATCH)).evolve(
+    return batch.evolve(**initial_fields(batch.not_before, now, REDISPATCH)).evolve(
         status=TaskStatus.WAITING,
         next_dispatch_at=None,
         batch=Batch(),

@@ -60,7 +60,9 @@ class Lockstep:
             self._compare(await self._stored(transition.task_id))
         else:
             # The end of an attempt that is over by its claim may be answered with the document.
-            assert expected is not None or transition.won(reply), f"the rule refuses {transition}, the store made it"
+            assert expected is not None or transition.was_applied(reply), (
+                f"the rule refuses {transition}, the store made it"
+            )
             self._compare(reply)  # the document as it is: nobody else is at this task
         return reply
 
@@ -81,7 +83,7 @@ class Lockstep:
     def _explains(self, order: Iterable[tuple[Transition, bool]], task: Task, after: Task) -> bool:
         for request, is_made in order:
             moved = request.apply(task, self._reference.now())
-            if is_made is (moved is None) and not (is_made and request.won(task)):
+            if is_made is (moved is None) and not (is_made and request.was_applied(task)):
                 return False
             task = moved or task
         return not _differences(after, task)

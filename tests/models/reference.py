@@ -67,7 +67,7 @@ class TimePasses:
             waits_for=None if wait is None else replace(wait, until=self._sooner(wait.until)),
         )
 
-    def won(self, task: Task) -> bool:
+    def was_applied(self, task: Task) -> bool:
         return False
 
     def _sooner(self, moment: datetime | None) -> datetime | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from taskframework.model.batches import AbandonUpload
 from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, RETRY, SEAL, SPAWN, START, UNBLOCK
 from taskframework.model.interventions import EndUnstarted, Expire, Reap
-from taskframework.model.marks import MarkPublished, MoveDriver, PostponeRelay, ReserveDispatch, WaitAnew
+from taskframework.model.marks import MarkPublished, MoveDriver, PostponeRelay, ReserveDispatch, RestartQueueTimeout
 from taskframework.model.task import Task
 from taskframework.stores.base import DueTask
 from tests.models.families import is_unreported
@@ -54,7 +54,7 @@ async def act(world: World) -> bool:
     elif world.overdue:
         await world.store.apply(Expire(world.overdue.pop()))
     elif world.unstarted and chance.yes(0.2):  # its type was held back
-        await world.store.mark(WaitAnew(world.unstarted.pop()))
+        await world.store.mark(RestartQueueTimeout(world.unstarted.pop()))
     elif world.unstarted:
         await world.store.apply(EndUnstarted(world.unstarted.pop()))
     elif world.unsealed:

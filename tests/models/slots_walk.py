@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from taskframework.model.interventions import Reap
-from taskframework.model.limits import slot_given_up
-from taskframework.model.slots import CLOCKS_DIFFER, SLOTS, GiveSlotBack, Slots, TakeSlot, moment_of
+from taskframework.model.limits import slot_to_give_back
+from taskframework.model.slots import MAX_CLOCK_DIFFERENCE_SECONDS, SLOTS, GiveSlotBack, Slots, TakeSlot, moment_of
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, TakenSlot, Transition
@@ -106,7 +106,7 @@ class World:
 
     def look(self) -> None:
         """The reconciler finds who is late; it takes the slots away some time after it looked."""
-        grace = 0.0 if self.without.grace else CLOCKS_DIFFER
+        grace = 0.0 if self.without.grace else MAX_CLOCK_DIFFERENCE_SECONDS
         for holder in () if self.without.reconcile else self.slots.holders:
             task = self.tasks[holder.task_id]
             runs = task.lease is not None and task.lease.claim_id == holder.claim_id
@@ -135,7 +135,7 @@ class World:
             self.backs.append(GiveSlotBack(LIMIT, claim.claim_id, held.until))
 
     def _made(self, claim: Claim) -> bool:
-        return self._apply(claim, behind=self.chance.uniform(0, CLOCKS_DIFFER - 0.1))
+        return self._apply(claim, behind=self.chance.uniform(0, MAX_CLOCK_DIFFERENCE_SECONDS - 0.1))
 
     def _apply(self, transition: Transition, behind: float = 0.0) -> bool:
         before = self.tasks[transition.task_id]
@@ -144,7 +144,7 @@ class World:
         if after is None:
             return False
         self.tasks[after.task_id] = after
-        if (held := slot_given_up(after)) is not None and slot_given_up(before) is None:
+        if (held := slot_to_give_back(after)) is not None and slot_to_give_back(before) is None:
             self.backs.append(GiveSlotBack(held.limit, held.claim_id))
         return True
 

@@ -1,4 +1,4 @@
-"""Whatever a task and its surroundings look like, there is one cause why it is not finished."""
+"""Whatever a task and its extensions look like, there is one cause why it is not finished."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskframework.model.explain import explain
-from taskframework.model.facts import Code, Facts
+from taskframework.model.facts import CauseCode, Facts
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
@@ -82,7 +82,7 @@ AROUND: dict[str, st.SearchStrategy[Any]] = {
     "bucket_free_at": maybe(TIMES),
     "slots": maybe(st.builds(Slots, COUNTS, st.lists(HOLDERS, max_size=2).map(tuple))),
     "slots_id": maybe(LIMITS),
-    "named_holders": st.frozensets(TEXTS, max_size=1),
+    "visible_holders": st.frozensets(TEXTS, max_size=1),
     "is_broker_connected": maybe(st.booleans()),
     "workers": st.lists(PRESENCES, max_size=1).map(tuple),
     "last_worker": maybe(PRESENCES),
@@ -96,7 +96,7 @@ AROUND: dict[str, st.SearchStrategy[Any]] = {
 @given(tasks(LIVE), st.fixed_dictionaries({}, optional=AROUND))
 def test_every_live_task_has_one_cause(task: Task, around: dict[str, Any]) -> None:
     cause = explain(Facts(task=task, now=NOW, **around))
-    assert cause.code in get_args(Code)
+    assert cause.code in get_args(CauseCode)
     assert cause.code != "final"
     assert cause.because
     assert cause.change

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from taskframework.errors import MessageUnreadableError, ValueNotStorableError
 from taskframework.model.marks import redispatch_delay
 from taskframework.model.message import TaskMessage, read_message
-from taskframework.model.outcome import MAX_MESSAGE, classify
+from taskframework.model.outcome import MAX_MESSAGE_CHARACTERS, classify
 from taskframework.model.query import Cursor, CursorInvalidError
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.values import check_storable
@@ -136,5 +136,5 @@ def test_a_message_that_is_read_holds_what_a_store_can_look_for(content: dict[st
 @given(st.text(), st.sampled_from([ValueError, OSError, KeyError, RuntimeError]))
 def test_every_error_becomes_bounded_storable_data(text: str, kind: type[Exception]) -> None:
     failed = classify(kind(text))
-    assert len(failed.error.message) <= MAX_MESSAGE + 1
+    assert len(failed.error.message) <= MAX_MESSAGE_CHARACTERS + 1
     check_storable([failed.error.message, failed.error.type], "error", 1_000_000)

@@ -13,7 +13,7 @@ from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
-from taskframework.tasks.retention import FOR_EVER
+from taskframework.tasks.retention import KEEP_FOREVER
 
 
 def submission_into(
@@ -24,7 +24,7 @@ def submission_into(
     max_attempts: int = 3,
     dispatch_after: timedelta = timedelta(0),
     keys_kept: timedelta = timedelta(days=1),
-    kept: KeptFor = FOR_EVER,
+    kept: KeptFor = KEEP_FOREVER,
 ) -> TaskSubmissionService:
     """A submission service that stores tasks of these types."""
     new_tasks = NewTasks(

@@ -10,7 +10,7 @@ import pytest
 from taskframework import ConfigurationError, Settings, TaskFramework
 from taskframework.clock import SystemClock
 from taskframework.errors import ExtraMissingError
-from taskframework.tasks.declared import TaskDeclaration
+from taskframework.tasks.declarations import TaskDeclaration
 from taskframework.wiring.adapters import build_broker, build_store
 from taskframework.wiring.extras import EXTRA_MODULES, require_extra
 from taskframework.wiring.subscriber import event_subscriber

@@ -13,7 +13,7 @@ from taskframework.cli.remote.remote_method import RemoteService, page_of, remot
 from taskframework.client.connection import json_call, task_path
 from taskframework.client.operations import begin_call
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
-from taskframework.model.replays import Action, ManyReplay, Where
+from taskframework.model.replays import Action, ActionFilter, BulkAction
 from taskframework.model.scope import Scope
 from taskframework.model.values import Json
 from taskframework.operations.audit import AuditLog, Noted
@@ -100,19 +100,19 @@ class RemoteReplays(RemoteService):
     async def begin(
         self,
         action: Action,
-        where: Where,
+        where: ActionFilter,
         *,
         by: str,
         rate: float | None = None,
         reason: str | None = None,
         reopen: bool = False,
         key: str | None = None,
-    ) -> ManyReplay:
+    ) -> BulkAction:
         reopen_option = {"reopen": reopen} if action in (Action.REPLAY, Action.RETRY) else {}
         call = begin_call(_BEGIN_PATHS[action], where.conditions, rate=rate, key=key, reason=reason, **reopen_option)
         return replace(letters.replay_of(await self._api.ask(call)), rate=rate)
 
-    async def count_of(self, action: Action, where: Where) -> Count:
+    async def count_of(self, action: Action, where: ActionFilter) -> Count:
         answer = await self._post(_BEGIN_PATHS[action], {"filter": where.conditions, "dry_run": True})
         return Count(answer["total"], answer.get("is_total_bounded", False))
 

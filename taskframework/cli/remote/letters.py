@@ -12,7 +12,7 @@ from taskframework.errors import TaskframeworkError
 from taskframework.model.audit import AuditEntry
 from taskframework.model.letters import LetterGroup
 from taskframework.model.query import DeadMessage
-from taskframework.model.replays import ManyReplay
+from taskframework.model.replays import BulkAction
 from taskframework.model.task import Discarded, Task, TaskError
 from taskframework.operations.dead_letters import LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
@@ -61,7 +61,7 @@ def _refusal(problem: View | None) -> TaskframeworkError | None:
     return None if problem is None else refusal_of(problem, {})
 
 
-def replay_of(view: View) -> ManyReplay:
+def replay_of(view: View) -> BulkAction:
     """An action on many tasks. The view does not show the ids in hand, nor the position in the lists."""
     converted = {
         "where": view["filter"],
@@ -69,7 +69,7 @@ def replay_of(view: View) -> ManyReplay:
         "due_at": view["at"],
         "paced_until": view["at"],
     }
-    return read(ManyReplay, {**view, **converted})
+    return read(BulkAction, {**view, **converted})
 
 
 def audit_entry_of(view: View) -> AuditEntry:

@@ -32,7 +32,7 @@ from taskframework.stores.mongo.client import BY_ID, Connection, time_limit
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import in_status
 from taskframework.stores.mongo.indexes import INDEX_BUILD
-from taskframework.tasks.declared import DECLARATION
+from taskframework.tasks.declarations import DECLARATION
 
 logger = logging.getLogger(__name__)
 

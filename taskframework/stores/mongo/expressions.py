@@ -11,7 +11,7 @@ from typing import Any
 
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, TaskStatus
-from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SHAPE, TaskError, plain
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SHAPE, TaskError, record_to_document
 from taskframework.model.transitions import (
     BY_DEADLINE,
     RELAY_AFTER,
@@ -202,4 +202,4 @@ def waits_from(time: Expression) -> Expression:
 
 def error_of(error: TaskError) -> Expression:
     """An error in its stored form."""
-    return lit(plain(error))
+    return lit(record_to_document(error))

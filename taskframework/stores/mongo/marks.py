@@ -14,7 +14,7 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
-    WaitAnew,
+    RestartQueueTimeout,
 )
 from taskframework.model.status import CLAIMABLE
 from taskframework.stores.mongo.documents import Document
@@ -70,7 +70,7 @@ def due_marks(marks: JointRequests[MakeDue]) -> Write:
     return Write(guard, [change(made_due)])
 
 
-def waits_anew(marks: JointRequests[WaitAnew]) -> Write:
+def waits_anew(marks: JointRequests[RestartQueueTimeout]) -> Write:
     guard = {**marks.of_them, **driven(START), "start_by": {"$type": "date"}}
     return Write(guard, [change({"start_by": waits_from(NOW)})])
 

@@ -198,7 +198,7 @@ def _lacking(driver: Driver) -> Document:
 
 def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
     """The tasks of a list from the cursor on."""
-    if wanted.is_by_plan:
+    if wanted.is_in_slot_order:
         return _listed_by_plan(scope, wanted, cursor)
     older = after(cursor, wanted.order)
     filter: Document = {"status": _ANY_STATUS if wanted.status is None else wanted.status, **within(scope), **older}
@@ -226,7 +226,7 @@ def _created(wanted: TaskFilter) -> Document:
 def of_errors(wanted: TaskFilter) -> Document:
     """The conditions without an index, and the conditions on the end of a task."""
     filter: Document = {"discarded": None} if wanted.dead else {}
-    if wanted.is_sought:
+    if wanted.has_unindexed_condition:
         filter["$expr"] = is_found(wanted)
     if wanted.dead and (ended := _ends(wanted)):
         filter["$and"] = [{"finished_at": ended}]  # in addition to the place in the list
@@ -313,7 +313,7 @@ def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
         return "ended"
     if wanted.batches:
         return "list_batches"
-    if wanted.is_by_plan:
+    if wanted.is_in_slot_order:
         return SUBTASKS
     if wanted.stream is not None:
         return "list_by_stream"
@@ -324,7 +324,7 @@ def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
 
 def list_order(wanted: TaskFilter) -> dict[str, int]:
     """The order of a list."""
-    return dict(_LAST_PLANNED_FIRST) if wanted.is_by_plan else newest_first(wanted.order)
+    return dict(_LAST_PLANNED_FIRST) if wanted.is_in_slot_order else newest_first(wanted.order)
 
 
 _LAST_PLANNED_FIRST = {"parent.generation": -1, "parent.round": -1, "parent.slot": -1}
@@ -345,7 +345,7 @@ def after(cursor: str | None, field: str) -> Document:
 
 def cursor_behind(document: Document, wanted: TaskFilter) -> str:
     """The cursor of a list after this task."""
-    if wanted.is_by_plan:
+    if wanted.is_in_slot_order:
         parent = document["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
     return cursor_by_time(document, wanted.order)

@@ -10,8 +10,8 @@ from functools import singledispatch
 from typing import Any
 
 from taskframework.model import slots
-from taskframework.model.rate_limits import KEPT, RATE, ROUNDING, HoldBucket, TakePermits
-from taskframework.model.streams import STREAMS, TAKEN_KEPT, PassTurn, Stream, TakePositions, Turn
+from taskframework.model.rate_limits import KEPT_AFTER_FULL, RATE, ROUNDING, HoldBucket, TakePermits
+from taskframework.model.streams import MAX_KEPT_REQUESTS, STREAMS, PassTurn, Stream, TakePositions, Turn
 from taskframework.stores.mongo.expressions import NOW, Changes, Expression, lit, milliseconds, plus
 from taskframework.stores.mongo.joint import JointRequests
 
@@ -35,12 +35,12 @@ def _take_permits(take: TakePermits) -> Changes:
     rate = float(take.limit.rate)
     start = {"$max": [_field("full_at"), "$$now"]}
     ahead = {"$multiply": [{"$subtract": [{"$add": ["$$now", float(take.ahead)]}, "$$start"]}, rate]}
-    ready = {"$floor": {"$add": [{"$add": [ahead, take.limit.at_once]}, ROUNDING]}}
+    ready = {"$floor": {"$add": [{"$add": [ahead, take.limit.capacity]}, ROUNDING]}}
     granted: Expression = {"$toInt": {"$max": [0, {"$min": [take.most, ready]}]}}
     lines = _lines()
     if take.in_line and not take.has_turn:
         granted = {"$cond": [{"$gt": [{"$max": [*lines.values()]}, "$$now"]}, 0, granted]}
-    first_at: Expression = {"$subtract": ["$$start", take.limit.ahead]}
+    first_at: Expression = {"$subtract": ["$$start", take.limit.burst_seconds]}
     if take.in_line:
         own, before = ("late_at", [lines["late_at"]]) if take.has_turn else ("line_at", [*lines.values()])
         turn = {"$max": [first_at, *before, "$$now"]}
@@ -58,7 +58,7 @@ def _take_permits(take: TakePermits) -> Changes:
 
 @changes_of.register
 def _hold_bucket(hold: HoldBucket) -> Changes:
-    held = {"$add": ["$$now", hold.seconds + hold.limit.ahead]}
+    held = {"$add": ["$$now", hold.seconds + hold.limit.burst_seconds]}
     bucket = {
         "full_at": {"$max": [_field("full_at"), held]},
         **_lines(),
@@ -81,7 +81,7 @@ def _take_slot(take: slots.TakeSlot) -> Changes:
     names = {"task_id": lit(take.task_id), "claim_id": lit(take.claim_id), "worker_id": lit(take.worker_id)}
     holder = {**names, "since": "$$now", "until": until}
     taken = {"holders": {"$concatArrays": ["$$holders", [holder]]}, "line": _filtered("$$line", others)}
-    back = {"waiting_until": {"$max": [_field("waiting_until"), {"$add": ["$$now", float(take.back_within)]}]}}
+    back = {"waiting_until": {"$max": [_field("waiting_until"), {"$add": ["$$now", float(take.asks_again_within)]}]}}
     holds = {"$in": [lit(take.claim_id), "$$holders.claim_id"]}
     refused = {"$gte": [in_use, take.number]}
     changed = {"$cond": [holds, {"holders": renewed}, {"$cond": [refused, back, taken]}]}
@@ -124,7 +124,7 @@ def _slots(changed: Expression) -> Changes:
     after = _let(names, {"$mergeObjects": ["$data", before, changed]})
     over_at = {"$max": ["$$after.asked_at", "$$after.waiting_until"]}
     is_held = {"$ne": ["$$after.holders", []]}
-    expires_at = {"$cond": [is_held, None, _moment(over_at, milliseconds(slots.KEPT))]}
+    expires_at = {"$cond": [is_held, None, _moment(over_at, milliseconds(slots.KEPT_AFTER_USE))]}
     return {"kind": slots.SLOTS.name, "data": after, "expires_at": _let({"after": after}, expires_at)}
 
 
@@ -154,7 +154,7 @@ def taken_positions(takes: JointRequests[TakePositions]) -> Changes:
     taken = {"by": takes.each(lambda take: take.by), "first": "$data.next_position"}
     data = {
         "next_position": {"$add": ["$data.next_position", takes.each(lambda take: take.count)]},
-        "taken": {"$slice": [{"$concatArrays": [_field("taken", []), [taken]]}, -TAKEN_KEPT]},
+        "taken": {"$slice": [{"$concatArrays": [_field("taken", []), [taken]]}, -MAX_KEPT_REQUESTS]},
     }
     return {
         "kind": STREAMS.name,
@@ -222,7 +222,7 @@ def _or_null(path: str) -> Expression:
 def _bucket(bucket: Expression) -> Changes:
     """The record of a bucket. Its content is merged into the stored content, so that fields of a newer release stay."""
     over_at = {"$max": ["$$bucket.full_at", "$$bucket.line_at", "$$bucket.late_at"]}
-    expires_at = _moment(over_at, milliseconds(KEPT))
+    expires_at = _moment(over_at, milliseconds(KEPT_AFTER_FULL))
     data = {"$mergeObjects": ["$data", "$$bucket"]}
     return {
         "kind": RATE.name,

@@ -96,7 +96,7 @@ class RecordCalls(ABC):
             found = await self.read_records([pass_.record_id for pass_ in passes])
         # A record that was not found has to be created; and a single change needs one call only.
         records = [found.get(pass_.record_id) or await self.change_record(pass_) for pass_ in passes]
-        return [pass_.is_made(record) for pass_, record in zip(passes, records, strict=True)]
+        return [pass_.was_applied(record) for pass_, record in zip(passes, records, strict=True)]
 
     async def _taken(self, take: TakePositions, record: Record | None) -> Record:
         """This record, if it shows the positions taken; otherwise the reply to a write for this request alone."""

@@ -32,7 +32,7 @@ async def search_tasks(
 
 
 def _pipeline(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Sequence[Document]:
-    fields = ("_id", "parent") if filter.is_by_plan else ("_id", filter.order)
+    fields = ("_id", "parent") if filter.is_in_slot_order else ("_id", filter.order)
     place = {name: f"${name}" for name in fields}
     return [
         {"$match": queries.listed(scope, filter.indexed, cursor)},

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from taskframework.model.status import lane_of
-from taskframework.model.traffic import Counted, Crowd, Tally
+from taskframework.model.traffic import Crowd, LaneCount, Tally
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document, moment
 from taskframework.stores.mongo.expressions import in_status
@@ -42,9 +42,9 @@ def _pipeline(crowd: Crowd, most: int, due_before: datetime, since: datetime | N
     ]
 
 
-def _counted(entry: Document) -> Counted:
+def _counted(entry: Document) -> LaneCount:
     place: Any = entry["_id"]
-    return Counted(
+    return LaneCount(
         place["task_type"],
         lane_of(place["priority"]),
         entry["count"],

@@ -36,11 +36,11 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
-    WaitAnew,
+    RestartQueueTimeout,
 )
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.stream_moves import Unblock
-from taskframework.model.task import SCHEMA_VERSION, plain
+from taskframework.model.task import SCHEMA_VERSION, record_to_document
 from taskframework.model.transitions import (
     BY_DEADLINE,
     DEADLINE_REASON,
@@ -51,8 +51,8 @@ from taskframework.model.transitions import (
     Release,
     ReportProgress,
     deadline_error,
+    failure_data,
     framework_error,
-    reason_of,
 )
 from taskframework.model.waiting import Wait
 from taskframework.stores.mongo import batches, marks, waiting  # noqa: F401 - importing `batches` registers its writes
@@ -171,10 +171,10 @@ def _failures(failures: JointRequests[Fail]) -> Write:
         ({"$gte": ["$attempts", "$max_attempts"]}, TaskStatus.DEAD_LETTER),
         otherwise=TaskStatus.RETRYING,
     )
-    error = failures.each(lambda fail: plain(fail.error))
+    error = failures.each(lambda fail: record_to_document(fail.error))
     failed = {"status": status, "last_claim_id": "$lease.claim_id", **with_error(error)}
     worker_id = failures.each(lambda fail: fail.worker_id)
-    event = with_event(LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: reason_of(fail.error)))
+    event = with_event(LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: failure_data(fail.error)))
     due = plus(NOW, failures.each(lambda fail: milliseconds(fail.delay)))
     return Write(under_claim(failures), [change(failed), _after_failure(due, event)])
 
@@ -209,7 +209,7 @@ def _reap(reap: Reap) -> Write:
     status = first_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
     error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True)
     reaped = {"status": status, "crashes": crashes, **with_error(error_of(error))}
-    event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=lit(reason_of(error)))
+    event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=lit(failure_data(error)))
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
     return Write(guard, [change(reaped), _after_failure(due, event)])
 
@@ -288,7 +288,7 @@ def _replay(replay: Replay) -> Write:
     }
     if (edited := replay.edited) is not None:
         queued |= {"parameters": lit(stored(edited.parameters)), "parameters_hash": lit(edited.parameters_hash)}
-    replayed = {**queued, **with_event("replayed", data=lit(replay.told), attempt=0)}
+    replayed = {**queued, **with_event("replayed", data=lit(replay.event_data), attempt=0)}
     return Write(guard, [change(replayed), blocked_again()])
 
 
@@ -297,7 +297,7 @@ def _retry_now(retry: RetryNow) -> Write:
     guard: Document = {"_id": retry.task_id, "status": in_status(TaskStatus.RETRYING)} | within(retry.scope)
     guard |= {"dispatch_epoch": retry.dispatch_epoch, "$expr": {"$gt": ["$not_before", NOW]}}
     due = claimable_at(TaskStatus.RETRYING, NOW, retry.dispatch_after)
-    return Write(guard, [change({**due, **with_event("retry_requested", data=lit(retry.told))})])
+    return Write(guard, [change({**due, **with_event("retry_requested", data=lit(retry.event_data))})])
 
 
 @write_alone.register
@@ -332,7 +332,7 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     PostponeRelay: marks.relay_delays,
     Unblock: unblocks,
     Wait: waiting.waits,
-    WaitAnew: marks.waits_anew,
+    RestartQueueTimeout: marks.waits_anew,
 }
 #: The classes of which many requests can be one write: these requests are frequent.
 JOINT = frozenset(_JOINT)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from taskframework.model.marks import CascadeAgain, CountAgain, MarkSpawned, MoveDriver
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Verdict
-from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, plain
+from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, record_to_document
 from taskframework.model.transitions import framework_error
 from taskframework.model.waiting import (
-    COUNT_REOPENED,
-    LOOK_AGAIN,
+    CHECK_INTERVAL,
     MAX_SIGNALS,
+    REOPENED_COUNT_DELAY,
     SPAWN_AFTER,
     CountSubtasks,
     Reopen,
@@ -74,7 +74,7 @@ def waits(waits: JointRequests[Wait]) -> Write:
         "subtasks": _round_after(waits),
         "spawn_at": {"$cond": [plans, later(SPAWN_AFTER), None]},
         "waits_for": {"$cond": [{"$eq": [signal, None]}, None, {"name": signal, "until": until}]},
-        "check_at": {"$cond": [waits.each(lambda wait: wait.plans_none), NOW, _next_look(signal, until)]},
+        "check_at": {"$cond": [waits.each(lambda wait: wait.is_empty_round), NOW, _next_look(signal, until)]},
         "result": waits.each(lambda wait: stored(wait.result)),
         "error": None,
         **with_event("waiting", worker_id=worker_id, data=waits.each(_data_of)),
@@ -92,7 +92,7 @@ def _round_after(waits: JointRequests[Wait]) -> Expression:
 
 
 def _document_of(subtasks: Subtasks | None) -> Document | None:
-    return None if subtasks is None else {**plain(subtasks), "plan": stored(subtasks.plan)}
+    return None if subtasks is None else {**record_to_document(subtasks), "plan": stored(subtasks.plan)}
 
 
 def _timeout_of(wait: Wait) -> int | None:
@@ -187,7 +187,7 @@ def _reopen(reopen: Reopen) -> Write:
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "discarded", "deadline", "error", "cascade_at")),
         **REOPENED,
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
-        "check_at": later(COUNT_REOPENED),
+        "check_at": later(REOPENED_COUNT_DELAY),
     }
     return Write(guard, [change({**waiting, **with_event("reopened", data=lit({"by": reopen.by}))})])
 
@@ -267,4 +267,4 @@ def _resumed(stage: Stage, data: Expression) -> Changes:
 
 def _next_look(name: Expression, until: Expression) -> Expression:
     """`model.waiting._next_look`; name and time are null or missing if there is no signal, or no time limit."""
-    return {"$cond": [{"$ne": [_kept(name), []]}, NOW, {"$min": [until, later(LOOK_AGAIN)]}]}
+    return {"$cond": [{"$ne": [_kept(name), []]}, NOW, {"$min": [until, later(CHECK_INTERVAL)]}]}

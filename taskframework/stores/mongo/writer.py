@@ -199,7 +199,7 @@ class TaskWriter:
         return {
             asked.task_id: task
             for asked in transitions
-            if (task := tasks.get(asked.task_id)) is not None and asked.won(task)
+            if (task := tasks.get(asked.task_id)) is not None and asked.was_applied(task)
         }
 
     async def _reserve(self, transitions: Sequence[Transition]) -> Replies:

@@ -177,7 +177,7 @@ class _Group:
             if isinstance(request, Marks):
                 return self._mark(request)
             if isinstance(request, WriteRecords):
-                return request.won(self.revisions)
+                return request.replies_for(self.revisions)
             return self._change(request)
         except Exception as error:
             return error

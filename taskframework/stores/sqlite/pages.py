@@ -42,12 +42,12 @@ def found_among(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) 
 
 
 def _cursor_at(place: Row, filter: TaskFilter) -> str:
-    return SlotCursor(*place).encode() if filter.is_by_plan else Cursor(moment(place[0]), place[1]).encode()
+    return SlotCursor(*place).encode() if filter.is_in_slot_order else Cursor(moment(place[0]), place[1]).encode()
 
 
 def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
     """The cursor after a task, also for a task that this release cannot read."""
-    if filter.is_by_plan:
+    if filter.is_in_slot_order:
         parent = orjson.loads(row.document)["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
     return Cursor(moment(getattr(row, filter.order)), row.task_id).encode()

@@ -302,7 +302,7 @@ def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: i
     # Exactly the same text as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
     given |= dict(_error_clauses(filter))
-    if filter.is_by_plan:
+    if filter.is_in_slot_order:
         place = None if cursor is None else astuple(SlotCursor.decode(cursor))
         return _page(select, given, _order(filter), limit, place)
     return _page(select, given, _order(filter), limit, _time_and_id(cursor))
@@ -310,7 +310,7 @@ def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: i
 
 def _order(filter: TaskFilter) -> tuple[str, ...]:
     """The columns by which a list is ordered."""
-    if filter.is_by_plan:
+    if filter.is_in_slot_order:
         return "t.parent_generation", "t.parent_round", "t.parent_slot"
     return f"t.{filter.order}", "t.task_id"
 

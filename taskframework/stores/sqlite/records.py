@@ -29,7 +29,7 @@ class WriteRecords:
         pairs = zip(written, records, strict=True)
         return cls(written, tuple([(*_columns(after), before.revision) for after, before in pairs]))
 
-    def won(self, revisions: Collection[str]) -> list[Record | None]:
+    def replies_for(self, revisions: Collection[str]) -> list[Record | None]:
         """The reply, given the revisions that these records have in the file now."""
         return [record if record.revision in revisions else None for record in self.written]
 

@@ -15,7 +15,7 @@ from taskframework.clock import whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
 from taskframework.model.limits import waiting_limit
-from taskframework.model.task import SHAPE, TIMES, UNREADABLE, CancelRequest, Task, record_from
+from taskframework.model.task import SHAPE, TIMES, UNREADABLE, CancelRequest, Task, record_from_document
 from taskframework.model.values import Json
 
 
@@ -228,7 +228,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
 def read_cancel(text: str) -> CancelRequest:
     """A cancel request, from its JSON in a document."""
     document = TIMES.change({"cancel": orjson.loads(text)}, datetime.fromisoformat)
-    return cast(CancelRequest, record_from(CancelRequest, document["cancel"]))
+    return cast(CancelRequest, record_from_document(CancelRequest, document["cancel"]))
 
 
 def to_json(value: Json) -> str:

@@ -246,7 +246,7 @@ class SqliteStore:
     async def pass_turns(self, passes: Sequence[PassTurn]) -> Sequence[bool]:
         now = self._clock.now
         return await self._database.write(
-            lambda raw: [pass_.is_made(changed(raw, pass_, now())) for pass_ in passes], ("record.reply",)
+            lambda raw: [pass_.was_applied(changed(raw, pass_, now())) for pass_ in passes], ("record.reply",)
         )
 
     async def delete_records(self, records: Sequence[Record]) -> int:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from taskframework.model.status import Priority
-from taskframework.model.traffic import Counted, Crowd, Tally
+from taskframework.model.traffic import Crowd, LaneCount, Tally
 from taskframework.stores.sqlite.rows import DEAD, DONE, Value, milliseconds, moment
 
 _COLUMNS = "task_type, lane, not_before"
@@ -35,7 +35,7 @@ def query(crowd: Crowd) -> str:
 def tally_of(rows: Sequence[Sequence[Any]], most: int) -> Tally:
     """The tally from the rows of the query."""
     counted = tuple(
-        Counted(task_type, Priority(lane), count, int(due), moment(first), moment(claimable))
+        LaneCount(task_type, Priority(lane), count, int(due), moment(first), moment(claimable))
         for task_type, lane, count, due, first, claimable in rows
     )
     return Tally(counted, sum(it.count for it in counted) >= most)

@@ -31,9 +31,9 @@ from taskframework.model.drivers import (
 from taskframework.model.interventions import (
     Cancel,
     Discard,
-    Edited,
     EndUnstarted,
     Expire,
+    NewParameters,
     Postpone,
     Reap,
     Replay,
@@ -52,7 +52,7 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
-    WaitAnew,
+    RestartQueueTimeout,
 )
 from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace
 from taskframework.model.scope import EVERYONE, Scope
@@ -143,7 +143,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "replay": lambda fence: Replay(fence.task_id, EVERYONE, "operator", HOUR),
     "replay one's own": lambda fence: Replay(fence.task_id, Scope.of("alice"), "alice", HOUR, revision=1),
     "replay with other parameters": lambda fence: Replay(
-        fence.task_id, EVERYONE, "$x", HOUR, edited=Edited({"$n": [{"a.b": 1}]}, "other"), reason="$r", replay_id="r-1"
+        fence.task_id, EVERYONE, "$x", HOUR, edited=NewParameters({"$n": [{"a.b": 1}]}, "o"), reason="$r", replay_id="r"
     ),
     "retry now": lambda fence: RetryNow(fence.task_id, EVERYONE, "$x", HOUR, 1, "$reason", "r-1"),
     "retry one's own now": lambda fence: RetryNow(fence.task_id, Scope.of("alice"), "alice", NO_TIME, 1),
@@ -156,7 +156,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "make due at its turn": lambda fence: MakeDue(fence.task_id, 1, HOUR, "rate/openai/$alice"),
     "replace the parameters": lambda fence: ReplaceParameters(fence.task_id, {"$n": [1]}, "newer", MINUTE),
     "replace the parameters at once": lambda fence: ReplaceParameters(fence.task_id, "$ROOT", "newer", NO_TIME),
-    "wait anew": lambda fence: WaitAnew(fence.task_id),
+    "wait anew": lambda fence: RestartQueueTimeout(fence.task_id),
     "forget dispatch": lambda fence: ForgetDispatch(fence.task_id),
     "renew": lambda fence: RenewLease(fence, HOUR),
     "published": lambda fence: MarkPublished(fence.task_id, 1),

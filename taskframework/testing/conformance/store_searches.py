@@ -74,13 +74,13 @@ class SearchCases(StoreSuite):
         times = {"created_after": late, "created_before": early, "finished_after": early, "finished_before": late}
         unmet: dict[str, Any] = {"status": TaskStatus.FAILED, "batches": True, "dead": True, "ended_by": late, **times}
         wanted = TaskFilter(**{name: unmet.get(name, "of no task")})
-        find = store.search_tasks if wanted.is_sought else store.list_tasks
+        find = store.search_tasks if wanted.has_unindexed_condition else store.list_tasks
         found = await find(EVERYONE, wanted, limit=10)
         assert found.items == (), f"the store passes {name} over: see docs/adding/list-condition.md"
 
-    @pytest.mark.parametrize("is_by_plan", [False, True])
+    @pytest.mark.parametrize("is_in_slot_order", [False, True])
     async def test_a_search_goes_on_where_its_page_ended(
-        self, store: TaskStore, monkeypatch: pytest.MonkeyPatch, is_by_plan: bool
+        self, store: TaskStore, monkeypatch: pytest.MonkeyPatch, is_in_slot_order: bool
     ) -> None:
         for name in ("mongo.search", "sqlite.store"):
             if (module := sys.modules.get(f"taskframework.stores.{name}")) is not None:
@@ -90,7 +90,7 @@ class SearchCases(StoreSuite):
         for n, correlation_id in enumerate(ids):
             link = ParentLink(parent, 0, len(ids) - n)
             await put(store, created_at=now - n * SECOND, correlation_id=correlation_id, parent=link)
-        wanted = TaskFilter(parent_task_id=parent if is_by_plan else None, correlation_id="sought")
+        wanted = TaskFilter(parent_task_id=parent if is_in_slot_order else None, correlation_id="sought")
         pages, cursor = list[int](), None
         while True:
             page = await store.search_tasks(EVERYONE, wanted, limit=2, cursor=cursor)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from taskframework.errors import StoreUnavailableError
-from taskframework.model.limits import slot_given_up, waiting_limit
+from taskframework.model.limits import slot_to_give_back, waiting_limit
 from taskframework.model.marks import MakeDue
 from taskframework.model.records import Record
-from taskframework.model.slots import KEPT, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot
+from taskframework.model.slots import KEPT_AFTER_USE, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import HeldSlot
 from taskframework.model.transitions import Complete, Fail, TakenSlot
@@ -89,7 +89,7 @@ class SlotCases(StoreSuite):
         assert len((await change_and_check(store, take("b"))).holders) == 2
         refused = await change_and_check(store, take("c", back_within=30.0))
         assert refused.held_by("c") is None
-        assert refused.are_waited_for
+        assert refused.has_waiting_tasks
         await change_and_check(store, GiveSlotBack(RESIZE, "a"))
         assert (await change_and_check(store, take("c"))).held_by("c") is not None
 
@@ -168,7 +168,7 @@ class SlotCases(StoreSuite):
         await change_and_check(store, GiveSlotBack(RESIZE, "a"))
         expires_at = (await store.read_records([RESIZE]))[RESIZE].expires_at
         assert expires_at is not None
-        assert expires_at > store.now() + KEPT + timedelta(seconds=90)
+        assert expires_at > store.now() + KEPT_AFTER_USE + timedelta(seconds=90)
 
     async def test_fields_of_a_newer_release_stay_in_slots(self, store: TaskStore) -> None:
         await store.write_records([Record(RESIZE, SLOTS.name, {"holders": [], "novel": {"b": 1}})])
@@ -186,19 +186,19 @@ class SlotClaimCases(StoreSuite):
         claim = make_claim(task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
         running = await make_move(store, claim)
         assert running.slot == HeldSlot(RESIZE, claim.claim_id)
-        assert slot_given_up(running) is None
+        assert slot_to_give_back(running) is None
         assert await store.claims_of([task.task_id, late.task_id, "none"]) == {task.task_id: claim.claim_id}
 
     async def test_what_an_attempt_held_is_known_when_it_has_ended(self, store: TaskStore) -> None:
         task = await put(store)
         running, fence = await claim_task(store, task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
         retrying = await make_move(store, Fail(fence, "worker-1", make_error(), True, -HOUR))
-        assert slot_given_up(retrying) == running.slot == HeldSlot(RESIZE, fence.claim_id)
+        assert slot_to_give_back(retrying) == running.slot == HeldSlot(RESIZE, fence.claim_id)
         assert await store.claims_of([task.task_id]) == {}
         other, fence = await claim_task(store, retrying, slot=TakenSlot("slots/other", store.now() + MINUTE))
-        assert slot_given_up(other) is None
+        assert slot_to_give_back(other) is None
         done = await make_move(store, Complete(fence, "worker-1", None))
-        assert slot_given_up(done) == HeldSlot("slots/other", fence.claim_id)
+        assert slot_to_give_back(done) == HeldSlot("slots/other", fence.claim_id)
 
     async def test_claims_with_and_without_a_slot_travel_together(self, store: TaskStore) -> None:
         tasks = [await put(store) for _ in range(12)]

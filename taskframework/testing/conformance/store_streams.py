@@ -16,7 +16,16 @@ from taskframework.model.query import StreamTimes, TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, TaskStatus
-from taskframework.model.streams import STREAMS, TAKEN_KEPT, Gap, PassTurn, Stream, StreamKey, TakePositions, Turn
+from taskframework.model.streams import (
+    MAX_KEPT_REQUESTS,
+    STREAMS,
+    Gap,
+    PassTurn,
+    Stream,
+    StreamKey,
+    TakePositions,
+    Turn,
+)
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, lose_reply, put
@@ -111,7 +120,7 @@ class StreamCases(StoreSuite):
         replies = await asyncio.gather(*(store.change_record(_take(2)) for _ in range(30)))
         states = [STREAMS.content(reply) for reply in replies]
         assert sorted(state.next_position for state in states) == list(range(2, 61, 2))
-        assert max(len(state.taken) for state in states) == TAKEN_KEPT, "it grows no further"
+        assert max(len(state.taken) for state in states) == MAX_KEPT_REQUESTS, "it grows no further"
 
     async def test_positions_whose_reply_is_lost_are_not_given_again(self, store: TaskStore) -> None:
         with lose_reply("record.reply"), pytest.raises(StoreUnavailableError):

@@ -21,7 +21,7 @@ from taskframework.model.marks import (
     MarkPublished,
     MarkSpawned,
     RenewLease,
-    WaitAnew,
+    RestartQueueTimeout,
 )
 from taskframework.model.outcome import describe
 from taskframework.model.query import TaskFilter
@@ -52,7 +52,7 @@ MARKS = (
     MarkPublished,
     MarkSpawned,
     RenewLease,
-    WaitAnew,
+    RestartQueueTimeout,
 )
 Request = Transition | Mark
 
@@ -159,7 +159,7 @@ class CheckedAnswer:
             assert reply is not None, f"{status}: the store refused {move}"
             assert all(moment.microsecond % 1000 == 0 and not moment.utcoffset() for moment in _times(after))
         elif reply is not None:
-            assert move.won(self.before), f"{status}: the rule refuses {move}, the store made it"
+            assert move.was_applied(self.before), f"{status}: the rule refuses {move}, the store made it"
         assert reply is None or differences(reply, after, NO_TOLERANCE) == []
 
     @property

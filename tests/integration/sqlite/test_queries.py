@@ -170,4 +170,4 @@ def test_the_conditions_of_partial_indexes_name_the_statuses_of_the_model() -> N
 
 
 def _cursor_for(filter: TaskFilter) -> str:
-    return SlotCursor(1, 2, 3).encode() if filter.is_by_plan else CURSOR
+    return SlotCursor(1, 2, 3).encode() if filter.is_in_slot_order else CURSOR

@@ -26,7 +26,7 @@ from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
 from taskframework.model.keys import Role
 from taskframework.model.query import DeadMessage
-from taskframework.model.replays import Action, Where
+from taskframework.model.replays import Action, ActionFilter
 from taskframework.operations.audit import AuditLog
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
@@ -193,7 +193,7 @@ class Installation:
                 await framework.services.store.keep_dead_message(message)
                 return name
             case "REPLAY":
-                begun = await framework.services.replays.begin(Action.RETRY, Where(task_type="none"), by="test")
+                begun = await framework.services.replays.begin(Action.RETRY, ActionFilter(task_type="none"), by="test")
                 return (await framework.services.replays.stop(begun.replay_id)).replay_id
             case "KEY":
                 key, _ = await framework.services.keys.create("eve", [Role.READER], by="test")

@@ -176,14 +176,14 @@ def test_however_late_permits_are_used_and_claims_come_no_window_has_too_many(
     rate: float, burst: int, requests: list[tuple[float, float, float]]
 ) -> None:
     limit = AttemptLimit(rate, burst)
-    assume(limit.held_back / 2 >= 0.1)  # else a permit may be used for longer than its bucket allows
+    assume(limit.held_back_seconds / 2 >= 0.1)  # else a permit may be used for longer than its bucket allows
     bucket, now, began = Bucket(), 0.0, list[float]()
     for pause, late, slow in requests:
         now += pause
         bucket = TakePermits(OPENAI, limit, 1000, ahead=0.25).apply(bucket, now)
         for permit in permits_of(bucket, limit, now):
             earliest = max(now, permit.not_before)
-            began.append(earliest + late * (permit.until - earliest) + slow * limit.held_back / 2)
+            began.append(earliest + late * (permit.until - earliest) + slow * limit.held_back_seconds / 2)
     assert most_above(began, rate, burst) <= 0.01
 
 

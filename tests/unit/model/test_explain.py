@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from taskframework.model.explain import explain
-from taskframework.model.facts import Code, Facts
+from taskframework.model.facts import CauseCode, Facts
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
@@ -57,7 +57,7 @@ def holder(status: TaskStatus) -> Task:
 
 HALTED = Stream(turn=Turn("first", 0, 6), is_halted=True)
 #: What is prepared, its cause, and words of the two sentences.
-PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
+PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     "over": (facts(in_status(TaskStatus.COMPLETED)), "final", "COMPLETED since", "it has ended"),
     "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
     "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "gives up"),
@@ -129,7 +129,7 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
         *("rate_limit", "'openai' for a/b", "higher rate"),
     ),
     "slots": (
-        facts(queued(), **ALL_AT_ONCE | {"pause": None, "bucket": None}, named_holders=frozenset({"other"})),
+        facts(queued(), **ALL_AT_ONCE | {"pause": None, "bucket": None}, visible_holders=frozenset({"other"})),
         *("concurrency_limit", "All slots of test-task are in use (1 of 1), held by other.", "ends"),
     ),
     "slots of a key": (
@@ -189,7 +189,7 @@ def test_the_cause_is_named_with_what_would_change_it(name: str) -> None:
 
 
 def test_every_cause_is_among_those_prepared() -> None:
-    assert {code for _, code, _, _ in PREPARED.values()} == set(get_args(Code))
+    assert {code for _, code, _, _ in PREPARED.values()} == set(get_args(CauseCode))
 
 
 def test_what_is_over_is_over_whatever_else_is_true() -> None:

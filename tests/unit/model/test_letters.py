@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from taskframework.model.letters import TREND_HOURS, DeadCount, count_messages, grouped, message_fingerprint
+from taskframework.model.letters import TREND_HOURS, DeadCount, count_messages, group_by_cause, message_fingerprint
 from taskframework.model.query import MessageOutline
 from tests.unit.model.scenes import NOW
 
@@ -25,7 +25,7 @@ def test_counts_of_one_cause_are_one_group_and_the_largest_comes_first() -> None
         _count("a", "sms", 3, 1),
         _count("a", "mail", 24, 4),
     ]
-    large, small = grouped(counts)
+    large, small = group_by_cause(counts)
     assert (large.fingerprint, large.count, large.task_types) == ("b", 9, ("mail",))
     assert (small.fingerprint, small.count, small.task_types) == ("a", 7, ("mail", "sms"))
     assert (small.first_at, small.last_at) == (NOW - 24.5 * HOUR, NOW)
@@ -33,14 +33,14 @@ def test_counts_of_one_cause_are_one_group_and_the_largest_comes_first() -> None
 
 
 def test_a_trend_has_the_last_day_by_hours_and_ends_with_the_present_one() -> None:
-    [group] = grouped([_count("a", "mail", 0, 2), _count("a", "sms", 0, 1), _count("a", "mail", 23, 5)])
+    [group] = group_by_cause([_count("a", "mail", 0, 2), _count("a", "sms", 0, 1), _count("a", "mail", 23, 5)])
     assert group.trend == (5, *[0] * (TREND_HOURS - 2), 3)
-    [old] = grouped([_count("a", "mail", TREND_HOURS, 7)])
+    [old] = group_by_cause([_count("a", "mail", TREND_HOURS, 7)])
     assert (old.count, sum(old.trend)) == (7, 0)
 
 
 def test_tasks_without_an_error_are_a_group_too() -> None:
-    assert [group.fingerprint for group in grouped([_count(None, "mail", 0, 1)])] == [""]
+    assert [group.fingerprint for group in group_by_cause([_count(None, "mail", 0, 1)])] == [""]
 
 
 @pytest.mark.parametrize(
@@ -59,5 +59,5 @@ def test_messages_are_counted_each_by_its_age() -> None:
     ages = (timedelta(0), HOUR, 99 * HOUR, -HOUR)
     counts = count_messages([MessageOutline("m", "not JSON", None, NOW - age) for age in ages], NOW)
     assert [count.hours_ago for count in counts] == [0, 1, TREND_HOURS, 0]
-    [group] = grouped(counts)
+    [group] = group_by_cause(counts)
     assert (group.count, group.task_types, group.error_message) == (4, (), "not JSON")

@@ -13,7 +13,7 @@ from taskframework.failpoint import POINTS
 from taskframework.model import debounce, interventions, marks, stream_moves, transitions, waiting
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
-from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
+from taskframework.model.events import ATTEMPT_END_TYPES, EVENT_BY_ENTRY_TYPE, event_of_move
 from taskframework.model.interventions import (
     Cancel,
     Discard,
@@ -37,7 +37,7 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
-    WaitAnew,
+    RestartQueueTimeout,
 )
 from taskframework.model.options import Debounce, StartLimit, StreamPlace
 from taskframework.model.scope import EVERYONE
@@ -97,7 +97,7 @@ TRANSITIONS: dict[str, Any] = {
     "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
     "make due": MakeDue(TASK_ID, 1),
     "make due later": MakeDue(TASK_ID, 1, MINUTE),
-    "wait anew": WaitAnew(TASK_ID),
+    "wait anew": RestartQueueTimeout(TASK_ID),
     "forget dispatch": ForgetDispatch(TASK_ID),
     "renew": RenewLease(FENCE, MINUTE),
     "dispatched": MarkDispatched(TASK_ID, 1, SECOND, MINUTE),
@@ -284,7 +284,9 @@ def test_every_class_with_a_rule_is_tried() -> None:
 
 def test_every_event_has_its_class() -> None:
     appended = {entry.type for _, _, after in outcomes() for entry in after.history}
-    assert appended <= EVENT_OF.keys(), "a type of the history has its event in `EVENT_OF` of model/events.py"
+    assert appended <= EVENT_BY_ENTRY_TYPE.keys(), (
+        "a type of the history has its event in `EVENT_BY_ENTRY_TYPE` of model/events.py"
+    )
 
 
 def test_a_move_of_a_running_task_ends_its_attempt_if_its_entry_says_so() -> None:
@@ -292,8 +294,8 @@ def test_a_move_of_a_running_task_ends_its_attempt_if_its_entry_says_so() -> Non
         if before.status is TaskStatus.RUNNING:
             appended = {entry.type for entry in after.history[len(before.history) :]}
             has_ended = after.status is not TaskStatus.RUNNING
-            assert has_ended == bool(appended & ENDS_OF_ATTEMPTS), name
-    assert EVENT_OF.keys() >= ENDS_OF_ATTEMPTS
+            assert has_ended == bool(appended & ATTEMPT_END_TYPES), name
+    assert EVENT_BY_ENTRY_TYPE.keys() >= ATTEMPT_END_TYPES
 
 
 def test_what_a_move_appends_is_what_is_told_of_it() -> None:
@@ -301,10 +303,10 @@ def test_what_a_move_appends_is_what_is_told_of_it() -> None:
         transition = TRANSITIONS[name]
         if not hasattr(transition, "failpoint"):  # a mark
             continue
-        event = event_of(transition, after)
+        event = event_of_move(transition, after)
         appended = after.history[len(before.history) :]
         if appended:
-            assert type(event) is EVENT_OF[appended[-1].type], name
+            assert type(event) is EVENT_BY_ENTRY_TYPE[appended[-1].type], name
         else:
             assert event is None or name in ("progress", "count"), name
 

@@ -9,7 +9,13 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from taskframework.errors import NonRetryableError, RetryableError, ValueNotStorableError
-from taskframework.model.outcome import MAX_MESSAGE, MAX_OWN_DELAY, MAX_TRACEBACK, classify, describe
+from taskframework.model.outcome import (
+    MAX_MESSAGE_CHARACTERS,
+    MAX_REQUESTED_DELAY,
+    MAX_TRACEBACK_CHARACTERS,
+    classify,
+    describe,
+)
 from taskframework.model.values import check_storable
 
 
@@ -111,7 +117,7 @@ def test_only_who_asks_for_it_pauses_a_limit() -> None:
 
 
 def test_a_delay_that_no_calendar_holds_is_bounded() -> None:
-    assert classify(RetryableError(delay=timedelta.max)).delay == MAX_OWN_DELAY
+    assert classify(RetryableError(delay=timedelta.max)).delay == MAX_REQUESTED_DELAY
 
 
 def test_a_description_is_what_a_person_needs() -> None:
@@ -151,10 +157,10 @@ def test_a_description_tells_what_an_error_came_from() -> None:
 
 def test_of_a_long_chain_the_newest_error_is_told_whole() -> None:
     error = _raised(ValueError("the newest"))
-    error.__cause__ = error.__context__ = ValueError("y" * MAX_TRACEBACK * 2)
+    error.__cause__ = error.__context__ = ValueError("y" * MAX_TRACEBACK_CHARACTERS * 2)
     error.__cause__.__context__ = error  # no end
     told = str(describe(error, retryable=False).traceback)
-    assert len(told) <= MAX_TRACEBACK
+    assert len(told) <= MAX_TRACEBACK_CHARACTERS
     assert "in _raised" in told[-200:]
 
 
@@ -180,12 +186,12 @@ def test_a_description_never_raises() -> None:
 
 def test_a_description_is_bounded_and_valid_text() -> None:
     error = describe(_raised(ValueError("x\0\ud800" + "y" * 1_000_000)), retryable=False)
-    assert len(error.message) == MAX_MESSAGE + 1
+    assert len(error.message) == MAX_MESSAGE_CHARACTERS + 1
     assert error.message.startswith("x\ufffd?")
     assert error.message.encode()
     deep = describe(_deep(400), retryable=False)
     assert deep.traceback is not None
-    assert len(deep.traceback) <= MAX_TRACEBACK + 1
+    assert len(deep.traceback) <= MAX_TRACEBACK_CHARACTERS + 1
 
 
 def test_notes_are_told_below_the_message_and_not_cut_off_with_it() -> None:
@@ -193,7 +199,7 @@ def test_notes_are_told_below_the_message_and_not_cut_off_with_it() -> None:
     error.add_note("row 7")
     message = describe(error, retryable=False).message
     assert message.endswith("x…\nrow 7")
-    assert len(message) == MAX_MESSAGE
+    assert len(message) == MAX_MESSAGE_CHARACTERS
 
 
 def test_errors_of_one_cause_have_one_fingerprint() -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.model.interventions import NOT_STARTED, EndUnstarted, Replay
-from taskframework.model.marks import MakeDue, WaitAnew
+from taskframework.model.marks import MakeDue, RestartQueueTimeout
 from taskframework.model.options import StartLimit
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -65,8 +65,8 @@ def test_what_is_put_off_waits_for_a_worker_from_then_on() -> None:
     assert applied(MakeDue(TASK_ID, 1, 10 * SECOND), put_off).start_by == put_off.start_by, "twice put off is once"
     assert applied(MakeDue(TASK_ID, 1, SECOND), put_off).start_by == put_off.start_by, "never sooner"
     assert applied(MakeDue(TASK_ID, 1), waiting).start_by == NOW + SECOND, "handed back, which is no limit"
-    assert applied(WaitAnew(TASK_ID), waiting).start_by == NOW + MINUTE
-    assert WaitAnew(TASK_ID).apply(waiting.evolve(started_at=NOW), NOW) is None
+    assert applied(RestartQueueTimeout(TASK_ID), waiting).start_by == NOW + MINUTE
+    assert RestartQueueTimeout(TASK_ID).apply(waiting.evolve(started_at=NOW), NOW) is None
     strict = queued(start_limit=STRICT, start_by=NOW + SECOND)
-    for mark in (MakeDue(TASK_ID, 1, 10 * SECOND), WaitAnew(TASK_ID)):
+    for mark in (MakeDue(TASK_ID, 1, 10 * SECOND), RestartQueueTimeout(TASK_ID)):
         assert applied(mark, strict).start_by == NOW + SECOND

@@ -8,7 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from taskframework.model.recurrence import Cron, Interval, Recurrence, check_cron, latest, nearest_zone, zone, zone_hint
+from taskframework.model.recurrence import (
+    Cron,
+    Interval,
+    Recurrence,
+    check_cron,
+    latest_time,
+    nearest_zone,
+    zone,
+    zone_hint,
+)
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
@@ -129,7 +138,7 @@ def test_an_interval_is_counted_from_its_beginning_and_not_by_clocks() -> None:
 )
 def test_the_latest_of_very_many(rule: Recurrence, until: str, expected: str | None) -> None:
     asked = Asked(rule)
-    assert latest(asked, at("2026-01-01T00:00Z"), at(until)) == (at(expected) if expected else None)
+    assert latest_time(asked, at("2026-01-01T00:00Z"), at(until)) == (at(expected) if expected else None)
     assert asked.times < 70, "however many there are"
 
 
@@ -151,8 +160,8 @@ def test_the_latest_is_the_one_before_the_next(rule: Recurrence) -> None:
     begin = at("2026-01-01T00:00Z")
     every = times(rule, "2026-01-01T00:00Z", 200)
     for found, following in pairwise(every):
-        assert latest(rule, begin, found) == found
-        assert latest(rule, begin, following - timedelta(milliseconds=1)) == found
+        assert latest_time(rule, begin, found) == found
+        assert latest_time(rule, begin, following - timedelta(milliseconds=1)) == found
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from taskframework.model.schedules import (
     LastRun,
     Missed,
     Schedule,
-    begun,
     next_runs,
-    planned,
     run_key,
     runs_due,
+    start_schedule,
     with_jitter,
+    with_next_run,
 )
 
 MIDNIGHT = datetime(2026, 3, 28, tzinfo=UTC)
@@ -28,7 +28,7 @@ DAY, HOUR, MINUTE, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(min
 def schedule(**fields: Any) -> Schedule:
     rule = {} if "cron" in fields else {"every": HOUR}
     usual = {"name": "nightly", "task_type": "t", "since": MIDNIGHT, "next_at": MIDNIGHT, "due_at": MIDNIGHT}
-    return planned(Schedule(**{**usual, **rule, **fields}), MIDNIGHT)
+    return with_next_run(Schedule(**{**usual, **rule, **fields}), MIDNIGHT)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_of_very_many_some_at_once() -> None:
     due = schedule(missed=Missed.ALL, every=SECOND)
     first = runs_due(due, MIDNIGHT + DAY, 100)
     assert first.times == tuple(MIDNIGHT + n * SECOND for n in range(1, 101))
-    assert planned(due, first.last).is_due(MIDNIGHT + DAY)
-    assert runs_due(planned(due, first.last), MIDNIGHT + DAY, 100).times[0] == MIDNIGHT + 101 * SECOND
+    assert with_next_run(due, first.last).is_due(MIDNIGHT + DAY)
+    assert runs_due(with_next_run(due, first.last), MIDNIGHT + DAY, 100).times[0] == MIDNIGHT + 101 * SECOND
 
 
 @pytest.mark.parametrize("missed", [Missed.SKIP, Missed.ONCE])
@@ -65,7 +65,7 @@ def test_a_year_of_standstill_is_no_long_search(missed: Missed) -> None:
 
 def test_a_clock_that_goes_back_fires_nothing_twice() -> None:
     due = schedule()
-    fired = planned(due, runs_due(due, MIDNIGHT + HOUR, 100).last)
+    fired = with_next_run(due, runs_due(due, MIDNIGHT + HOUR, 100).last)
     assert not fired.is_due(MIDNIGHT + HOUR / 2)
     assert not fired.is_due(MIDNIGHT + HOUR)
     assert fired.is_due(MIDNIGHT + 2 * HOUR)
@@ -75,7 +75,9 @@ def test_a_clock_that_goes_forward_fires_what_the_policy_says() -> None:
     due = schedule(missed=Missed.ALL)
     ahead = runs_due(due, MIDNIGHT + 3 * HOUR, 100)
     assert len(ahead.times) == 3
-    assert not planned(due, ahead.last).is_due(MIDNIGHT + 3 * HOUR), "and when it is set right again, nothing twice"
+    assert not with_next_run(due, ahead.last).is_due(MIDNIGHT + 3 * HOUR), (
+        "and when it is set right again, nothing twice"
+    )
 
 
 @pytest.mark.parametrize("rule", [{"every": HOUR}, {"cron": "0,1 * * * *"}, {"cron": "* * * * *"}])
@@ -104,7 +106,7 @@ def test_a_run_is_not_due_before_its_jitter() -> None:
     due = schedule(jitter=HOUR / 2, missed=Missed.ALL)
     assert not due.is_due(due.due_at - timedelta(milliseconds=1))
     assert due.is_due(due.due_at)
-    second = planned(due, due.next_at)
+    second = with_next_run(due, due.next_at)
     for missed in Missed:
         before = runs_due(schedule(jitter=HOUR / 2, missed=missed), second.due_at - timedelta(milliseconds=1), 100)
         assert before.last == due.next_at, "the second one has not come"
@@ -114,7 +116,7 @@ def test_what_is_paused_is_not_due_and_runs_later_as_if_it_began() -> None:
     paused = schedule(is_paused=True)
     assert not paused.is_due(MIDNIGHT + DAY)
     assert next_runs(paused, 5) == []
-    resumed = begun(schedule(cron="0 * * * *"), MIDNIGHT + DAY + SECOND)
+    resumed = start_schedule(schedule(cron="0 * * * *"), MIDNIGHT + DAY + SECOND)
     assert resumed.next_at == MIDNIGHT + DAY + HOUR
 
 

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskframework.model.slots import KEPT, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot, moment_of, rank_of
+from taskframework.model.slots import (
+    KEPT_AFTER_USE,
+    SLOTS,
+    GiveSlotBack,
+    KeepPlace,
+    Slots,
+    TakeSlot,
+    moment_of,
+    rank_of,
+)
 from taskframework.model.status import Priority
 
 START = 1_800_000_000.0
@@ -71,9 +80,9 @@ def test_a_place_counts_for_its_time_alone() -> None:
 
 def test_who_is_refused_is_waited_for_until_it_has_surely_come_again() -> None:
     slots = after(after(Slots(), take("a")), take("b"))
-    assert slots.are_waited_for
-    assert after(slots, GiveSlotBack(RESIZE, "a"), START + 29).are_waited_for
-    assert not after(slots, GiveSlotBack(RESIZE, "a"), START + 31).are_waited_for
+    assert slots.has_waiting_tasks
+    assert after(slots, GiveSlotBack(RESIZE, "a"), START + 29).has_waiting_tasks
+    assert not after(slots, GiveSlotBack(RESIZE, "a"), START + 31).has_waiting_tasks
 
 
 def test_a_slot_that_was_taken_anew_is_not_taken_away_by_who_saw_the_first() -> None:
@@ -88,9 +97,9 @@ def test_a_record_expires_only_while_nobody_holds_a_slot() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     held = take("a").change(None, now)
     assert held.expires_at is None
-    assert GiveSlotBack(RESIZE, "a").change(held, now).expires_at == now + KEPT
+    assert GiveSlotBack(RESIZE, "a").change(held, now).expires_at == now + KEPT_AFTER_USE
     waited_for = GiveSlotBack(RESIZE, "a").change(take("b").change(held, now), now)
-    assert waited_for.expires_at == now + timedelta(seconds=30) + KEPT
+    assert waited_for.expires_at == now + timedelta(seconds=30) + KEPT_AFTER_USE
 
 
 def test_times_are_those_of_the_server() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from taskframework.model.events import EVENT_OF, TaskCompletedEvent, TaskSubmittedEvent, event_for
+from taskframework.model.events import EVENT_BY_ENTRY_TYPE, TaskCompletedEvent, TaskSubmittedEvent, newest_event
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import (
     SHAPE,
@@ -102,10 +102,10 @@ def test_ids_sort_by_time_and_claim_ids_are_random() -> None:
 
 
 def test_the_event_of_a_task_is_its_newest() -> None:
-    assert isinstance(event_for(queued()), TaskSubmittedEvent)
+    assert isinstance(newest_event(queued()), TaskSubmittedEvent)
     done = queued().evolve(history=(*queued().history, HistoryEntry(2, "completed", NOW, 1, None, None)))
-    assert isinstance(event_for(done), TaskCompletedEvent)
-    assert all(event.__doc__ for event in EVENT_OF.values())
+    assert isinstance(newest_event(done), TaskCompletedEvent)
+    assert all(event.__doc__ for event in EVENT_BY_ENTRY_TYPE.values())
 
 
 def test_the_public_view_keeps_what_is_internal_to_itself() -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 
 from taskframework.model.status import Priority
-from taskframework.model.traffic import Counted, Crowd, LaneTraffic, Tally, traffic
+from taskframework.model.traffic import Crowd, LaneCount, LaneTraffic, Tally, combine_tallies
 from tests.unit.model.scenes import MINUTE, NOW, SECOND
 
 NORMAL, LOW = Priority.NORMAL, Priority.LOW
 EMPTY = {crowd: Tally() for crowd in Crowd}
 
 
-def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = NORMAL, due: int = 0) -> Counted:
-    return Counted("charge", lane, count, due, first_at, NOW - 2 * MINUTE)
+def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = NORMAL, due: int = 0) -> LaneCount:
+    return LaneCount("charge", lane, count, due, first_at, NOW - 2 * MINUTE)
 
 
 def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
-    seen = traffic(
+    seen = combine_tallies(
         {
             **EMPTY,
             Crowd.WAITING: Tally((counted(9, due=4), counted(3, lane=LOW, due=0))),
@@ -45,5 +45,5 @@ def test_a_rate_is_taken_over_what_was_looked_at() -> None:
 
 def test_what_may_be_more_says_so() -> None:
     for crowd in Crowd:
-        is_bounded = traffic({**EMPTY, crowd: Tally((counted(1),), is_bounded=True)}, NOW).is_bounded
+        is_bounded = combine_tallies({**EMPTY, crowd: Tally((counted(1),), is_bounded=True)}, NOW).is_bounded
         assert is_bounded is (crowd in (Crowd.WAITING, Crowd.RUNNING, Crowd.RETRYING)), crowd

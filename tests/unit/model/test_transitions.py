@@ -26,7 +26,7 @@ from taskframework.model.task import (
     Lease,
     StepOutcome,
     Task,
-    first_state,
+    initial_fields,
 )
 from taskframework.model.transitions import (
     BY_DEADLINE,
@@ -69,14 +69,14 @@ def applied(transition: Any, task: Task) -> Task:
 
 
 def test_a_task_that_may_start_is_left_to_the_live_path_for_a_while() -> None:
-    assert first_state(NOW - MINUTE, NOW, 5 * SECOND)["next_dispatch_at"] == NOW + 5 * SECOND
-    task = queued().evolve(**first_state(NOW, NOW, 5 * SECOND))
+    assert initial_fields(NOW - MINUTE, NOW, 5 * SECOND)["next_dispatch_at"] == NOW + 5 * SECOND
+    task = queued().evolve(**initial_fields(NOW, NOW, 5 * SECOND))
     assert (task.next_dispatch_at, task.publish_at) == (NOW + 5 * SECOND, NOW + 5 * SECOND)
     assert (task.sequence, [entry.type for entry in task.history]) == (1, ["submitted"])
 
 
 def test_a_task_for_later_is_due_at_its_time() -> None:
-    assert first_state(NOW + MINUTE, NOW, 5 * SECOND)["next_dispatch_at"] == NOW + MINUTE
+    assert initial_fields(NOW + MINUTE, NOW, 5 * SECOND)["next_dispatch_at"] == NOW + MINUTE
 
 
 # --- claim ------------------------------------------------------------------------------------------------------------
@@ -112,9 +112,9 @@ def test_a_claim_respects_a_cancel_and_a_newer_version() -> None:
 
 def test_a_claim_that_was_won_is_recognised() -> None:
     task = applied(CLAIM, queued())
-    assert CLAIM.won(task)
-    assert not CLAIM.won(queued())
-    assert not replace(CLAIM, claim_id="another").won(task)
+    assert CLAIM.was_applied(task)
+    assert not CLAIM.was_applied(queued())
+    assert not replace(CLAIM, claim_id="another").was_applied(task)
 
 
 # --- settle -----------------------------------------------------------------------------------------------------------
@@ -145,14 +145,14 @@ def test_a_worker_writes_only_under_its_own_claim(write: Any) -> None:
 
 @pytest.mark.parametrize("write", [Complete(FENCE, "worker-1", 1), FAIL, Release(FENCE, "worker-1")])
 def test_an_outcome_that_was_stored_is_recognised(write: Any) -> None:
-    assert write.won(applied(write, running()))
-    assert not write.won(running())
-    assert not write.won(running(last_claim_id="an-older-claim"))
+    assert write.was_applied(applied(write, running()))
+    assert not write.was_applied(running())
+    assert not write.was_applied(running(last_claim_id="an-older-claim"))
 
 
 def test_progress_is_recognised_while_the_claim_holds() -> None:
-    assert ReportProgress(FENCE, 1).won(running())
-    assert not ReportProgress(FENCE, 1).won(queued())
+    assert ReportProgress(FENCE, 1).was_applied(running())
+    assert not ReportProgress(FENCE, 1).was_applied(queued())
 
 
 def test_a_completion() -> None:
@@ -227,9 +227,9 @@ def test_the_first_outcome_of_a_step_stays() -> None:
 
 def test_a_step_that_was_recorded_is_recognised() -> None:
     record = RecordStep(FENCE, "charge", 2)
-    assert record.won(applied(record, running()))
-    assert not record.won(running())
-    assert not record.won(queued(steps=(StepOutcome("charge", 2),))), "the claim is over"
+    assert record.was_applied(applied(record, running()))
+    assert not record.was_applied(running())
+    assert not record.was_applied(queued(steps=(StepOutcome("charge", 2),))), "the claim is over"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_the_lease_of_a_dead_worker_is_reaped_before_its_end() -> None:
 def test_a_reaper_that_comes_late_does_nothing() -> None:
     assert replace(REAP, fencing_token=TOKEN - 1).apply(running(), NOW) is None
     assert REAP.apply(queued(), NOW) is None
-    assert not REAP.won(running())
+    assert not REAP.was_applied(running())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from taskframework.model.subtasks import Counts
 from taskframework.model.task import FAMILY_VERSION, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE
 from taskframework.model.waiting import (
-    LOOK_AGAIN,
+    CHECK_INTERVAL,
     MAX_SIGNALS,
     SPAWN_AFTER,
     CountSubtasks,
@@ -56,9 +56,9 @@ def test_a_task_that_planned_sub_tasks_waits_for_them() -> None:
     after = made(wait(PLANNED), running())
     assert (after.status, after.lease, after.schema_version) == (TaskStatus.WAITING, None, FAMILY_VERSION)
     assert after.subtasks == PLANNED
-    assert (after.spawn_at, after.check_at, after.result) == (NOW + SPAWN_AFTER, NOW + LOOK_AGAIN, {"n": 1})
+    assert (after.spawn_at, after.check_at, after.result) == (NOW + SPAWN_AFTER, NOW + CHECK_INTERVAL, {"n": 1})
     assert after.history[-1].data == {"subtasks": 2, "signal": None}
-    assert wait(PLANNED).won(after), "asked for again, it is recognised"
+    assert wait(PLANNED).was_applied(after), "asked for again, it is recognised"
 
 
 def test_the_next_round_has_the_next_number() -> None:
@@ -82,16 +82,16 @@ def test_a_round_that_was_left_behind_decides_nothing() -> None:
 def test_a_round_of_nothing_is_looked_at_at_once() -> None:
     after = made(wait(Subtasks(0, [], resumes=True)), running())
     assert after.check_at == NOW
-    assert made(Wake(TASK_ID), after).check_at == NOW + LOOK_AGAIN
+    assert made(Wake(TASK_ID), after).check_at == NOW + CHECK_INTERVAL
     assert made(CountSubtasks.of(after, Counts()), after).stage == "resume"
 
 
 @pytest.mark.parametrize(
     ("timeout", "until", "check_at"),
     [
-        (None, None, NOW + LOOK_AGAIN),
+        (None, None, NOW + CHECK_INTERVAL),
         (MINUTE, NOW + MINUTE, NOW + MINUTE),
-        (timedelta(days=1), NOW + timedelta(days=1), NOW + LOOK_AGAIN),
+        (timedelta(days=1), NOW + timedelta(days=1), NOW + CHECK_INTERVAL),
     ],
 )
 def test_a_task_waits_for_a_signal_until_its_time(timeout: Any, until: Any, check_at: Any) -> None:
@@ -188,7 +188,7 @@ def test_a_signal_that_is_late_is_told_as_such() -> None:
 def test_a_task_whose_signal_is_still_to_come_is_looked_at_again(until: Any) -> None:
     before = waiting(waits_for=SignalWait("approved", until))
     after = made(Wake(TASK_ID), before)
-    assert after == before.evolve(check_at=until or NOW + LOOK_AGAIN, revision=before.revision + 1)
+    assert after == before.evolve(check_at=until or NOW + CHECK_INTERVAL, revision=before.revision + 1)
     assert Wake(TASK_ID).apply(waiting(check_at=NOW + SECOND), NOW) is None, "before its time"
 
 

@@ -12,7 +12,7 @@ from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError
 from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, DeadMessage, TaskFilter
-from taskframework.model.replays import UNDER_WAY, Action, ManyReplay, ReplayStatus, Where, replay_view
+from taskframework.model.replays import RUNNING_ACTION, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Batch, Task
@@ -40,10 +40,10 @@ class Stage:
         usual = {"error": replace(make_error("it broke"), fingerprint="cause")}
         return [await put_final(self.store, TaskStatus.FAILED, **(usual | fields)) for _ in range(number)]
 
-    async def begin(self, action: Action = Action.REPLAY, rate: float | None = None, **where: Any) -> ManyReplay:
-        return await self.replays.begin(action, Where(**where), by="ada", rate=rate, reason="mended")
+    async def begin(self, action: Action = Action.REPLAY, rate: float | None = None, **where: Any) -> BulkAction:
+        return await self.replays.begin(action, ActionFilter(**where), by="ada", rate=rate, reason="mended")
 
-    async def look(self, replay: ManyReplay) -> ManyReplay:
+    async def look(self, replay: BulkAction) -> BulkAction:
         """One process looks, until nothing is due at the time that it is."""
         while await self.carrier.look():
             pass
@@ -62,13 +62,13 @@ async def test_all_that_is_chosen_is_queued_anew_and_linked(stage: Stage) -> Non
     chosen = await stage.dead(120)
     [other] = await stage.dead(1, error=make_error("another cause"))
     replay = await stage.look(await stage.begin(fingerprint="cause"))
-    assert (replay.status, replay.total, replay.done, replay.refused) == (ReplayStatus.DONE, 120, 120, 0)
+    assert (replay.status, replay.total, replay.done, replay.refused) == (BulkActionStatus.DONE, 120, 120, 0)
     for task in chosen[::40]:
         queued = await stage.tasks.get(task.task_id, EVERYONE)
         assert (queued.status, queued.generation) == (TaskStatus.QUEUED, 1)
         assert queued.history[-1].data == {"by": "ada", "reason": "mended", "replay_id": replay.replay_id}
     assert (await stage.tasks.get(other.task_id, EVERYONE)).status is TaskStatus.FAILED
-    assert await stage.store.list_records(UNDER_WAY.name, limit=5) == [], "nobody looks at it any more"
+    assert await stage.store.list_records(RUNNING_ACTION.name, limit=5) == [], "nobody looks at it any more"
 
 
 async def test_a_rate_is_kept_and_a_stop_in_the_middle_tells_what_it_did(stage: Stage) -> None:
@@ -80,7 +80,7 @@ async def test_a_rate_is_kept_and_a_stop_in_the_middle_tells_what_it_did(stage: 
         stage.clock.advance(SECOND)
     assert done == [10, 20, 30]
     stopped = await stage.replays.stop(replay.replay_id)
-    assert (stopped.status, stopped.done, stopped.total) == (ReplayStatus.STOPPED, 30, 50)
+    assert (stopped.status, stopped.done, stopped.total) == (BulkActionStatus.STOPPED, 30, 50)
     stage.clock.advance(DAY)
     assert await stage.look(replay) == stopped
     assert (await stage.in_status(TaskStatus.QUEUED), await stage.in_status(TaskStatus.FAILED)) == (30, 20)
@@ -122,9 +122,9 @@ async def test_they_are_listed_from_the_newest_on_page_by_page(stage: Stage) -> 
         begun.append(await stage.begin(text=str(n)))
         stage.clock.advance(SECOND)
     # Its id is made of its key, and not of the time.
-    keyed = await stage.replays.begin(Action.CANCEL, Where(text="x"), by="ada", key="k")
+    keyed = await stage.replays.begin(Action.CANCEL, ActionFilter(text="x"), by="ada", key="k")
     begun.append(keyed)
-    found: list[ManyReplay] = []
+    found: list[BulkAction] = []
     cursor = None
     while True:
         page = await stage.replays.list_replays(limit=2, cursor=cursor)
@@ -140,13 +140,18 @@ async def test_they_are_listed_from_the_newest_on_page_by_page(stage: Stage) -> 
     "other",
     [
         {"action": Action.DISCARD},
-        {"where": Where(fingerprint="another")},
+        {"where": ActionFilter(fingerprint="another")},
         {"rate": 5.0},
         {"reopen": True},
     ],
 )
 async def test_a_key_stands_for_one_action_and_no_other(stage: Stage, other: dict[str, Any]) -> None:
-    wanted: dict[str, Any] = {"action": Action.REPLAY, "where": Where(fingerprint="cause"), "by": "ada", "key": "k"}
+    wanted: dict[str, Any] = {
+        "action": Action.REPLAY,
+        "where": ActionFilter(fingerprint="cause"),
+        "by": "ada",
+        "key": "k",
+    }
     first = await stage.replays.begin(**wanted)
     stage.clock.advance(SECOND)
     assert await stage.replays.begin(**wanted | {"reason": "once more"}) == first
@@ -172,7 +177,7 @@ async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
 ) -> None:
     await put_final(stage.store, TaskStatus.COMPLETED)
     with pytest.raises(InvalidRequestError) as refused:
-        await stage.replays.count_of(action, Where(status=status))
+        await stage.replays.count_of(action, ActionFilter(status=status))
     assert refused.value.hint is not None
     assert set(refused.value.hint.removeprefix("Choose one of ").rstrip(".").split(", ")) == set(possible.split(", "))
     with pytest.raises(InvalidRequestError):
@@ -192,10 +197,12 @@ async def test_pressed_twice_runs_once(stage: Stage) -> None:
 async def test_one_key_is_one_action(stage: Stage) -> None:
     await stage.dead(3)
     begin = stage.replays.begin
-    first = await begin(Action.REPLAY, Where(fingerprint="cause"), by="ada", key="k")
+    first = await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="ada", key="k")
     done = await stage.look(first)
-    assert await begin(Action.REPLAY, Where(fingerprint="cause"), by="ada", key="k") == done
-    assert (await begin(Action.REPLAY, Where(fingerprint="cause"), by="bob", key="k")).replay_id != first.replay_id
+    assert await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="ada", key="k") == done
+    assert (
+        await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="bob", key="k")
+    ).replay_id != first.replay_id
 
 
 async def test_what_fails_again_meanwhile_is_not_replayed_again(stage: Stage) -> None:
@@ -207,7 +214,7 @@ async def test_what_fails_again_meanwhile_is_not_replayed_again(stage: Stage) ->
     after = await stage.look(replay)
     stage.clock.advance(SECOND)
     after = await stage.look(replay)
-    assert (after.status, after.done) == (ReplayStatus.DONE, 20)
+    assert (after.status, after.done) == (BulkActionStatus.DONE, 20)
     assert (await stage.tasks.get(again.task_id, EVERYONE)).status is TaskStatus.FAILED
 
 
@@ -225,7 +232,7 @@ async def test_a_refusal_is_told_and_the_others_are_done(stage: Stage, monkeypat
     for _ in range(13):
         after = await stage.look(replay)
         stage.clock.advance(SECOND)
-    assert (after.status, after.done, after.refused, after.failed) == (ReplayStatus.DONE, 11, 1, 0)
+    assert (after.status, after.done, after.refused, after.failed) == (BulkActionStatus.DONE, 11, 1, 0)
     [refused] = after.refusals
     assert refused.id == first.task_id
 
@@ -236,7 +243,7 @@ async def test_live_tasks_are_cancelled_wherever_they_are(stage: Stage) -> None:
     other = await put(stage.store, task_type="sms")
     await put(stage.store, task_type="mail", batch=Batch(), status=TaskStatus.WAITING)
     replay = await stage.look(await stage.begin(Action.CANCEL, task_type="mail"))
-    assert (replay.status, replay.done, replay.total) == (ReplayStatus.DONE, 4, 4)
+    assert (replay.status, replay.done, replay.total) == (BulkActionStatus.DONE, 4, 4)
     statuses = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in (*live, running, other)]
     assert statuses == [*[TaskStatus.CANCELLED] * 3, TaskStatus.RUNNING, TaskStatus.QUEUED]
     asked = (await stage.tasks.get(running.task_id, EVERYONE)).cancel
@@ -260,7 +267,7 @@ async def test_what_somebody_else_did_first_is_told_as_left_out(stage: Stage) ->
     await stage.tasks.retry(first.task_id, EVERYONE, by="bob", reason=None)
     assert replay.left_out == 0
     replay = await stage.look(replay)
-    assert (replay.status, replay.total, replay.done, replay.left_out) == (ReplayStatus.DONE, 3, 2, 1)
+    assert (replay.status, replay.total, replay.done, replay.left_out) == (BulkActionStatus.DONE, 3, 2, 1)
 
 
 async def test_failed_and_dead_tasks_are_retried_and_cancelled_ones_if_they_are_asked_for(stage: Stage) -> None:
@@ -278,7 +285,7 @@ async def test_tasks_that_are_retried_later_are_tried_at_once(stage: Stage, cloc
     tasks = [await put(stage.store, **later, next_dispatch_at=stage.store.now() + DAY) for _ in range(3)]
     clock.advance(1)
     replay = await stage.look(await stage.begin(Action.RETRY, status=TaskStatus.RETRYING))
-    assert (replay.status, replay.done, replay.total) == (ReplayStatus.DONE, 3, 3)
+    assert (replay.status, replay.done, replay.total) == (BulkActionStatus.DONE, 3, 3)
     for task in [await stage.tasks.get(task.task_id, EVERYONE) for task in tasks]:
         assert (task.status, task.attempts, task.not_before) == (TaskStatus.RETRYING, 1, stage.store.now())
         assert task.history[-1].data == {"by": "ada", "reason": "mended", "replay_id": replay.replay_id}
@@ -291,7 +298,7 @@ async def test_discarding_takes_messages_too(stage: Stage) -> None:
     await stage.store.keep_dead_message(DeadMessage("other", b"x", {}, "q", "no task", now))
     await stage.dead(3)
     replay = await stage.look(await stage.begin(Action.DISCARD, text="JSON"))
-    assert (replay.status, replay.done, replay.total) == (ReplayStatus.DONE, 5, 5)
+    assert (replay.status, replay.done, replay.total) == (BulkActionStatus.DONE, 5, 5)
     assert [message.id for message in await stage.store.outline_dead_messages(limit=9)] == ["other"]
     replay = await stage.look(await stage.begin(Action.DISCARD, kind="task"))
     assert replay.done == 3
@@ -335,7 +342,7 @@ async def test_a_mark_without_its_action_is_taken_away(stage: Stage) -> None:
     [record] = (await stage.store.read_records([f"replay/{replay.replay_id}"])).values()
     await stage.store.delete_records([record])
     await stage.carrier.look()
-    assert len(await stage.store.list_records(UNDER_WAY.name, limit=5)) == 1, "it may be about to come"
+    assert len(await stage.store.list_records(RUNNING_ACTION.name, limit=5)) == 1, "it may be about to come"
     stage.clock.advance(timedelta(minutes=1))
     await stage.carrier.look()
-    assert await stage.store.list_records(UNDER_WAY.name, limit=5) == []
+    assert await stage.store.list_records(RUNNING_ACTION.name, limit=5) == []

@@ -25,8 +25,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
-from taskframework.model.versions import record_of
-from taskframework.model.waiting import LOOK_AGAIN, SPAWN_AFTER, CountSubtasks
+from taskframework.model.versions import newest_record
+from taskframework.model.waiting import CHECK_INTERVAL, SPAWN_AFTER, CountSubtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.parents import ParentRepair
@@ -315,7 +315,7 @@ async def test_a_parent_that_a_newer_version_has_replaced_is_not_reopened(store:
     parent, child = family(store, [TaskStatus.FAILED], **failed, subtasks=counted, unique=older)
     newer = new_task(task_id="newer", now=store.now(), unique=Unique("page", 2), user_id=parent.user_id)
     await store.insert([parent, child, newer])
-    await store.write_records([record_of(newer, Unique("page", 2), None, SECOND)])
+    await store.write_records([newest_record(newer, Unique("page", 2), None, SECOND)])
     operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
     with pytest.raises(TransitionRefusedError, match="parent is version 1 of 'page', and there is a newer version"):
         await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
@@ -357,7 +357,11 @@ async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
     bus.listen(TaskSubmittedEvent, lambda event: submitted.append(event.task), name="test")
     items = [[n, "hash"] for n in range(3)]
     plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": items}]
-    left = {"subtasks": Subtasks(3, plan), "spawn_at": store.now() + SPAWN_AFTER, "check_at": store.now() + LOOK_AGAIN}
+    left = {
+        "subtasks": Subtasks(3, plan),
+        "spawn_at": store.now() + SPAWN_AFTER,
+        "check_at": store.now() + CHECK_INTERVAL,
+    }
     parent, first = family(store, [TaskStatus.COMPLETED], **left)
     await store.insert([parent, first])
     await repair()
@@ -379,8 +383,8 @@ async def test_a_plan_that_waited_too_long_in_its_process_is_stored_by_one_of_th
     store: SqliteStore, clock: FakeClock, bus: EventBus, repair: Callable[[], Awaitable[None]]
 ) -> None:
     plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": [[0, "hash"]]}]
-    left = {"subtasks": Subtasks(1, plan), "spawn_at": store.now() + SPAWN_AFTER, "check_at": store.now() + LOOK_AGAIN}
-    [parent] = family(store, [], **left)
+    spawn_at, check_at = store.now() + SPAWN_AFTER, store.now() + CHECK_INTERVAL
+    [parent] = family(store, [], subtasks=Subtasks(1, plan), spawn_at=spawn_at, check_at=check_at)
     await store.insert([parent])
     inserts: list[Sequence[Task]] = []
     insert = store.insert
@@ -401,8 +405,8 @@ async def test_a_plan_that_waited_too_long_is_stored_if_nobody_else_does(
     store: SqliteStore, clock: FakeClock, bus: EventBus
 ) -> None:
     plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": [[0, "hash"]]}]
-    left = {"subtasks": Subtasks(1, plan), "spawn_at": store.now() + SPAWN_AFTER, "check_at": store.now() + LOOK_AGAIN}
-    [parent] = family(store, [], **left)
+    spawn_at, check_at = store.now() + SPAWN_AFTER, store.now() + CHECK_INTERVAL
+    [parent] = family(store, [], subtasks=Subtasks(1, plan), spawn_at=spawn_at, check_at=check_at)
     await store.insert([parent])
     clock.advance(2 * SPAWN_AFTER)
     await Spawner(store, bus, SECOND).take(parent)
@@ -448,7 +452,7 @@ async def test_a_large_plan_is_not_stored_any_further_when_its_parent_has_ended(
 def in_records(store: SqliteStore) -> tuple[Task, list[Record]]:
     """A parent with a plan in two records, each with one sub-task."""
     group = {"task_type": "part", "priority": "normal", "max_attempts": 1}
-    later = store.now() + LOOK_AGAIN
+    later = store.now() + CHECK_INTERVAL
     subtasks = Subtasks(2, None, plan_records=2)
     [parent] = family(store, [], subtasks=subtasks, spawn_at=store.now(), check_at=later)
     return parent, [part_of(parent, n, n, [{**group, "items": [[n, "hash"]]}], store.now()) for n in range(2)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskframework.model.idempotency import GRACE, key_id, key_of
+from taskframework.model.idempotency import GRACE, key_id, key_record
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
 from taskframework.model.records import Record
@@ -61,7 +61,7 @@ async def test_a_key_is_kept_for_a_day_after_the_end_of_its_task(
 
 
 async def test_the_key_of_a_submission_that_died_goes_by_itself(store: SqliteStore, clock: FakeClock) -> None:
-    record = key_of(new_task(now=clock.now(), idempotency_key="key"), DAY)
+    record = key_record(new_task(now=clock.now(), idempotency_key="key"), DAY)
     await store.write_records([record])
     retention = retention_of(store)
     clock.advance(DAY)

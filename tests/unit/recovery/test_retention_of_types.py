@@ -26,7 +26,7 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
-from taskframework.tasks.retention import kept_by, kept_for
+from taskframework.tasks.retention import retention_from_option, retention_from_times
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import insert_one, make_error
 from taskframework.testing.factories import new_task
@@ -83,7 +83,7 @@ class Stage:
             registry.register(executable)
         self.types = TaskTypes(registry, store)
         known = TaskTypes(TaskRegistry(), store) if declared else self.types
-        kept = kept_by(FINISHED, FAILED)
+        kept = retention_from_times(FINISHED, FAILED)
         self.service = submission_into(store, known, EventBus(), max_attempts=1, keys_kept=KEYS, kept=kept)
         self.retention = retention.Retention(
             store, finished=FINISHED, dead_letters=FAILED, idempotency_keys=KEYS, batch=3
@@ -249,4 +249,4 @@ def test_a_retention_that_is_no_time_is_refused(wrong: Any) -> None:
     [(None, None), (0, KeptFor(0)), (1.5, KeptFor(1_500)), (Retention(failed=HOUR), KeptFor(None, 3_600_000))],
 )
 def test_a_retention_is_carried_by_tasks(given: Any, kept: KeptFor | None) -> None:
-    assert kept_for(given) == kept
+    assert retention_from_option(given) == kept

@@ -25,7 +25,7 @@ from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.stream_moves import LOOK_AGAIN, Unblock
+from taskframework.model.stream_moves import CHECK_INTERVAL, Unblock
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
 from taskframework.recovery.retention import Retention
@@ -48,7 +48,7 @@ def repair(here: Installation) -> StreamRepair:
 
 
 async def repaired(here: Installation) -> None:
-    here.clock.advance(LOOK_AGAIN + timedelta(seconds=1))
+    here.clock.advance(CHECK_INTERVAL + timedelta(seconds=1))
     await repair(here).look()
     await here.services.looks.finished()
 

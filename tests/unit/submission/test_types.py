@@ -7,7 +7,7 @@ import asyncio
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.types import TaskTypes
-from taskframework.tasks.declared import TaskDeclaration
+from taskframework.tasks.declarations import TaskDeclaration
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 

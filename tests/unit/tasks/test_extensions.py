@@ -99,7 +99,7 @@ async def test_hooks_are_entered_in_order_and_left_in_reverse() -> None:
     program, happened = Extensible(), list[str]()
     for name in ("first", "second"):
         program.lifespan(hook(name, happened))
-    async with program._opened(TaskRegistry()):
+    async with program._enter_lifespans(TaskRegistry()):
         happened.append("works")
     assert happened == ["first opens", "second opens", "works", "second closes", "first closes"]
 
@@ -118,7 +118,7 @@ async def test_a_hook_that_fails_at_the_start_leaves_those_before_it() -> None:
         LifespanError,
         match=r"test_extensions\..*broken \(.*test_extensions\.py, line \d+\) failed at the start: OSError: no route",
     ):
-        async with program._opened(TaskRegistry()):
+        async with program._enter_lifespans(TaskRegistry()):
             happened.append("works")
     assert happened == ["first opens", "first closes"]
 
@@ -133,7 +133,7 @@ async def test_a_hook_that_fails_at_the_stop_is_logged(caplog: pytest.LogCapture
         yield
         raise OSError("gone")
 
-    async with program._opened(TaskRegistry()):
+    async with program._enter_lifespans(TaskRegistry()):
         pass
     [record] = caplog.records
     assert record.levelno == logging.ERROR
@@ -145,11 +145,11 @@ async def test_what_a_task_wants_has_to_be_there_at_the_start() -> None:
     program, registry = Extensible(), TaskRegistry()
     registry.register(Rows)
     with pytest.raises(ConfigurationError, match=r"Task type 'rows' cannot run here\. .* wants one Pool.*lifespan"):
-        async with program._opened(registry):
+        async with program._enter_lifespans(registry):
             pass
     program.lifespan(functools.partial(contextlib.nullcontext, OwnPool()))
-    async with program._opened(registry) as surroundings:
-        assert isinstance(surroundings.resources.given({"pool": Pool})["pool"], OwnPool)
+    async with program._enter_lifespans(registry) as extensions:
+        assert isinstance(extensions.resources.given({"pool": Pool})["pool"], OwnPool)
 
 
 async def test_the_first_middleware_is_outermost() -> None:
@@ -171,8 +171,8 @@ async def test_the_first_middleware_is_outermost() -> None:
 
     for each in (named("first"), functools.partial(named("second")), Third()):
         assert program.use(each) is each
-    async with program._opened(TaskRegistry()) as surroundings:
-        assert await surroundings.around(code)("context") == "first(second(third(context)))"  # type: ignore[arg-type]
+    async with program._enter_lifespans(TaskRegistry()) as extensions:
+        assert await extensions.around(code)("context") == "first(second(third(context)))"  # type: ignore[arg-type]
     assert happened == ["first", "second"]
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from taskframework import BackgroundTaskExecutable, QueueTimeout, RateLimit, RegistrationError, TaskContext, TaskOptions
 from taskframework.limits.names import check_limits
 from taskframework.model.options import StartLimit
-from taskframework.tasks.limits import key_of, start_limit_of
+from taskframework.tasks.limits import limit_key, start_limit_of
 from taskframework.tasks.registry import TaskRegistry
 
 
@@ -82,16 +82,16 @@ def test_a_key_that_is_no_field_is_refused(parameters: Any, key: str, hint: str)
     ],
 )
 def test_a_key_is_a_text(value: Any, text: str) -> None:
-    assert key_of({"user": value}, "user") == text
+    assert limit_key({"user": value}, "user") == text
 
 
 @pytest.mark.parametrize("parameters", [None, [], "user", {}, {"other": 1}])
 def test_without_a_value_the_key_is_empty(parameters: Any) -> None:
-    assert key_of(parameters, "user") == ""
+    assert limit_key(parameters, "user") == ""
 
 
 def test_a_long_key_is_shortened_and_stays_another_one() -> None:
-    keys = {key_of({"user": "x" * length}, "user") for length in (200, 201, 202, 10_000)}
+    keys = {limit_key({"user": "x" * length}, "user") for length in (200, 201, 202, 10_000)}
     assert (len(keys), max(map(len, keys))) == (4, 200)
 
 

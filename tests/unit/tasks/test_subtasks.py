@@ -27,8 +27,8 @@ from taskframework.tasks.subtasks import (
     SubtaskSummary,
     WaitForSignal,
     WantedSubtasks,
-    planned,
-    planned_blocking,
+    plan_in_parts,
+    plan_in_parts_blocking,
 )
 from tests.unit.worker.process_tasks import Relatives
 
@@ -47,11 +47,11 @@ async def test_many_are_taken_in_parts_and_none_in_one(count: int, parts: list[i
         family = Relatives()
         match how:
             case "list":
-                ids = await planned(family, WANTED, numbers)
+                ids = await plan_in_parts(family, WANTED, numbers)
             case "later":
-                ids = await planned(family, WANTED, later(*numbers))
+                ids = await plan_in_parts(family, WANTED, later(*numbers))
             case _:
-                ids = await asyncio.to_thread(planned_blocking, family, WANTED, iter(numbers))
+                ids = await asyncio.to_thread(plan_in_parts_blocking, family, WANTED, iter(numbers))
         assert ids == [f"id {number}" for number in numbers]
         assert [len(wanted.parameters) for wanted in family.planned] == parts
         assert [wanted.before for wanted in family.planned] == [100 * at for at in range(len(parts))]
@@ -66,7 +66,7 @@ async def test_a_caller_that_is_cancelled_leaves_what_it_asked_for_alone() -> No
             return self.answer
 
     family = Slow()
-    calling = asyncio.create_task(planned(family, WANTED, [1]))
+    calling = asyncio.create_task(plan_in_parts(family, WANTED, [1]))
     await asyncio.sleep(0)
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):

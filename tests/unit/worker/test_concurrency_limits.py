@@ -16,7 +16,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.limits.slots import SlotKeeper
 from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
-from taskframework.model.slots import CLOCKS_DIFFER, SLOTS, GiveSlotBack, Slots
+from taskframework.model.slots import MAX_CLOCK_DIFFERENCE_SECONDS, SLOTS, GiveSlotBack, Slots
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim
@@ -150,7 +150,7 @@ async def test_who_finds_no_slot_of_its_key_is_put_off_later_and_later(stage: St
     assert all(
         0.75 * expected <= delay <= 1.25 * expected for delay, expected in zip(delays, (1, 10, 300), strict=True)
     )
-    assert (stage.waits, (await stage.slots("one-of-user", "ada")).are_waited_for) == (["one-of-user"] * 3, True)
+    assert (stage.waits, (await stage.slots("one-of-user", "ada")).has_waiting_tasks) == (["one-of-user"] * 3, True)
     assert await stage.check.admit(stage.candidate(await stage.task(parameters={"user": "bob"}), "c")) is None
 
 
@@ -278,7 +278,7 @@ async def test_a_slot_that_is_taken_anew_during_a_look_is_not_taken_away(
 ) -> None:
     candidate = stage.candidate(await stage.task("one"), "a")
     await stage.check.admit(candidate)
-    stage.clock.advance(WITHIN.total_seconds() + CLOCKS_DIFFER)
+    stage.clock.advance(WITHIN.total_seconds() + MAX_CLOCK_DIFFERENCE_SECONDS)
 
     async def meanwhile(task_ids: Collection[str]) -> dict[str, str]:
         assert await stage.check.admit(candidate) is None
@@ -298,7 +298,7 @@ async def test_what_is_not_given_back_is_found_when_its_time_is_over(stage: Stag
     assert await stage.check.admit(candidate) is None
     made = Claim(running.task_id, 1, "c", "w", timedelta(hours=1), slot=candidate.slot)
     assert await stage.store.apply(made) is not None
-    stage.clock.advance(WITHIN.total_seconds() + CLOCKS_DIFFER - 0.1)
+    stage.clock.advance(WITHIN.total_seconds() + MAX_CLOCK_DIFFERENCE_SECONDS - 0.1)
     await stage.keeper.reconcile()
     assert await stage.hold("one") == ["a", "c"]
     stage.clock.advance(0.2)

@@ -15,7 +15,7 @@ from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Succeeded
 from taskframework.model.transitions import Fence
 from taskframework.moves import TaskMoves
-from taskframework.tasks.extensions import Middleware, Surroundings
+from taskframework.tasks.extensions import Middleware, WorkerExtensions
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.resources import Resources
 from taskframework.testing import eventually
@@ -55,9 +55,9 @@ async def fails(parameters: Any) -> None:
 
 
 def new_executor(*middleware: Middleware) -> TaskExecutorService:
-    around = Surroundings(middleware, Resources([Pool()]))
+    around = WorkerExtensions(middleware, Resources([Pool()]))
     moves = cast(TaskMoves, None)
-    return TaskExecutorService(moves, SystemClock(), NO_FAMILIES, threads=1, processes=1, surroundings=around)
+    return TaskExecutorService(moves, SystemClock(), NO_FAMILIES, threads=1, processes=1, extensions=around)
 
 
 async def attempt(executor: TaskExecutorService, kind: type[BackgroundTaskExecutable[Any, Any]]) -> Outcome:

@@ -14,7 +14,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.records import Record
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, new_claim_id
-from taskframework.model.workers import FORGOTTEN_AFTER, LOST_AFTER, PRESENCE, TOLD_EVERY
+from taskframework.model.workers import FORGOTTEN_AFTER, LOST_AFTER, PRESENCE, REPORT_INTERVAL
 from taskframework.operations.workers import WorkerOperations, WorkerState
 from taskframework.recovery.retention import Retention
 from taskframework.stores.sqlite import SqliteStore
@@ -53,13 +53,13 @@ async def test_it_tells_what_the_worker_does_now(store: SqliteStore, clock: Fake
     started_at = store.now()
     assert await sign.give() is False, "there is no more to do right now"
     running.append(1)
-    clock.advance(TOLD_EVERY.total_seconds())
+    clock.advance(REPORT_INTERVAL.total_seconds())
     await sign.give()
     [state] = await states(store)
     presence = state.presence
     assert (presence.worker_id, presence.task_types) == (WORKER, ("count-words", "waits"))
     assert (presence.in_flight, presence.concurrency) == (1, 8)
-    assert (presence.started_at, presence.seen_at) == (started_at, started_at + TOLD_EVERY)
+    assert (presence.started_at, presence.seen_at) == (started_at, started_at + REPORT_INTERVAL)
     assert not state.is_lost
 
 

@@ -20,9 +20,9 @@ from taskframework.settings.urls import redacted
 
 KeyPath = tuple[str, ...]
 
-_LIST_ALL = "`python -m taskframework.settings.reference` lists every setting."
-_LONGEST_SHOWN = 80  # characters of a wrong value
-_WORDS = {
+_LIST_ALL_HINT = "`python -m taskframework.settings.reference` lists every setting."
+_MAX_SHOWN_CHARACTERS = 80  # characters of a wrong value
+_TYPE_NAMES = {
     int: "whole number",
     float: "number",
     bool: "true or false",
@@ -49,7 +49,7 @@ def fields_of(model: type[BaseModel], path: KeyPath = ()) -> Iterator[tuple[KeyP
             yield (*path, name), field
 
 
-def explain(
+def explain_validation_error(
     error: ValidationError, model: type[BaseModel], places: Mapping[KeyPath, str] | None = None, section: KeyPath = ()
 ) -> Iterator[Problem]:
     """The problems that pydantic found.
@@ -64,7 +64,7 @@ def explain(
     seen: set[KeyPath] = set()
     for detail in error.errors(include_url=False):
         location = (*section, *(str(part) for part in detail["loc"]))
-        path = setting = _key_of(location, fields)
+        path = setting = _setting_at(location, fields)
         group = _group_in(fields[setting].annotation) if setting in fields else None
         if group is not None and (location[-1] in group.model_fields or detail["type"] == "extra_forbidden"):
             fields |= fields_of(group, location[:-1])  # the value is a group itself, and one of its keys is wrong
@@ -76,25 +76,25 @@ def explain(
             yield Problem(key, f"{key or 'Settings'}{place} {_reason(path, detail, fields)}")
 
 
-def refusal(problems: list[Problem]) -> ConfigurationError:
+def configuration_error(problems: list[Problem]) -> ConfigurationError:
     """All problems as one error."""
     key = problems[0].key or None
     if len(problems) == 1:
-        return ConfigurationError(f"The configuration is wrong: {problems[0].text}", key=key, hint=_LIST_ALL)
+        return ConfigurationError(f"The configuration is wrong: {problems[0].text}", key=key, hint=_LIST_ALL_HINT)
     lines = "".join(f"\n  - {problem.text}" for problem in problems)
-    hint = f"Correct these and start again; {_LIST_ALL}"
+    hint = f"Correct these and start again; {_LIST_ALL_HINT}"
     return ConfigurationError(f"The configuration has {len(problems)} problems:{lines}\n", key=key, hint=hint)
 
 
-def accepted(field: FieldInfo) -> str:
+def describe_accepted(field: FieldInfo) -> str:
     """Type and limits of a setting in words."""
-    return _in_words(field.annotation, field.metadata)
+    return _describe_type(field.annotation, field.metadata)
 
 
-def _key_of(location: KeyPath, fields: Mapping[KeyPath, FieldInfo]) -> KeyPath:
+def _setting_at(location: KeyPath, fields: Mapping[KeyPath, FieldInfo]) -> KeyPath:
     """The setting at a location. It may lead further into the setting: to an entry of a list, or a type of a union."""
-    above = (location[:length] for length in range(len(location)))
-    return next((path for path in above if path in fields), location)
+    prefixes = (location[:length] for length in range(len(location)))
+    return next((path for path in prefixes if path in fields), location)
 
 
 def _group_in(annotation: object) -> type[BaseModel] | None:
@@ -106,53 +106,53 @@ def _group_in(annotation: object) -> type[BaseModel] | None:
 
 def _reason(path: KeyPath, detail: ErrorDetails, fields: Mapping[KeyPath, FieldInfo]) -> str:
     if detail["type"] == "missing" and path in fields:
-        return f"is missing; accepted: {accepted(fields[path])}."
+        return f"is missing; accepted: {describe_accepted(fields[path])}."
     if detail["type"] == "value_error":
         reason = f"{detail['ctx']['error']}."
-        return reason if path[-1] == "url" else f"is {_shown(detail['input'])}; it {reason}"
+        return reason if path[-1] == "url" else f"is {_display_value(detail['input'])}; it {reason}"
     if path in fields:
-        return f"is {_shown(detail['input'])}; accepted: {accepted(fields[path])}."
+        return f"is {_display_value(detail['input'])}; accepted: {describe_accepted(fields[path])}."
     if any(known[: len(path)] == path for known in fields):
         return "is a group of settings; give them by their names."
-    beside = [".".join(known) for known in fields if known[:-1] == path[:-1] and path[-1] in known[-1]]
-    close = beside or difflib.get_close_matches(".".join(path), map(".".join, fields), n=1, cutoff=0.75)
+    siblings = [".".join(known) for known in fields if known[:-1] == path[:-1] and path[-1] in known[-1]]
+    close = siblings or difflib.get_close_matches(".".join(path), map(".".join, fields), n=1, cutoff=0.75)
     return f"is not a setting.{f' Did you mean {close[0]}?' if close else ''}"
 
 
-def _shown(value: object) -> str:
+def _display_value(value: object) -> str:
     if value is None:
         return "empty"
     if isinstance(value, timedelta):
         return format_duration(value)
     text = redacted(repr(value))
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
-def _in_words(annotation: object, metadata: Iterable[object]) -> str:
+def _describe_type(annotation: object, metadata: Iterable[object]) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         marks = (part for mark in arguments[1:] for part in (mark.metadata if isinstance(mark, FieldInfo) else [mark]))
-        return _in_words(arguments[0], [*marks, *metadata])
+        return _describe_type(arguments[0], [*marks, *metadata])
     if origin is Literal:
         return " | ".join(str(choice) for choice in arguments)
     if origin in (Union, types.UnionType):
-        words = " or ".join(_in_words(choice, metadata) for choice in arguments if choice is not type(None))
+        words = " or ".join(_describe_type(choice, metadata) for choice in arguments if choice is not type(None))
         return f"{words}, or empty" if type(None) in arguments else words
     if annotation is timedelta:
-        return f"duration{_limits(metadata)}"
+        return f"duration{_describe_limits(metadata)}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"group of {' and '.join(annotation.model_fields)}"
     if origin is tuple and get_origin(arguments[0]) is Literal:
-        return f"list of {_in_words(arguments[0], ())}"
+        return f"list of {_describe_type(arguments[0], ())}"
     if origin is dict:
-        return f"groups by name, each a {_in_words(arguments[1], ())}"
+        return f"groups by name, each a {_describe_type(arguments[1], ())}"
     if annotation is ByteSize:
-        return "size such as 1MiB" + _limits(metadata)
+        return "size such as 1MiB" + _describe_limits(metadata)
     plain = origin or annotation
-    return (_WORDS[plain] if isinstance(plain, type) else str(plain)) + _limits(metadata)
+    return (_TYPE_NAMES[plain] if isinstance(plain, type) else str(plain)) + _describe_limits(metadata)
 
 
-def _limits(metadata: Iterable[object]) -> str:
+def _describe_limits(metadata: Iterable[object]) -> str:
     found: dict[str, object] = {}
     for mark in metadata:
         for name in ("ge", "gt", "le", "pattern", "min_length", "max_length"):

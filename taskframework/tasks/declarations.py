@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from taskframework.errors import ExtraMissingError, InvalidParametersError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
-from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, Json, problem
+from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, Json, problem
 from taskframework.tasks.registry import Registration
-from taskframework.tasks.schemas import schema_of, takes
+from taskframework.tasks.schemas import describe_parameters, schema_of
 from taskframework.tasks.values import storable_parameters
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class TaskDeclaration:
         """
         # This comes first because it limits the depth; without a limit the library's stack would overflow.
         plain, canonical = storable_parameters(value)
-        if problems := list(islice(_problems(self.parameters_schema, plain), MOST_PROBLEMS)):
-            raise InvalidParametersError(self.task_type, problems, takes=takes(self.parameters_schema))
+        if problems := list(islice(_problems(self.parameters_schema, plain), MAX_PROBLEMS)):
+            raise InvalidParametersError(self.task_type, problems, takes=describe_parameters(self.parameters_schema))
         return plain, canonical
 
 
@@ -89,12 +89,12 @@ def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
     try:
         errors = jsonschema_rs.Draft202012Validator(schema, mask="Input", offline=True).iter_errors(value)
         for error in errors:
-            yield from _described(error)
+            yield from _problems_in(error)
     except jsonschema_rs.ValidationError:
         return  # the library does not support a part of the schema, such as a Python pattern; the worker decides
 
 
-def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]:
+def _problems_in(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]:
     """An error, in pydantic's words if it names a field, otherwise in the library's words."""
     place, details = error.instance_path, error.kind.value
     match error.kind.name:
@@ -107,6 +107,6 @@ def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]
             alternatives = [inner for alternative in details for inner in alternative]
             for inner in alternatives:
                 if inner.kind.value != ["null"]:  # the hint that null is accepted too would not help
-                    yield from _described(inner)
+                    yield from _problems_in(inner)
         case _:
             yield problem(place, error.message)

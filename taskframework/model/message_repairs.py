@@ -9,7 +9,7 @@ from taskframework.model.records import RecordKind
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class MessageRepair:
     """The repair of a message. It is stored before the task and decides the task's owner: a key belongs to a user."""
 
     user_id: str
@@ -21,9 +21,9 @@ class Mended:
     request_hash: str | None = None
 
 
-MENDED = RecordKind("mended", Mended)
+MESSAGE_REPAIR = RecordKind("mended", MessageRepair)
 
 
-def mending_key(message_id: str) -> str:
+def repair_key(message_id: str) -> str:
     """The idempotency key of the task that a message becomes."""
     return f"dead-letter/{message_id}"

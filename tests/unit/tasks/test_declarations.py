@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from taskframework import BackgroundTaskExecutable, InvalidParametersError, TaskContext, TaskOptions
 from taskframework.errors import ValueNotStorableError
-from taskframework.tasks.declared import DECLARATION, TaskDeclaration
+from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import Registration, TaskRegistry
 
 
