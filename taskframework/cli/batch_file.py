@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from rich.status import Status
 
 from taskframework.cli.output import counted, err, note
-from taskframework.submission.batches import TOGETHER
+from taskframework.submission.batches import STORE_BATCH_SIZE
 from taskframework.submission.refusals import BatchConflictError, BatchItemError
 
 #: Items between two updates of the live line.
@@ -96,7 +96,7 @@ class ItemFile:
 
     def _left(self, key: str | None) -> str:
         """A sentence about the stored part of an upload with an error; empty if nothing was stored."""
-        return f" {_WITH_KEY if key else _WITHOUT}" if self._items > TOGETHER else ""
+        return f" {_WITH_KEY if key else _WITHOUT}" if self._items > STORE_BATCH_SIZE else ""
 
     def _line_of(self, index: int) -> int:
         """The line of an item, from 1."""

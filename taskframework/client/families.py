@@ -15,7 +15,7 @@ from taskframework.client.connection import ApiConnection, Call
 from taskframework.client.following import PAUSE, Following, events_in
 from taskframework.errors import ApiError
 from taskframework.events.external import ExternalEvent
-from taskframework.events.http import LONGEST_SILENCE
+from taskframework.events.http import MAX_SILENCE_SECONDS
 
 _NAMES = [field.name for field in fields(ExternalEvent)]
 
@@ -80,7 +80,7 @@ async def followed_results(api: ApiConnection, call: Call, first: int) -> AsyncG
         before = first
         lines = replace(call, query={"cursor": str(first)}, headers={"Accept": "application/x-ndjson"})
         try:
-            async with api.begun(lines, silence=LONGEST_SILENCE) as response:
+            async with api.begun(lines, silence=MAX_SILENCE_SECONDS) as response:
                 async for line in _lines(api.wire.pieces(response)):
                     result = read(RemoteResult, _json(line))
                     first = result.index + 1

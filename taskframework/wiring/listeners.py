@@ -32,7 +32,7 @@ def register_listeners(process: ProcessServices) -> None:
     """Register all listeners, in order. The aggregator must succeed; the others observe what is already stored."""
     bus = process.services.bus
     aggregator = StateAggregatorService(process.services.moves)
-    bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
+    bus.listen(AttemptFinished, aggregator.on_attempt_finished, name="state_aggregator", must_succeed=True)
     if process.dispatches:
         for claimable in (
             TaskSubmittedEvent,
@@ -44,9 +44,9 @@ def register_listeners(process: ProcessServices) -> None:
             TaskResumedEvent,
             TaskUnblockedEvent,
         ):
-            bus.listen(claimable, process.producer.hear, name="producer")
+            bus.listen(claimable, process.producer.on_event, name="producer")
     if process.worker is not None:
-        bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.hear, name="heartbeat")
+        bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.on_cancel_requested, name="heartbeat")
     for end in (
         TaskCompletedEvent,
         TaskFailedEvent,
@@ -55,18 +55,18 @@ def register_listeners(process: ProcessServices) -> None:
         TaskReleasedEvent,
         TaskWaitingEvent,
     ):
-        bus.listen(end, process.slots.hear, name="slots")
+        bus.listen(end, process.slots.on_event, name="slots")
     for planned in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
-        bus.listen(planned, process.spawner.hear, name="spawner")
-    bus.listen(TaskReopenedEvent, process.retrier.hear, name="retrier")
-    bus.listen(TaskWaitingEvent, process.early_signals.hear, name="early_signals")
+        bus.listen(planned, process.spawner.on_event, name="spawner")
+    bus.listen(TaskReopenedEvent, process.retrier.on_event, name="retrier")
+    bus.listen(TaskWaitingEvent, process.early_signals.on_event, name="early_signals")
     for left in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
-        bus.listen(left, process.cascade.hear, name="cascade")
+        bus.listen(left, process.cascade.on_event, name="cascade")
     for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
-        bus.listen(over, process.reporter.hear, name="reporter")
+        bus.listen(over, process.reporter.on_event, name="reporter")
     for passing in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskDiscardedEvent, TaskReplayedEvent):
-        bus.listen(passing, process.services.looks.hear, name="looks")
-    bus.listen(TaskSealedEvent, process.reporter.hear_parent, name="reporter")
-    bus.listen(TaskEvent, process.bridge.hear, name="bridge")
+        bus.listen(passing, process.services.looks.on_event, name="looks")
+    bus.listen(TaskSealedEvent, process.reporter.on_parent_event, name="reporter")
+    bus.listen(TaskEvent, process.bridge.on_event, name="bridge")
     process.metrics.listen(bus)
     task_log.listen(bus)

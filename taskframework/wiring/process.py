@@ -60,7 +60,9 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
     pauses = Pauses(store)
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
-    producer = TaskMessageProducer(store, broker, clock, _dispatch_policy(services), topology.doubt, pauses.is_paused)
+    producer = TaskMessageProducer(
+        store, broker, clock, _dispatch_policy(services), topology.request_check, pauses.is_paused
+    )
     dispatches = executes or broker.outlives_process
     return ProcessServices(
         services=services,
