@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
-from taskframework.limits.names import check_limits
+from taskframework.limits.task_limits import check_limits
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task

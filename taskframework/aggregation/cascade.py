@@ -12,7 +12,7 @@ from contextlib import aclosing
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import TOGETHER, ParentWork
+from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import TaskEvent
 from taskframework.model.interventions import Cancel
@@ -25,9 +25,9 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
 #: A process that was storing a plan when the parent ended may store more of the plan. The cascade looks for such
-#: sub-tasks until `_LATE_SPAWN` after the end, with pauses of `_LOOK_AGAIN`.
-_LATE_SPAWN = timedelta(minutes=1)
-_LOOK_AGAIN = timedelta(seconds=5)
+#: sub-tasks until `_LATE_SPAWN_TIME` after the end, with pauses of `_LATE_SPAWN_PAUSE`.
+_LATE_SPAWN_TIME = timedelta(minutes=1)
+_LATE_SPAWN_PAUSE = timedelta(seconds=5)
 #: The value of `cancel.by` when the cancel comes from the parent.
 BY_PARENT = "parent"
 
@@ -35,40 +35,40 @@ BY_PARENT = "parent"
 class Cascade(ParentWork):
     """Cancels the sub-tasks of rounds for which their parent no longer waits."""
 
-    left = "the cancel of the sub-tasks of task"
+    description = "the cancel of the sub-tasks of task"
 
     def __init__(self, store: TaskStore, moves: TaskMoves) -> None:
         super().__init__()
         self._store = store
         self._moves = moves
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Begin a cascade, as a listener for the moves after which a parent no longer waits."""
         if event.task.cascade_at is not None:
             self.start(event.task)
 
-    async def take(self, parent: Task) -> None:
+    async def work_on(self, parent: Task) -> None:
         """Cancel the sub-tasks for which a parent does not wait, unless another process is doing so.
 
         Raises:
             StoreError: if some sub-tasks could not be cancelled; the parent is due again later.
         """
-        present = await self._move_time(parent, self._in_hand)
+        present = await self._move_time(parent, self._reservation_time)
         is_done = False
         while present is not None and not is_done:
             is_done = True  # unless a sub-task is cancelled: a sub-task may change its status between two lists
-            async with aclosing(self._left(present)) as parts:
+            async with aclosing(self._unneeded_subtasks(present)) as parts:
                 async for live in parts:
                     cancelled = await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
                     is_done = is_done and not any(cancelled)
                     await failpoint.reached("cascade.after_cancel")
-                    present = await self._move_time(present, self._in_hand)
+                    present = await self._move_time(present, self._reservation_time)
                     if present is None or self._is_stopping:
                         return
         if present is not None:
             await self._end(present)
 
-    async def _left(self, parent: Task) -> AsyncGenerator[Sequence[Task], None]:
+    async def _unneeded_subtasks(self, parent: Task) -> AsyncGenerator[Sequence[Task], None]:
         """Yield the live sub-tasks for which the parent does not wait, in parts. They may belong to any round: an
         earlier cascade stops when the parent stops waiting for the next round.
         """
@@ -77,10 +77,10 @@ class Cascade(ParentWork):
         is_awaited = parent.status is TaskStatus.WAITING and parent.subtasks.is_awaited
         first_kept = parent.subtasks.round + (0 if is_awaited else 1)
         for status in sorted(LIVE):
-            those = TaskFilter(parent_task_id=parent.task_id, status=status)
+            filter = TaskFilter(parent_task_id=parent.task_id, status=status)
             cursor: str | None = SlotCursor(parent.generation, first_kept, 0).encode()
             while cursor is not None:
-                page = await self._store.list_tasks(EVERYONE, those, limit=TOGETHER, cursor=cursor)
+                page = await self._store.list_tasks(EVERYONE, filter, limit=BATCH_SIZE, cursor=cursor)
                 cursor = page.next_cursor
                 if page.items:
                     yield page.items
@@ -105,8 +105,8 @@ class Cascade(ParentWork):
         """
         left_at = parent.finished_at or parent.updated_at
         may_grow = parent.status is not TaskStatus.WAITING and _may_still_grow(parent)
-        is_early = may_grow and self._store.now() < left_at + _LATE_SPAWN
-        await self._move_time(parent, _LOOK_AGAIN if is_early else None)
+        is_early = may_grow and self._store.now() < left_at + _LATE_SPAWN_TIME
+        await self._move_time(parent, _LATE_SPAWN_PAUSE if is_early else None)
 
 
 def _may_still_grow(parent: Task) -> bool:

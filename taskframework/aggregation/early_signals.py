@@ -12,18 +12,18 @@ from taskframework.moves import TaskMoves
 class EarlySignals(ParentWork):
     """Wakes tasks that have their signal already. Without this, the repair would find them at its next look."""
 
-    left = "the signal of task"
+    description = "the signal of task"
 
     def __init__(self, moves: TaskMoves) -> None:
         super().__init__()
         self._moves = moves
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Wake a task that has its signal, as a listener for tasks that begin to wait."""
         if has_its_signal(event.task):
             self.start(event.task)
 
-    async def take(self, parent: Task) -> None:
+    async def work_on(self, parent: Task) -> None:
         """Let the task continue.
 
         Raises:

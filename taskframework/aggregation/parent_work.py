@@ -15,29 +15,29 @@ from taskframework.model.task import Task
 
 logger = logging.getLogger(__name__)
 
-#: On how many parents each sort of work is done at once. Each may have `TOGETHER` calls to the store under way.
-_AT_ONCE = 8
+#: On how many parents each sort of work is done at once. Each may have `BATCH_SIZE` calls to the store under way.
+_MAX_CONCURRENT_PARENTS = 8
 #: How many sub-tasks are stored, cancelled or replayed together: one part of the work.
-TOGETHER = 500
+BATCH_SIZE = 500
 #: How long other processes leave a parent alone on which this process works. The time begins again after each part.
-IN_HAND = timedelta(seconds=30)
-_NOT_AT_ALL = timedelta(0)
+RESERVATION_TIME = timedelta(seconds=30)
+_NO_TIME = timedelta(0)
 
 
 class ParentWork(ABC):
     """One sort of work on parents. It may take minutes, so listeners and repairs do not wait for it."""
 
     #: The beginning of the log line when the work fails: the work that is left to the repair.
-    left: ClassVar[str]
+    description: ClassVar[str]
 
     def __init__(self) -> None:
         self._background = Background()
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT_PARENTS)
         #: Whether the process is about to end. Then no more work begins, and work in several parts stops between two.
         self._is_stopping = False
 
     @abstractmethod
-    async def take(self, parent: Task) -> None:
+    async def work_on(self, parent: Task) -> None:
         """Do the work for a parent now.
 
         Raises:
@@ -46,7 +46,7 @@ class ParentWork(ABC):
 
     def start(self, parent: Task) -> None:
         """Do the work for a parent soon; if it fails, it is left to the repair."""
-        self._background.start(self._try(parent), contextvars.Context())
+        self._background.start(self._work_or_log(parent), contextvars.Context())
 
     async def finished(self) -> None:
         """Wait until all work that began is done, or left to the repair."""
@@ -58,16 +58,16 @@ class ParentWork(ABC):
         await self.finished()
 
     @property
-    def _in_hand(self) -> timedelta:
+    def _reservation_time(self) -> timedelta:
         """How long other processes leave a parent alone on which work is not done yet."""
-        return _NOT_AT_ALL if self._is_stopping else IN_HAND
+        return _NO_TIME if self._is_stopping else RESERVATION_TIME
 
-    async def _try(self, parent: Task) -> None:
+    async def _work_or_log(self, parent: Task) -> None:
         try:
-            async with self._places:
+            async with self._semaphore:
                 if not self._is_stopping:
-                    await self.take(parent)
+                    await self.work_on(parent)
         except StoreError as error:
-            logger.info("%s %s is left to the repair: %s", self.left, parent.task_id, error.message)
+            logger.info("%s %s is left to the repair: %s", self.description, parent.task_id, error.message)
         except Exception:
-            logger.exception("%s %s is left to the repair", self.left, parent.task_id)
+            logger.exception("%s %s is left to the repair", self.description, parent.task_id)

@@ -33,26 +33,26 @@ logger = logging.getLogger(__name__)
 
 #: The pause after a count, as a multiple of the time that a count takes in the database. All processes together keep
 #: this pause, so counting takes a twentieth of one processor, and costs the same per sub-task for 100 as for many.
-_PAUSE_FACTOR = 20
+_PAUSE_PER_COST = 20
 #: The same factor for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for
 #: the count after this end, and the counting process may have heard of only some of the ends.
-_SHORT_FACTOR = 4
+_MIN_PAUSE_PER_COST = 4
 #: Seconds of the longest pause. The ends that a count reports are marked as published after the count, and five seconds
 #: after an end (`RELAY_AFTER`) all relays would publish it again.
-_LONGEST_PAUSE = 2.0
+_MAX_PAUSE_SECONDS = 2.0
 #: Seconds that a count takes, measured on MongoDB 6: to read and write the parent, and for each sub-task in the index.
 #: The time of the last count is not used: under load most of this time is waiting, and the pause would be far too long.
-_SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 0.4e-6
+_SECONDS_PER_COUNT, _SECONDS_PER_SUBTASK = 1.5e-3, 0.4e-6
 #: How often a count begins again because another process wrote a count meanwhile. After that the repair counts.
-_TRIES = 20
+_MAX_COUNT_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
+class _WrittenCount:
     """A count that this process wrote."""
 
     #: When it was written, in monotonic seconds.
-    at: float
+    written_at: float
     #: How many sub-tasks existed, and how many of them had ended.
     size: int
     done: int
@@ -61,22 +61,22 @@ class _Count:
 
 
 @dataclass(slots=True)
-class _Reported:
+class _PendingReport:
     """The ends of one parent's sub-tasks that were heard and are not reported yet."""
 
     #: The sub-tasks that ended, each with the sequence of its end.
     ended: dict[str, int] = field(default_factory=dict)
     #: The functions to call when these ends are reported.
-    told: list[Callable[[], None]] = field(default_factory=list)
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
     #: Whether a count was asked for although no end was heard.
-    is_asked: bool = False
+    is_requested: bool = False
     #: The last two counts, the newer one first.
-    last: _Count | None = None
-    before: _Count | None = None
+    last: _WrittenCount | None = None
+    previous: _WrittenCount | None = None
     #: How many sub-tasks had not ended at the last count; None if not counted yet, or if the total is not known yet.
     missing: int | None = None
     #: Set when the last sub-task seems to have ended, which ends the pause.
-    is_last: asyncio.Event = field(default_factory=asyncio.Event)
+    last_has_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class SubtaskReporter:
@@ -86,77 +86,77 @@ class SubtaskReporter:
         self._store = store
         self._moves = moves
         self._clock = clock
-        self._parents: dict[str, _Reported] = {}
+        self._parents: dict[str, _PendingReport] = {}
         #: The sub-tasks that were reported last, each with the sequence of its end. The bridge asks for a sub-task
         #: again, after it has published its end.
-        self._done = Sequences()
+        self._reported = Sequences()
         self._reporting = Background()
         self._is_finishing = False
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Report the end of a task soon, as a listener for the ends of tasks."""
-        self.take(event.task)
+        self.handle_task(event.task)
 
-    def take(self, task: Task, then: Callable[[], None] | None = None) -> None:
+    def handle_task(self, task: Task, on_done: Callable[[], None] | None = None) -> None:
         """Report the end of a sub-task soon.
 
         Args:
             task: the task that ended; a task without a parent has nothing to report.
-            then: called when the end is reported; not called if that fails.
+            on_done: called when the end is reported; not called if that fails.
         """
-        if task.parent is None or self._done.of(task.task_id) >= task.sequence:
-            if then is not None:
-                then()
+        if task.parent is None or self._reported.of(task.task_id) >= task.sequence:
+            if on_done is not None:
+                on_done()
             return
-        reported = self._parent(task.parent.task_id)
-        reported.ended[task.task_id] = task.sequence
-        if then is not None:
-            reported.told.append(then)
-        if reported.missing is not None and len(reported.ended) >= reported.missing:
-            reported.is_last.set()
+        report = self._pending_report(task.parent.task_id)
+        report.ended[task.task_id] = task.sequence
+        if on_done is not None:
+            report.callbacks.append(on_done)
+        if report.missing is not None and len(report.ended) >= report.missing:
+            report.last_has_ended.set()
 
-    def hear_parent(self, event: TaskEvent) -> None:
+    def on_parent_event(self, event: TaskEvent) -> None:
         """Count soon, as a listener for moves of a parent after which its sub-tasks have to be counted."""
-        self.look_at(event.task.task_id)
+        self.request_count(event.task.task_id)
 
-    def look_at(self, parent_id: str) -> None:
+    def request_count(self, parent_id: str) -> None:
         """Count the sub-tasks of a parent soon, although no end was heard."""
-        reported = self._parent(parent_id)
-        reported.is_asked = True
-        reported.is_last.set()
+        report = self._pending_report(parent_id)
+        report.is_requested = True
+        report.last_has_ended.set()
 
     async def finished(self) -> None:
         """Wait until all ends that were heard are reported, or left to the repair; pauses end at once."""
         # Ends that are heard meanwhile make no pause either: a clock that stands still would never end the pause.
         self._is_finishing = True
         try:
-            for reported in self._parents.values():
-                reported.is_last.set()
+            for report in self._parents.values():
+                report.last_has_ended.set()
             await self._reporting.finished()
         finally:
             self._is_finishing = False
 
-    def _parent(self, parent_id: str) -> _Reported:
+    def _pending_report(self, parent_id: str) -> _PendingReport:
         if parent_id not in self._parents:
-            self._parents[parent_id] = _Reported()
-            self._reporting.start(self._report_all(parent_id), contextvars.Context())
+            self._parents[parent_id] = _PendingReport()
+            self._reporting.start(self._run_reports(parent_id), contextvars.Context())
         return self._parents[parent_id]
 
-    async def _report_all(self, parent_id: str) -> None:
-        reported = self._parents[parent_id]
+    async def _run_reports(self, parent_id: str) -> None:
+        report = self._parents[parent_id]
         try:
             while True:
-                ended, told = reported.ended, reported.told
-                reported.ended, reported.told, reported.is_asked = {}, [], False
-                reported.is_last.clear()
-                await self._count(parent_id, reported)
+                ended, callbacks = report.ended, report.callbacks
+                report.ended, report.callbacks, report.is_requested = {}, [], False
+                report.last_has_ended.clear()
+                await self._count(parent_id, report)
                 await failpoint.reached("report.before_mark")
-                self._done.raise_all(ended)
-                for then in told:
-                    then()
+                self._reported.raise_all(ended)
+                for on_done in callbacks:
+                    on_done()
                 if not self._is_finishing:
-                    await self._pause(reported)
-                if not (reported.ended or reported.is_asked):
+                    await self._pause(report)
+                if not (report.ended or report.is_requested):
                     return
         except StoreError as error:
             logger.info("sub-tasks of task %s are left to the repair: %s", parent_id, error.message)
@@ -165,18 +165,18 @@ class SubtaskReporter:
         finally:
             del self._parents[parent_id]
 
-    async def _pause(self, reported: _Reported) -> None:
-        pause = asyncio.ensure_future(self._clock.sleep(_seconds_of_pause(reported)))
-        last = asyncio.ensure_future(reported.is_last.wait())
+    async def _pause(self, report: _PendingReport) -> None:
+        pause = asyncio.ensure_future(self._clock.sleep(_seconds_of_pause(report)))
+        last = asyncio.ensure_future(report.last_has_ended.wait())
         try:
             await asyncio.wait([pause, last], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await end(pause, last)
 
-    async def _count(self, parent_id: str, reported: _Reported) -> None:
+    async def _count(self, parent_id: str, report: _PendingReport) -> None:
         """Count the sub-tasks of a parent that waits for them, and write the count."""
-        reported.missing = None
-        for _ in range(_TRIES):
+        report.missing = None
+        for _ in range(_MAX_COUNT_TRIES):
             parent = await self._store.get(parent_id, EVERYONE)
             if parent is None or parent.subtasks is None or parent.status is not TaskStatus.WAITING:
                 return
@@ -188,24 +188,24 @@ class SubtaskReporter:
             count = CountSubtasks.of(parent, Counts.of(by_status))
             if await self._moves.make(count) is not None:
                 planned, done = parent.subtasks.planned, count.counts.done
-                reported.missing = None if planned is None else planned - done
-                reported.before = reported.last
-                reported.last = _Count(
+                report.missing = None if planned is None else planned - done
+                report.previous = report.last
+                report.last = _WrittenCount(
                     self._clock.monotonic(), sum(by_status.values()), done, parent.subtasks.report_serial
                 )
                 return
         raise StoreError(f"The sub-tasks of task {parent_id} are being counted by too many processes at once.")
 
 
-def _seconds_of_pause(reported: _Reported) -> float:
+def _seconds_of_pause(report: _PendingReport) -> float:
     """Return how long to pause after a count: at most as long as the other sub-tasks take at the present pace."""
-    last, before = reported.last, reported.before
-    cost = _SECONDS_A_COUNT + (0 if last is None else _SECONDS_EACH * last.size)
-    if last is None or before is None:
-        return min(_PAUSE_FACTOR * cost, _LONGEST_PAUSE)
-    counts = max(1, last.serial - before.serial)  # of all processes, since the count before
-    longest, ended = min(_PAUSE_FACTOR * cost * counts, _LONGEST_PAUSE), last.done - before.done
-    if reported.missing is None or ended <= 0:
+    last, previous = report.last, report.previous
+    cost = _SECONDS_PER_COUNT + (0 if last is None else _SECONDS_PER_SUBTASK * last.size)
+    if last is None or previous is None:
+        return min(_PAUSE_PER_COST * cost, _MAX_PAUSE_SECONDS)
+    counts = max(1, last.serial - previous.serial)  # of all processes, since the count before
+    longest, ended = min(_PAUSE_PER_COST * cost * counts, _MAX_PAUSE_SECONDS), last.done - previous.done
+    if report.missing is None or ended <= 0:
         return longest
-    rest = reported.missing * (last.at - before.at) / ended
-    return min(longest, max(_SHORT_FACTOR * cost, rest))
+    rest = report.missing * (last.written_at - previous.written_at) / ended
+    return min(longest, max(_MIN_PAUSE_PER_COST * cost, rest))

@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import TOGETHER, ParentWork
+from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork
 from taskframework.model.batches import EndRetry
 from taskframework.model.drivers import RETRY
 from taskframework.model.events import TaskEvent
@@ -30,7 +30,7 @@ BY_BATCH = "batch"
 class BatchRetrier(ParentWork):
     """Replays the sub-tasks of batches that did not succeed."""
 
-    left = "what failed in batch"
+    description = "what failed in batch"
 
     def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta) -> None:
         """Prepare; `dispatch_after` as in `NewTasks`."""
@@ -39,32 +39,34 @@ class BatchRetrier(ParentWork):
         self._moves = moves
         self._dispatch_after = dispatch_after
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Begin a retry at once, as a listener, in the process in which the batch was reopened."""
         if event.task.retry_at is not None:
             self.start(event.task)
 
-    async def take(self, batch: Task) -> None:
+    async def work_on(self, batch: Task) -> None:
         """Replay the sub-tasks that did not succeed, unless another process is doing so.
 
         Raises:
             StoreError: if some sub-tasks could not be replayed; the batch is due again later.
         """
-        held = await self._hold(batch)
+        reserved = await self._reserve(batch)
         round = RoundOfSubtasks(batch.task_id, batch.generation, batch.subtasks.round if batch.subtasks else 1)
-        after = -1
-        while held is not None and (due := RETRY.time_of(held)) is not None:
-            found = await self._store.list_subtasks(round, limit=TOGETHER, after_slot=after, statuses=REPLAYABLE)
+        last_slot = -1
+        while reserved is not None and (due := RETRY.time_of(reserved)) is not None:
+            found = await self._store.list_subtasks(round, limit=BATCH_SIZE, after_slot=last_slot, statuses=REPLAYABLE)
             if not found:
-                await self._store.apply(EndRetry(held.task_id, due))
+                await self._store.apply(EndRetry(reserved.task_id, due))
                 return
-            await asyncio.gather(*(self._replay(subtask, held) for subtask in found))
+            await asyncio.gather(*(self._replay(subtask, reserved) for subtask in found))
             await failpoint.reached("retry.after_replay")
-            after = max(subtask.parent.slot for subtask in found if subtask.parent is not None)
-            held = await self._hold(held)
-            if held is not None and self._is_stopping:
+            last_slot = max(subtask.parent.slot for subtask in found if subtask.parent is not None)
+            reserved = await self._reserve(reserved)
+            if reserved is not None and self._is_stopping:
                 return
-        if after >= 0:  # another process took the batch, or it was cancelled, maybe long before the last replay here
+        if (
+            last_slot >= 0
+        ):  # another process took the batch, or it was cancelled, maybe long before the last replay here
             await self._store.mark(CascadeAgain(batch.task_id))
 
     async def _replay(self, subtask: Task, batch: Task) -> None:
@@ -73,7 +75,11 @@ class BatchRetrier(ParentWork):
             replay = Replay(subtask.task_id, EVERYONE, BY_BATCH, self._dispatch_after, subtask.revision)
             await self._moves.repair(replay)
 
-    async def _hold(self, batch: Task) -> Task | None:
+    async def _reserve(self, batch: Task) -> Task | None:
         """Return the batch, if it is still to be retried and no other process has begun with it."""
         due = RETRY.time_of(batch)
-        return None if due is None else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._in_hand))
+        return (
+            None
+            if due is None
+            else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._reservation_time))
+        )

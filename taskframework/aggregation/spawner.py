@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import islice
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import TOGETHER, ParentWork
+from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork
 from taskframework.bus import EventBus
 from taskframework.model.drivers import SPAWN
 from taskframework.model.events import TaskEvent, TaskSubmittedEvent
@@ -25,7 +25,7 @@ from taskframework.stores.base import TaskStore
 class Spawner(ParentWork):
     """Stores planned sub-tasks."""
 
-    left = "the plan of task"
+    description = "the plan of task"
 
     def __init__(self, store: TaskStore, bus: EventBus, dispatch_after: timedelta) -> None:
         """Prepare; `dispatch_after` as in `NewTasks`."""
@@ -34,12 +34,12 @@ class Spawner(ParentWork):
         self._bus = bus
         self._dispatch_after = dispatch_after
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Begin to store sub-tasks at once, as a listener, in the process in which a task planned them."""
         if event.task.spawn_at is not None:
             self.start(event.task)
 
-    async def take(self, parent: Task) -> None:
+    async def work_on(self, parent: Task) -> None:
         """Store every sub-task of the plan; stop as soon as the parent no longer waits, or another process stores them.
 
         Args:
@@ -52,20 +52,20 @@ class Spawner(ParentWork):
         if subtasks is None or parent.spawn_at is None:
             return
         # If the parent waited here until its plan was due, a repair may have begun to store the plan.
-        present = await self._go_on(parent) if parent.spawn_at <= self._store.now() else parent
+        present = await self._reserve_again(parent) if parent.spawn_at <= self._store.now() else parent
         if present is None:
             return
         async for first_slot, groups in read_plan(self._store, parent):
             tasks = planned_tasks(parent, groups, self._store.now, self._dispatch_after, first_slot=first_slot)
-            while together := list(islice(tasks, TOGETHER)):
+            while batch := list(islice(tasks, BATCH_SIZE)):
                 if present is None:
                     # If this process paused, the parent may have stopped waiting long before the last part was stored.
                     await self._store.mark(CascadeAgain(parent.task_id))
                     return
-                await self._insert(together)
+                await self._insert(batch)
                 await failpoint.reached("spawn.after_insert")
-                if len(together) == TOGETHER or subtasks.plan_records:
-                    present = await self._go_on(present)
+                if len(batch) == BATCH_SIZE or subtasks.plan_records:
+                    present = await self._reserve_again(present)
                     if present is not None and self._is_stopping:
                         return
         await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
@@ -79,8 +79,8 @@ class Spawner(ParentWork):
             if outcome.is_new:
                 await self._bus.publish(TaskSubmittedEvent(outcome.task))
 
-    async def _go_on(self, parent: Task) -> Task | None:
+    async def _reserve_again(self, parent: Task) -> Task | None:
         """Return the parent, if its plan is still to be stored and no other process has begun to store it."""
         if parent.spawn_at is None:
             return None
-        return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, self._in_hand))
+        return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, self._reservation_time))

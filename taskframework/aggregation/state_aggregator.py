@@ -21,7 +21,7 @@ class StateAggregatorService:
     def __init__(self, moves: TaskMoves) -> None:
         self._moves = moves
 
-    async def hear(self, request: AttemptFinished) -> Settlement | Stale:
+    async def on_attempt_finished(self, request: AttemptFinished) -> Settlement | Stale:
         """Store the outcome of an attempt. A request that is repeated after a lost reply gets the first answer.
 
         Returns:
@@ -31,20 +31,20 @@ class StateAggregatorService:
             StoreUnavailableError: if it is not known whether the outcome was written; ask again.
         """
         await failpoint.reached("settle.before_write")
-        made = await self._moves.make_once(_move(request), partial(end_of_attempt, request.task))
+        made = await self._moves.make_once(_move_for(request), partial(end_of_attempt, request.task))
         if isinstance(made, NotMade):
-            return _stale(request, made.present)
+            return _make_stale(request, made.present)
         return Settlement(_status(made.entry.type), made.entry.sequence)
 
 
-def _stale(request: AttemptFinished, present: Task | None) -> Stale:
+def _make_stale(request: AttemptFinished, present: Task | None) -> Stale:
     if present is None:
         return Stale(request.task.task_id, request.fence.fencing_token)
     holder = present.lease.worker_id if present.lease else None
     return Stale(present.task_id, request.fence.fencing_token, present.fencing_token, holder)
 
 
-def _move(request: AttemptFinished) -> Move:
+def _move_for(request: AttemptFinished) -> Move:
     match request.outcome:
         case Succeeded(result):
             return Complete(request.fence, request.worker_id, result)

@@ -53,7 +53,7 @@ from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.values import Json
 from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.batches import BatchRequest, BatchSubmission
-from taskframework.submission.options import described_of_batch
+from taskframework.submission.options import batch_option_schemas
 from taskframework.telemetry import log_context
 
 router = new_router(PREFIX, "batches")
@@ -61,7 +61,7 @@ router = new_router(PREFIX, "batches")
 _TASK_TYPE = {"type": "string", "maxLength": 200}
 #: The options of an upload, described as the fields of the body are. A query has no null: options are left out.
 _UPLOAD_OPTIONS = {"task_type": _TASK_TYPE} | {
-    name: schema["anyOf"][0] for name, schema in described_of_batch().items()
+    name: schema["anyOf"][0] for name, schema in batch_option_schemas().items()
 }
 _UPLOAD_OPTIONS["user_id"] = _UPLOAD_OPTIONS["correlation_id"]
 #: Text that is a number in a query. Python refuses to read thousands of digits, and accepts digits of other scripts.

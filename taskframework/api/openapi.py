@@ -20,7 +20,7 @@ from taskframework.api.views import (
     ResyncView,
     StreamedEvent,
 )
-from taskframework.submission.options import described
+from taskframework.submission.options import option_schemas
 
 _MODELS: tuple[type, ...] = (
     *BODIES,
@@ -57,7 +57,7 @@ def location_header(what: str) -> dict[str, Any]:
 
 def key_header(description: str) -> dict[str, Any]:
     """Document the header `Idempotency-Key` of a route; the result goes into the `parameters` of `openapi_extra`."""
-    schema = described()["idempotency_key"]["anyOf"][0]
+    schema = option_schemas()["idempotency_key"]["anyOf"][0]
     return {"name": "Idempotency-Key", "in": "header", "description": description, "schema": schema}
 
 

@@ -27,7 +27,7 @@ async def list_task_types(request: Request) -> Response:
     """List the task types that can be submitted: those of this process, and those that workers have declared."""
     framework = framework_of(request)
     default_max_attempts = framework.settings.retry.max_attempts
-    items = [_view(known, default_max_attempts) for known in await framework.services.types.known()]
+    items = [_view(known, default_max_attempts) for known in await framework.services.types.list_known()]
     # Not orjson: a schema may name limits beyond 64 bits.
     return Response(to_json({"items": items, "next_cursor": None}), media_type="application/json")
 

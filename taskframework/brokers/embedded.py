@@ -57,7 +57,7 @@ class EmbeddedBroker:
         #: Delayed messages. They continue to wait while the broker is closed.
         self._delayed = Background()
         # A dict keeps the order: consumers of a queue take turns in the order in which they came.
-        self._running: dict[_Consumption, None] = {}
+        self._consumptions: dict[_Consumption, None] = {}
         self._subscriptions: list[Subscription] = []
         self._is_open = False
         self._is_interrupted = False
@@ -71,7 +71,7 @@ class EmbeddedBroker:
         """Stop everything; messages that were delivered but not acknowledged are ready again for the next `open`."""
         self._is_open = False
         self._disconnect()
-        self._running.clear()
+        self._consumptions.clear()
         for subscription in self._subscriptions:
             await subscription.close()
         self._subscriptions.clear()
@@ -90,16 +90,16 @@ class EmbeddedBroker:
     async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
         self._require_connection()
         name = f"{self._prefix}.{message.task_type}.{message.lane}"
-        sent = self._message(message.to_body(), message.headers)
+        queued = self._message(message.to_body(), message.headers)
         if delay is not None and delay > timedelta(0):
-            self._delayed.start(self._put_later(delay, name, sent))
+            self._delayed.start(self._put_later(delay, name, queued))
             return
         queue = self._queues.get(name)
         if queue is None or not queue.is_declared:
             raise PublishRefusedError(
                 f"There is no queue {name}.", hint="Start a program that has this task type registered."
             )
-        queue.put(sent)
+        queue.put(queued)
 
     def publish_raw(self, routing_key: str, body: bytes, headers: Mapping[str, str | int] | None = None) -> None:
         """Publish any message, as another program may do; for tests.
@@ -127,13 +127,15 @@ class EmbeddedBroker:
 
     async def publish_event(self, message: ExternalMessage) -> None:
         self._require_connection()
-        sent = self._message(message.body, message.headers, message.content_type)
+        queued = self._message(message.body, message.headers, message.content_type)
         for queue in self._event_queues.values():
-            queue.put(sent)
+            queue.put(queued)
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
         subscription = Subscription(
-            on_message, lambda take: self._start(_EventConsumption(self, take, durable_name)), self._clock.sleep
+            on_message,
+            lambda on_delivery: self._start(_EventConsumption(self, on_delivery, durable_name)),
+            self._clock.sleep,
         )
         self._subscriptions = [known for known in self._subscriptions if not known.is_stopped] + [subscription]
         return subscription
@@ -159,18 +161,18 @@ class EmbeddedBroker:
         self._connect()
 
     def _start(self, consumption: _Consumption) -> Consumption:
-        self._running[consumption] = None
+        self._consumptions[consumption] = None
         if self.is_connected:
             consumption.connect()
         return consumption
 
     def _connect(self) -> None:
         if self.is_connected:
-            for consumption in self._running:
+            for consumption in self._consumptions:
                 consumption.connect()
 
     def _disconnect(self) -> None:
-        for consumption in self._running:
+        for consumption in self._consumptions:
             consumption.disconnect()
         for queue in (*self._queues.values(), *self._event_queues.values(), self._dead_letters):
             queue.take_back()
@@ -202,36 +204,42 @@ class _Consumption:
     """`Consumption` of task queues or dead letters."""
 
     def __init__(
-        self, broker: EmbeddedBroker, queues: Sequence[Queue], prefetch: int, take: Callable[[EmbeddedDelivery], None]
+        self,
+        broker: EmbeddedBroker,
+        queues: Sequence[Queue],
+        prefetch: int,
+        on_delivery: Callable[[EmbeddedDelivery], None],
     ) -> None:
         self._broker = broker
         self._queues = queues
         self._prefetch = prefetch
-        self._take = take
+        self._on_delivery = on_delivery
         self._consumers: list[Consumer] = []
 
     def connect(self) -> None:
-        self._consumers = [Consumer(queue, self._prefetch, self._take) for queue in self._queues]
+        self._consumers = [Consumer(queue, self._prefetch, self._on_delivery) for queue in self._queues]
 
     def disconnect(self) -> None:
         for consumer in self._consumers:
             consumer.cancel()
 
     async def stop(self) -> None:
-        self._broker._running.pop(self, None)
+        self._broker._consumptions.pop(self, None)
         self.disconnect()
 
     @property
     def is_live(self) -> bool:
-        running = self._broker.is_connected and self in self._broker._running
+        running = self._broker.is_connected and self in self._broker._consumptions
         return running and all(queue.is_declared for queue in self._queues)
 
 
 class _EventConsumption(_Consumption):
     """`Consumption` of a subscriber's queue. A queue without a durable name ends with the connection."""
 
-    def __init__(self, broker: EmbeddedBroker, take: Callable[[EmbeddedDelivery], None], name: str | None) -> None:
-        super().__init__(broker, (), 1, take)
+    def __init__(
+        self, broker: EmbeddedBroker, on_delivery: Callable[[EmbeddedDelivery], None], name: str | None
+    ) -> None:
+        super().__init__(broker, (), 1, on_delivery)
         self._is_durable = name is not None
         self._name = f"{broker._prefix}.events.{name or f'exclusive-{next(broker._numbers)}'}"
 

@@ -51,19 +51,19 @@ class EmbeddedDelivery:
     async def reject(self) -> None:
         queue = self.consumer.queue
         if queue.settle(self) and queue.dead_letters is not None:
-            death = {"x-first-death-queue": queue.name, "x-first-death-reason": "rejected"}
-            queue.dead_letters.put(self.message._replace(headers={**self.message.headers, **death}))
+            death_headers = {"x-first-death-queue": queue.name, "x-first-death-reason": "rejected"}
+            queue.dead_letters.put(self.message._replace(headers={**self.message.headers, **death_headers}))
 
 
 class Consumer:
     """One consumer of one queue, on one connection."""
 
-    __slots__ = ("_on_delivery", "in_hand", "prefetch", "queue")
+    __slots__ = ("_on_delivery", "prefetch", "queue", "unanswered_count")
 
     def __init__(self, queue: Queue, prefetch: int, on_delivery: Callable[[EmbeddedDelivery], None]) -> None:
         self.queue = queue
         self.prefetch = prefetch
-        self.in_hand = 0
+        self.unanswered_count = 0
         self._on_delivery = on_delivery
         queue.consumers.append(self)
         queue.wake()
@@ -75,7 +75,7 @@ class Consumer:
 
     def deliver(self, message: Message) -> None:
         delivery = EmbeddedDelivery(message, self)
-        self.in_hand += 1
+        self.unanswered_count += 1
         self.queue.unacked.add(delivery)
         try:
             self._on_delivery(delivery)
@@ -102,14 +102,14 @@ class Queue:
         self.ready: deque[Message] = deque()
         self.unacked: set[EmbeddedDelivery] = set()
         self.consumers: deque[Consumer] = deque()
-        self._limit = limit
+        self._max_messages = limit
         self._overflowed = False
         self._scheduled = False
 
     def put(self, message: Message) -> None:
         self.ready.append(message)
-        if self._limit is not None and len(self.ready) > self._limit:
-            self._drop_oldest(self._limit)
+        if self._max_messages is not None and len(self.ready) > self._max_messages:
+            self._drop_oldest(self._max_messages)
         self.wake()
 
     def settle(self, delivery: EmbeddedDelivery) -> bool:
@@ -118,7 +118,7 @@ class Queue:
             logger.info("a delivery of %s was lost here; it will be delivered again", self.name)
             return False
         self.unacked.remove(delivery)
-        delivery.consumer.in_hand -= 1
+        delivery.consumer.unanswered_count -= 1
         self.wake()
         return True
 
@@ -126,11 +126,11 @@ class Queue:
         """Make all messages ready again that were delivered but not answered."""
         self.put_back(list(self.unacked))
 
-    def put_back(self, back: Sequence[EmbeddedDelivery]) -> None:
+    def put_back(self, deliveries: Sequence[EmbeddedDelivery]) -> None:
         """Make the messages of these deliveries ready again, each at its old place."""
-        self.unacked.difference_update(back)
+        self.unacked.difference_update(deliveries)
         # From the last to the first, so that each is inserted near the front, however many messages wait.
-        for message in sorted((delivery.message for delivery in back), reverse=True):
+        for message in sorted((delivery.message for delivery in deliveries), reverse=True):
             bisect.insort(self.ready, message)
         self.wake()
 
@@ -149,7 +149,7 @@ class Queue:
         for _ in range(len(self.consumers)):
             consumer = self.consumers[0]
             self.consumers.rotate(-1)
-            if consumer.in_hand < consumer.prefetch:
+            if consumer.unanswered_count < consumer.prefetch:
                 return consumer
         return None
 

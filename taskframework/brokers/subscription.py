@@ -15,7 +15,7 @@ from taskframework.brokers.base import Consumption, Delivery, ExternalMessage, O
 logger = logging.getLogger(__name__)
 
 #: Longest pause before a message that could not be handled is handed over again, in seconds.
-_LONGEST_PAUSE = 5.0
+_MAX_RETRY_PAUSE_SECONDS = 5.0
 
 
 class EventDelivery(Delivery, Protocol):
@@ -48,8 +48,8 @@ class Subscription:
         """
         self._on_message = on_message
         self._sleep = sleep
-        self._arrived: asyncio.Queue[EventDelivery] = asyncio.Queue()
-        self._consumption = consume(self._arrived.put_nowait)
+        self._deliveries: asyncio.Queue[EventDelivery] = asyncio.Queue()
+        self._consumption = consume(self._deliveries.put_nowait)
         self.is_stopped = False
         self._is_handling = False
         self._worker = asyncio.create_task(self._work())
@@ -66,8 +66,8 @@ class Subscription:
         await self._consumption.stop()
         if not self._is_handling:
             await end(self._worker)
-        while not self._arrived.empty():
-            await self._arrived.get_nowait().put_back()
+        while not self._deliveries.empty():
+            await self._deliveries.get_nowait().put_back()
 
     async def close(self) -> None:
         """Stop, and cancel the handler if it is running, unless it is the handler that calls this."""
@@ -77,27 +77,27 @@ class Subscription:
 
     async def _work(self) -> None:
         while not self.is_stopped:
-            delivery = await self._arrived.get()
+            delivery = await self._deliveries.get()
             try:
-                await self._hand_over(delivery)
+                await self._handle_until_done(delivery)
             except BaseException as error:
                 await delivery.put_back()  # no effect if its channel is gone: then the broker delivers it again anyway
                 if not is_failure(error):
                     raise
 
-    async def _hand_over(self, delivery: EventDelivery) -> None:
+    async def _handle_until_done(self, delivery: EventDelivery) -> None:
         """Repeat until the message is handled. It is not put back, because then other messages would overtake it."""
         if delivery.is_void:
             return
         message = ExternalMessage(delivery.body, delivery.content_type, delivery.headers)
-        patience = AsyncRetrying(
+        retrying = AsyncRetrying(
             sleep=self._sleep,
-            wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
+            wait=wait_random_exponential(multiplier=0.1, max=_MAX_RETRY_PAUSE_SECONDS),
             retry=retry_if_exception(lambda error: is_failure(error) and not self.is_stopped and not delivery.is_void),
             before_sleep=_log_failure,
             reraise=True,
         )
-        await patience(self._handle, message)
+        await retrying(self._handle, message)
         await delivery.ack()
 
     async def _handle(self, message: ExternalMessage) -> None:

@@ -29,7 +29,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.runtime import TaskFramework
-from taskframework.submission.options import BatchOptions, described_of_batch
+from taskframework.submission.options import BatchOptions, batch_option_schemas
 
 app = typer.Typer(no_args_is_help=True, help="Batches: submit many items as one, show, follow, cancel, retry.")
 
@@ -46,7 +46,7 @@ Follow = Annotated[
 
 
 @app.command()
-@takes_options(described_of_batch())
+@takes_options(batch_option_schemas())
 def submit(
     context: typer.Context,
     task_type: Type,

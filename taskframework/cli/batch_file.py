@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from rich.status import Status
 
 from taskframework.cli.output import err, note, pluralize
-from taskframework.submission.batches import TOGETHER
+from taskframework.submission.batches import STORE_BATCH_SIZE
 from taskframework.submission.refusals import BatchConflictError, BatchItemError
 
 #: Items between two updates of the live line.
@@ -98,7 +98,7 @@ class ItemFile:
 
     def _stored_part_hint(self, key: str | None) -> str:
         """A sentence about the stored part of an upload with an error; empty if nothing was stored."""
-        return f" {_CONTINUE_HINT if key else _CANCELLED_HINT}" if self._item_count > TOGETHER else ""
+        return f" {_CONTINUE_HINT if key else _CANCELLED_HINT}" if self._item_count > STORE_BATCH_SIZE else ""
 
     def _line_number_of(self, index: int) -> int:
         """The line of an item, from 1."""

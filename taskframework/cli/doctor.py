@@ -27,7 +27,7 @@ from taskframework.schedules import all_schedules, require_zone
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
-from taskframework.submission.schedules import ScheduleDefinition, defined_in_settings, wrong_in_settings
+from taskframework.submission.schedules import ScheduleDefinition, parse_settings, settings_error
 from taskframework.submission.types import TaskTypes, declared_types
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_buckets, build_store
@@ -101,7 +101,7 @@ def _check_settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
     if profile := os.environ.get(PROFILE_VARIABLE):
         found["profile"] = profile
     try:
-        defined_in_settings(loaded.settings.schedules.named)
+        parse_settings(loaded.settings.schedules.named)
     except ConfigurationError as error:
         return Finding("settings", found, [str(error)])
     return Finding(
@@ -113,11 +113,11 @@ def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], o
     """The problems of schedules in the settings that a check refuses, as a worker refuses them at its start."""
     problems = []
     with contextlib.suppress(ConfigurationError):  # reported with the settings
-        for name, definition in defined_in_settings(settings.schedules.named).items():
+        for name, definition in parse_settings(settings.schedules.named).items():
             try:
                 check(definition)
             except SubmissionError as error:
-                problems.append(str(wrong_in_settings(name, error)))
+                problems.append(str(settings_error(name, error)))
     return problems
 
 
@@ -183,7 +183,7 @@ async def _check_rate_limits(store: TaskStore, settings: Settings) -> Finding:
     try:
         buckets = build_buckets(settings, store, SystemClock())
         try:
-            await buckets.known(1)
+            await buckets.list_known(1)
         finally:
             await buckets.close()
     except TaskframeworkError as error:

@@ -21,7 +21,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.operations.schedules import SeenSchedule, schedule_view
 from taskframework.settings.durations import format_duration
-from taskframework.submission.schedules import ScheduleDefinition, definition_of
+from taskframework.submission.schedules import ScheduleDefinition, parse_definition
 
 app = typer.Typer(no_args_is_help=True, help="Schedules: submit a task regularly, by cron or at an interval.")
 
@@ -179,7 +179,7 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _definition(values: dict[str, Any]) -> ScheduleDefinition:
-    return definition_of(_without_none(values))
+    return parse_definition(_without_none(values))
 
 
 async def _print_schedule(framework: AnyFramework, schedule: Schedule, done: str, as_json: bool) -> None:

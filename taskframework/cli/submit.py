@@ -36,7 +36,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
-from taskframework.submission.options import SubmissionOptions, described
+from taskframework.submission.options import SubmissionOptions, option_schemas
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import naming_store
 from taskframework.wiring.adapters import build_store
@@ -169,7 +169,7 @@ def takes_options(
     return with_flags
 
 
-@takes_options(described())
+@takes_options(option_schemas())
 def submit(
     context: typer.Context,
     task_type: Type,

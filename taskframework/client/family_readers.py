@@ -15,7 +15,7 @@ from taskframework.client.connection import ApiConnection, Call
 from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS, StreamReader, events_in
 from taskframework.errors import ApiError
 from taskframework.events.external import ExternalEvent
-from taskframework.events.http import LONGEST_SILENCE
+from taskframework.events.http import MAX_SILENCE_SECONDS
 
 _EVENT_FIELDS = [field.name for field in fields(ExternalEvent)]
 
@@ -80,7 +80,7 @@ async def follow_results(api: ApiConnection, call: Call, first: int) -> AsyncGen
         before = first
         lines = replace(call, query={"cursor": str(first)}, headers={"Accept": "application/x-ndjson"})
         try:
-            async with api.open_stream(lines, silence=LONGEST_SILENCE) as response:
+            async with api.open_stream(lines, silence=MAX_SILENCE_SECONDS) as response:
                 async for line in _split_lines(api.transport.iterate_bytes(response)):
                     result = read(RemoteResult, _parse_json(line))
                     first = result.index + 1

@@ -17,7 +17,7 @@ from taskframework.brokers.base import ExternalMessage
 from taskframework.client.connection import ApiConnection, Call, task_path
 from taskframework.errors import ApiError, ApiUnavailableError, TaskframeworkError
 from taskframework.events.external import PREFIX, SINGLE, ExternalEvent, read_events
-from taskframework.events.http import LONGEST_SILENCE, is_heartbeat, require_events
+from taskframework.events.http import MAX_SILENCE_SECONDS, is_heartbeat, require_event_stream
 from taskframework.model.status import TaskStatus
 from taskframework.settings.urls import redacted
 
@@ -71,7 +71,7 @@ class StreamReader(ABC, Generic[ValueT]):
                 await self._api.transport.sleep(RECONNECT_PAUSE_SECONDS)
 
     async def read_connection(
-        self, *, silence: float = LONGEST_SILENCE, patience: float | None = None
+        self, *, silence: float = MAX_SILENCE_SECONDS, patience: float | None = None
     ) -> AsyncGenerator[list[ValueT], None]:
         """The new values of one connection, until it ends; an empty list is a sign of life.
 
@@ -133,7 +133,7 @@ class TaskStreamReader(StreamReader[ExternalEvent]):
         Returns:
             Whether anything new came.
         """
-        silence = min(LONGEST_SILENCE, seconds_left())
+        silence = min(MAX_SILENCE_SECONDS, seconds_left())
         has_news = False
         if self.is_refused or self._api.open_streams >= MAX_WAITING_STREAMS:
             return False
@@ -180,7 +180,7 @@ def events_in(message: ServerSentEvent, source: str) -> list[ExternalEvent]:
 
 def _require_event_stream(response: httpx.Response) -> None:
     try:
-        require_events(response)
+        require_event_stream(response)
     except SSEError as error:
         url = redacted(str(response.request.url))
         raise ApiError(f"No events at {url}: {error}.", status=response.status_code) from None

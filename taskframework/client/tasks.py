@@ -16,7 +16,7 @@ from taskframework.clock import in_seconds
 from taskframework.errors import InvalidRequestError, ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
 from taskframework.model.status import SUCCEEDED, TaskStatus
-from taskframework.submission.options import SubmissionOptions, accepted, accepted_name
+from taskframework.submission.options import SubmissionOptions, accept_name, accept_options
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 2.0
@@ -196,9 +196,9 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
-        if "/" in accepted_name(name, "name"):
+        if "/" in accept_name(name, "name"):
             raise InvalidRequestError("name", "has a slash", "Use another character, such as a dot.")
-        options = accepted({"idempotency_key": new_key() if key is None else key})
+        options = accept_options({"idempotency_key": new_key() if key is None else key})
         call = json_call(
             "POST",
             f"{task_path(task_id)}/signals/{quote(name, safe='')}",

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from taskframework.events.http import is_near
+from taskframework.events.http import is_loopback
 
 Value = TypeVar("Value")
 
@@ -68,7 +68,7 @@ class AsyncTransport:
     """HTTP from asyncio."""
 
     def __init__(self, url: str, http: httpx.AsyncClient | None) -> None:
-        self._http = http or httpx.AsyncClient(transport=httpx.AsyncHTTPTransport() if is_near(url) else None)
+        self._http = http or httpx.AsyncClient(transport=httpx.AsyncHTTPTransport() if is_loopback(url) else None)
         self._owns_client = http is None
 
     async def send(
@@ -112,7 +112,7 @@ class BlockingTransport:
     """HTTP that blocks."""
 
     def __init__(self, url: str, http: httpx.Client | None) -> None:
-        self._http = http or httpx.Client(transport=httpx.HTTPTransport() if is_near(url) else None)
+        self._http = http or httpx.Client(transport=httpx.HTTPTransport() if is_loopback(url) else None)
         self._owns_client = http is None
 
     async def send(

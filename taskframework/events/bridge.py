@@ -30,24 +30,24 @@ from taskframework.stores.delayed_marks import DelayedMarks
 logger = logging.getLogger(__name__)
 
 #: How many tasks one round publishes, and how many may wait for a round; the relay publishes all further tasks.
-ROUND = 500
-MAX_WAITING = 20_000
+ROUND_SIZE = 500
+MAX_WAITING_TASKS = 20_000
 #: Seconds by which a publication is delayed, so that publishing the events of a task does not delay its start.
-_HEAD_START = 0.007
+_DELAY_SECONDS = 0.007
 #: Seconds between two rounds under load: so the events of a short task are in one message.
-_PAUSE = 0.05
+_PAUSE_SECONDS = 0.05
 
 
 class Reporter(Protocol):
     """Tells the end of a task to the parent or the stream that waits for it; the part that the bridge needs."""
 
-    def take(self, task: Task, then: Callable[[], None]) -> None: ...
+    def handle_task(self, task: Task, on_done: Callable[[], None]) -> None: ...
 
     async def finished(self) -> None: ...
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingTask:
     """The newest states of one task that were heard and are not yet published."""
 
     task: Task
@@ -81,7 +81,7 @@ class ExternalEventBridge:
         self._looks = looks
         self._publisher = publisher
         self._source = source
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._waiting: OrderedDict[str, _WaitingTask] = OrderedDict()
         #: The last published sequence of each task; the mark in the store is written two seconds later.
         self._published = Sequences()
         self._pump: asyncio.Task[None] | None = None
@@ -89,19 +89,19 @@ class ExternalEventBridge:
         self._round_is_over = asyncio.Event()
         self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks, clock)
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Take the task of an event; it is published in the background."""
-        self.take(event.task, is_progress=isinstance(event, TaskProgressEvent))
+        self.enqueue(event.task, is_progress=isinstance(event, TaskProgressEvent))
 
-    def take(self, task: Task, *, is_progress: bool = False) -> None:
+    def enqueue(self, task: Task, *, is_progress: bool = False) -> None:
         """Publish the unpublished events of this task soon. The relay calls this too."""
-        if len(self._waiting) >= ROUND:  # thousands may wait, and no event has the parameters
+        if len(self._waiting) >= ROUND_SIZE:  # thousands may wait, and no event has the parameters
             task = task.evolve(parameters=None)
         waiting = self._waiting.get(task.task_id)
         if waiting is None:
-            if len(self._waiting) >= MAX_WAITING:
+            if len(self._waiting) >= MAX_WAITING_TASKS:
                 return
-            waiting = self._waiting[task.task_id] = _Waiting(task)
+            waiting = self._waiting[task.task_id] = _WaitingTask(task)
         if task.sequence >= waiting.task.sequence:
             waiting.task = task
         if is_progress:
@@ -110,7 +110,7 @@ class ExternalEventBridge:
             # In an empty context: the pump runs on after the request whose context it would otherwise have.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
-    async def published(self, tasks: Iterable[Task]) -> None:
+    async def wait_until_published(self, tasks: Iterable[Task]) -> None:
         """Wait until these tasks, just taken, are published or left to the relay. Their marks come later."""
         awaited = {task.task_id for task in tasks}
         while self._pump is not None and not awaited.isdisjoint(self._waiting):
@@ -139,21 +139,21 @@ class ExternalEventBridge:
         elif mark != task.sequence:
             return  # an older state; the newer state is marked
         elif task.stream is not None:
-            self._looks.take(task, add)
+            self._looks.handle_task(task, add)
         elif task.status.is_final:
-            self._reporter.take(task, add)
+            self._reporter.handle_task(task, add)
         else:
             add()
 
     async def _run(self) -> None:
         try:
-            await asyncio.sleep(_HEAD_START)
+            await asyncio.sleep(_DELAY_SECONDS)
             while self._waiting:
-                size = min(ROUND, len(self._waiting))
+                size = min(ROUND_SIZE, len(self._waiting))
                 await self._publish_round([self._waiting.popitem(last=False)[1] for _ in range(size)])
                 self._end_round()
-                if size > 1 and len(self._waiting) < ROUND:
-                    await asyncio.sleep(_PAUSE)
+                if size > 1 and len(self._waiting) < ROUND_SIZE:
+                    await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             self._pump = None
             self._end_round()
@@ -162,8 +162,8 @@ class ExternalEventBridge:
         self._round_is_over.set()
         self._round_is_over = asyncio.Event()
 
-    async def _publish_round(self, group: list[_Waiting]) -> None:
-        events = [event for waiting in group for event in self._events(waiting)]
+    async def _publish_round(self, waiting_tasks: list[_WaitingTask]) -> None:
+        events = [event for waiting in waiting_tasks for event in self._events(waiting)]
         try:
             if events:
                 await failpoint.reached("relay.before_publish")
@@ -177,11 +177,11 @@ class ExternalEventBridge:
             return
         await failpoint.reached("relay.after_confirm")
         # Mark also tasks without new events: if its mark is missing, the relay would bring a task back for ever.
-        for waiting in group:
+        for waiting in waiting_tasks:
             if waiting.task.sequence > waiting.task.published_sequence:
                 self._mark(waiting.task)
 
-    def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
+    def _events(self, waiting: _WaitingTask) -> list[ExternalEvent]:
         task = waiting.task
         mark = max(task.published_sequence, self._published.of(task.task_id))
         events = lifecycle_events(task, mark, self._source)

@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 PATH = "/api/v1/events"
 #: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
-LONGEST_SILENCE = 30.0
+MAX_SILENCE_SECONDS = 30.0
 #: Seconds until a failed connection, or an event that could not be handed over, is tried again.
-_PAUSE = 1.0
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_RETRY_PAUSE_SECONDS = 1.0
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 class NobodyListensError(ConnectionError):
@@ -35,17 +35,17 @@ class EventsUnavailableError(BrokerUnavailableError):
     """Nobody answers at the address of the events."""
 
 
-def is_near(url: str) -> bool:
+def is_loopback(url: str) -> bool:
     """Return whether an address is on this machine itself, so that no proxy in the environment is meant for it.
 
     A client with its own transport uses no proxy. Without `trust_env` it would ignore `SSL_CERT_FILE` too.
     """
     import httpx
 
-    return httpx.URL(url).host in _LOOPBACK
+    return httpx.URL(url).host in _LOOPBACK_HOSTS
 
 
-def require_events(response: httpx.Response) -> None:
+def require_event_stream(response: httpx.Response) -> None:
     """Check that an answer is a stream of events.
 
     Raises:
@@ -58,9 +58,9 @@ def require_events(response: httpx.Response) -> None:
         raise SSEError(f"the answer is {kind}, not a stream of events")
 
 
-def is_heartbeat(sent: ServerSentEvent) -> bool:
+def is_heartbeat(event: ServerSentEvent) -> bool:
     """Return whether this is no event: after the first id, httpx-sse makes an event from every blank line."""
-    return not sent.data
+    return not event.data
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
@@ -107,8 +107,8 @@ class HttpEvents:
         import httpx
 
         try:
-            timeout = httpx.Timeout(5.0, read=LONGEST_SILENCE)
-            direct = httpx.AsyncHTTPTransport() if is_near(self.url) else None
+            timeout = httpx.Timeout(5.0, read=MAX_SILENCE_SECONDS)
+            direct = httpx.AsyncHTTPTransport() if is_loopback(self.url) else None
             self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, transport=direct)
             async with self._connection(is_first=True):
                 pass
@@ -149,7 +149,7 @@ class HttpEvents:
         headers = {} if is_first else {"Last-Event-ID": "again"}
         async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
             source.response.raise_for_status()
-            require_events(source.response)
+            require_event_stream(source.response)
             yield source
 
     async def _listen(self, on_message: OnExternalMessage) -> None:
@@ -160,27 +160,27 @@ class HttpEvents:
             with contextlib.suppress(httpx.HTTPError):
                 async with self._connection(is_first=is_first) as source:
                     self.is_live, is_first = True, False
-                    async for sent in source.aiter_sse():
-                        await self._take(sent, on_message)
+                    async for event in source.aiter_sse():
+                        await self._receive(event, on_message)
             if self.is_live:
                 self.is_live = False
                 self.tell(f"The connection to {redacted(self.url)} ended; trying again.")
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_PAUSE_SECONDS)
 
-    async def _take(self, sent: ServerSentEvent, on_message: OnExternalMessage) -> None:
-        if sent.event == "resync":
+    async def _receive(self, event: ServerSentEvent, on_message: OnExternalMessage) -> None:
+        if event.event == "resync":
             self.tell(f"Listening to {redacted(self.url)}; events may have been missed in between.")
-        elif not is_heartbeat(sent):
-            await _hand_over(ExternalMessage(sent.data.encode(), SINGLE, {}), on_message)
+        elif not is_heartbeat(event):
+            await _handle_until_done(ExternalMessage(event.data.encode(), SINGLE, {}), on_message)
 
 
-async def _hand_over(message: ExternalMessage, on_message: OnExternalMessage) -> None:
+async def _handle_until_done(message: ExternalMessage, on_message: OnExternalMessage) -> None:
     while True:
         try:
             await on_message(message)
             return
         except NobodyListensError:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_PAUSE_SECONDS)
         except Exception:
             logger.warning("an event could not be handled and is retried", exc_info=True)
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_PAUSE_SECONDS)

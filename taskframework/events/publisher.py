@@ -8,8 +8,8 @@ from taskframework.brokers.base import Broker
 from taskframework.events.external import ExternalEvent, to_message
 
 #: The most events and bytes of one message: subscribers read a whole message, and any AMQP client can take this size.
-MAX_EVENTS = 100
-MAX_BYTES = 256 * 1024
+MAX_EVENTS_PER_MESSAGE = 100
+MAX_MESSAGE_BYTES = 256 * 1024
 
 
 class TaskEventPublisher:
@@ -26,28 +26,28 @@ class TaskEventPublisher:
         Raises:
             BrokerError: at the first message that was not confirmed; all messages before it were confirmed.
         """
-        for group in _groups(events):
+        for group in _split_into_messages(events):
             await self._broker.publish_event(to_message(group))
             for event in group:
                 self._on_published(event.type)
 
 
-def _groups(events: Sequence[ExternalEvent]) -> Iterator[list[ExternalEvent]]:
+def _split_into_messages(events: Sequence[ExternalEvent]) -> Iterator[list[ExternalEvent]]:
     group: list[ExternalEvent] = []
     size = 0
     for event in events:
-        weight = _weight(event)
-        if group and (len(group) >= MAX_EVENTS or size + weight > MAX_BYTES):
+        bytes_of_event = _estimate_bytes(event)
+        if group and (len(group) >= MAX_EVENTS_PER_MESSAGE or size + bytes_of_event > MAX_MESSAGE_BYTES):
             yield group
             group, size = [], 0
         group.append(event)
-        size += weight
+        size += bytes_of_event
     if group:
         yield group
 
 
-def _weight(event: ExternalEvent) -> int:
+def _estimate_bytes(event: ExternalEvent) -> int:
     """Return about how many bytes an event has; more exact for the parts that can be large, result and progress."""
-    small = 1_500
+    base_bytes = 1_500
     result, progress = event.data.get("result"), event.data.get("progress")
-    return small + (len(repr(result)) if result is not None else 0) + (len(repr(progress)) if progress else 0)
+    return base_bytes + (len(repr(result)) if result is not None else 0) + (len(repr(progress)) if progress else 0)

@@ -49,11 +49,11 @@ class EventSubscriber:
         self._queue = queue
         self._owns_broker = owns_broker
         self._handlers: list[tuple[str | None, Handle]] = []
-        self._last = Sequences(MAX_REMEMBERED_TASKS)
+        self._last_sequences = Sequences(MAX_REMEMBERED_TASKS)
         self._consumption: Consumption | None = None
         #: Set while a handler or a loop listens, and after the subscription has ended: then events need not wait.
-        self._is_decided = asyncio.Event()
-        self._is_left = False
+        self._can_deliver = asyncio.Event()
+        self._is_closed = False
 
     def on(self, *types: str) -> Callable[[Handle], Handle]:
         """Make a decorator: its function is called for these types (`task.completed`, or short `completed`), or for all
@@ -63,7 +63,7 @@ class EventSubscriber:
         def register(handle: Handle) -> Handle:
             wanted: list[str | None] = [name if name.startswith(PREFIX) else PREFIX + name for name in types]
             self._handlers.extend((name, handle) for name in wanted or [None])
-            self._is_decided.set()
+            self._can_deliver.set()
             return handle
 
         return register
@@ -71,15 +71,15 @@ class EventSubscriber:
     async def __aenter__(self) -> Self:
         if self._owns_broker:
             await self._broker.open()
-        self._is_left = False
+        self._is_closed = False
         if not self._handlers:
-            self._is_decided.clear()
+            self._can_deliver.clear()
         self._consumption = self._broker.subscribe(self._receive, durable_name=self._queue)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._is_left = True
-        self._is_decided.set()
+        self._is_closed = True
+        self._can_deliver.set()
         if self._consumption is not None:
             await self._consumption.stop()
         if self._owns_broker:
@@ -111,22 +111,22 @@ class EventSubscriber:
 
         entry: tuple[str | None, Handle] = (None, hand_over)
         self._handlers.append(entry)
-        self._is_decided.set()
-        in_hand: asyncio.Future[None] | None = None
+        self._can_deliver.set()
+        present: asyncio.Future[None] | None = None
         try:
             while True:
-                event, in_hand = await events.get()
+                event, present = await events.get()
                 yield event
-                in_hand.set_result(None)
+                present.set_result(None)
         finally:
             self._handlers.remove(entry)
-            if not self._handlers and not self._is_left:
-                self._is_decided.clear()
+            if not self._handlers and not self._is_closed:
+                self._can_deliver.clear()
             # The present event when the loop was left, and all events after it, go back to the broker.
-            left = [in_hand] if in_hand is not None else []
+            unfinished = [present] if present is not None else []
             while not events.empty():
-                left.append(events.get_nowait()[1])
-            for taken in left:
+                unfinished.append(events.get_nowait()[1])
+            for taken in unfinished:
                 if not taken.done():
                     taken.set_exception(NobodyListensError())
 
@@ -140,11 +140,11 @@ class EventSubscriber:
             if self._is_new(event):
                 await self._handle(event)
                 if event.progress_revision is None:
-                    self._last.raise_to(event.task_id, event.sequence)
+                    self._last_sequences.raise_to(event.task_id, event.sequence)
 
     async def _handle(self, event: ExternalEvent) -> None:
         # A message carries many events; a loop that is left after one of them has not seen the others.
-        await self._is_decided.wait()
+        await self._can_deliver.wait()
         if not self._handlers:
             raise NobodyListensError
         for wanted, handle in list(self._handlers):
@@ -154,4 +154,4 @@ class EventSubscriber:
                     await pending
 
     def _is_new(self, event: ExternalEvent) -> bool:
-        return event.progress_revision is not None or event.sequence > self._last.of(event.task_id)
+        return event.progress_revision is not None or event.sequence > self._last_sequences.of(event.task_id)

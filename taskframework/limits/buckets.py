@@ -52,7 +52,7 @@ class Buckets(Protocol):
         """
         ...
 
-    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+    async def list_known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         """Return buckets that are not known to be full, by their ids.
 
         Raises:
@@ -79,7 +79,7 @@ class StoreBuckets:
         record = await read_record(self._store, record_id)
         return None if record is None else RATE.content(record)
 
-    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+    async def list_known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         records = await self._store.list_records(RATE.name, limit=limit)
         return [(record.id, RATE.content(record)) for record in records]
 
@@ -104,7 +104,7 @@ class MemoryBuckets:
     async def read(self, record_id: str) -> Bucket | None:
         return self._buckets.get(record_id)
 
-    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+    async def list_known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         return sorted(self._buckets.items())[:limit]
 
     async def close(self) -> None:
@@ -112,11 +112,11 @@ class MemoryBuckets:
 
     def _change(self, change: TakePermits | HoldBucket) -> Bucket:
         now = seconds_of(self._clock.now())
-        self._forget_full_ones(now)
+        self._forget_full_buckets(now)
         bucket = self._buckets[change.record_id] = change.apply(self._buckets.get(change.record_id), now)
         return bucket
 
-    def _forget_full_ones(self, now: float) -> None:
+    def _forget_full_buckets(self, now: float) -> None:
         """Forget full buckets once a minute, because with a key for each user there may be many."""
         if now >= self._forget_at:
             self._forget_at = now + 60
@@ -136,11 +136,11 @@ class JointTakes:
 
     async def _take_all(self, takes: Sequence[TakePermits]) -> Sequence[Bucket | Exception]:
         wanted = Counter(takes)
-        given = await asyncio.gather(*map(self._take_some, wanted, wanted.values()))
+        given = await asyncio.gather(*map(self._take_permits, wanted, wanted.values()))
         answers = dict(zip(wanted, map(iter, given), strict=True))
         return [next(answers[take]) for take in takes]
 
-    async def _take_some(self, take: TakePermits, wanted: int) -> list[Bucket | Exception]:
+    async def _take_permits(self, take: TakePermits, wanted: int) -> list[Bucket | Exception]:
         """Take as many permits as there are, and turns for the other requests."""
         answers: list[Bucket | Exception] = []
         while left := wanted - len(answers):

@@ -32,16 +32,16 @@ class Pauses:
             StoreUnavailableError: if the store does not answer.
         """
         paused = {pause.task_type: pause for pause in await all_contents(self._records, PAUSE)}
-        begun, over = paused.keys() - self.paused.keys(), frozenset(self.paused.keys() - paused.keys())
+        new_pauses, ended = paused.keys() - self.paused.keys(), frozenset(self.paused.keys() - paused.keys())
         self.paused = paused
-        for task_type in begun:
+        for task_type in new_pauses:
             logger.info("task type %s is paused by %s", task_type, paused[task_type].by)
-        for task_type in over:
+        for task_type in ended:
             logger.info("task type %s is resumed", task_type)
-        if begun or over:
-            for tell in self.on_change:
-                tell()
-        return over
+        if new_pauses or ended:
+            for callback in self.on_change:
+                callback()
+        return ended
 
     def is_paused(self, task_type: str) -> bool:
         return task_type in self.paused

@@ -22,10 +22,10 @@ from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
 #: How many seconds before their time permits are taken. A process that is killed loses the permits that it has taken:
 #: the permits of a quarter of a second at most.
-AHEAD = 0.25
+TAKE_AHEAD_SECONDS = 0.25
 #: A permit may be used for at least this many seconds after its time, or after it came here. Strictly, a bucket that
 #: holds one permit allows no lateness at all, but no process is always quicker than this.
-_LATENESS = 0.1
+_MIN_LATENESS_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[P
             earlier; so permits are used late and never early.
     """
     # The other half of the time that the limit holds back is for the claim that follows.
-    lateness = max(limit.burst_seconds + limit.held_back_seconds / 2, _LATENESS)
+    lateness = max(limit.burst_seconds + limit.held_back_seconds / 2, _MIN_LATENESS_SECONDS)
     times = [received_at + bucket.first_at + at / limit.rate - bucket.asked_at for at in range(bucket.granted)]
-    return [Permit(time, max(time + lateness, received_at + _LATENESS)) for time in times]
+    return [Permit(time, max(time + lateness, received_at + _MIN_LATENESS_SECONDS)) for time in times]
 
 
 class Permits:
@@ -68,11 +68,11 @@ class Permits:
             clock: for the times of the permits.
         """
         self._buckets = buckets
-        self._take = partial(TakePermits, record_id, limit, ahead=AHEAD)
+        self._take = partial(TakePermits, record_id, limit, ahead=TAKE_AHEAD_SECONDS)
         self._limit = limit
         self._clock = clock
         self._waiting: deque[asyncio.Future[Permit]] = deque()
-        self._in_hand: deque[Permit] = deque()
+        self._taken: deque[Permit] = deque()
         self._ask_again_at = 0.0
         self._pump: asyncio.Task[None] | None = None
         #: Called with how many permits were taken.
@@ -93,8 +93,8 @@ class Permits:
 
     def give_back(self, permit: Permit) -> None:
         """Give back a permit that was not used; a waiting caller gets it at once, because its time has come already."""
-        if not permit.is_late(self._clock.monotonic()) and not self._give(permit):
-            self._in_hand.appendleft(permit)
+        if not permit.is_late(self._clock.monotonic()) and not self._give_to_next(permit):
+            self._taken.appendleft(permit)
 
     async def close(self) -> None:
         """Take no more permits; by now no caller waits."""
@@ -102,50 +102,55 @@ class Permits:
             await end(self._pump)
 
     async def _run(self) -> None:
-        while self._wanted():
+        while self._count_waiting():
             try:
-                await self._take_some()
-                await self._give_some()
+                await self._take_missing_permits()
+                await self._give_due_permits()
             except Exception as error:
-                self._fail(error)
+                self._fail_all_waiting(error)
 
-    def _wanted(self) -> int:
+    def _count_waiting(self) -> int:
         """Forget callers that gave up; return how many wait."""
         self._waiting = deque(future for future in self._waiting if not future.done())
         return len(self._waiting)
 
-    async def _take_some(self) -> None:
-        missing, early = self._wanted() - len(self._in_hand), self._ask_again_at - self._clock.monotonic()
-        if missing > 0 and early <= 0:
+    async def _take_missing_permits(self) -> None:
+        missing, seconds_until_asking = (
+            self._count_waiting() - len(self._taken),
+            self._ask_again_at - self._clock.monotonic(),
+        )
+        if missing > 0 and seconds_until_asking <= 0:
             bucket = await self._buckets.take(self._take(most=missing))
             await failpoint.reached("limits.after_take")
             self.on_taken(bucket.granted)
             now = self._clock.monotonic()
-            self._in_hand.extend(permits_of(bucket, self._limit, now))
+            self._taken.extend(permits_of(bucket, self._limit, now))
             # Ask late enough that several permits are ready, and not in all processes at the same moment.
-            wait = bucket.first_at - bucket.asked_at - AHEAD + AHEAD * random.uniform(0.25, 0.5)
-            self._ask_again_at = now if bucket.granted else now + max(wait, AHEAD / 8)
-        elif not self._in_hand:
-            await self._clock.sleep(early)
+            wait = (
+                bucket.first_at - bucket.asked_at - TAKE_AHEAD_SECONDS + TAKE_AHEAD_SECONDS * random.uniform(0.25, 0.5)
+            )
+            self._ask_again_at = now if bucket.granted else now + max(wait, TAKE_AHEAD_SECONDS / 8)
+        elif not self._taken:
+            await self._clock.sleep(seconds_until_asking)
 
-    async def _give_some(self) -> None:
+    async def _give_due_permits(self) -> None:
         """Give out the taken permits when their times come; return early to take more, so that there is no pause."""
-        while self._in_hand:
-            permit, now = self._in_hand[0], self._clock.monotonic()
+        while self._taken:
+            permit, now = self._taken[0], self._clock.monotonic()
             if permit.not_before <= now:
-                self._in_hand.popleft()
+                self._taken.popleft()
                 if not permit.is_late(now):
-                    self._give(permit)
-            elif self._may_take_others(now):
+                    self._give_to_next(permit)
+            elif self._should_take_more(now):
                 return
             else:
                 await self._clock.sleep(permit.not_before - now)
 
-    def _may_take_others(self, now: float) -> bool:
-        is_nearly_out = self._in_hand[-1].not_before - now < AHEAD / 2
-        return is_nearly_out and now >= self._ask_again_at and self._wanted() > len(self._in_hand)
+    def _should_take_more(self, now: float) -> bool:
+        is_nearly_out = self._taken[-1].not_before - now < TAKE_AHEAD_SECONDS / 2
+        return is_nearly_out and now >= self._ask_again_at and self._count_waiting() > len(self._taken)
 
-    def _give(self, permit: Permit) -> bool:
+    def _give_to_next(self, permit: Permit) -> bool:
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
@@ -153,7 +158,7 @@ class Permits:
                 return True
         return False
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_all_waiting(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, deque()
         for future in waiting:
             if not future.done():

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 #: Errors of connecting when only one side speaks TLS, or a certificate is not trusted, and their remedies.
-_TLS = {
+_TLS_HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "Set rate_limiter.redis_ca_file to the authority that "
     "signed the server's certificate.",
     "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write redis:// in rate_limiter.redis_url.",
@@ -32,15 +32,15 @@ _TLS = {
     "rate_limiter.redis_certificate if the server requires a client certificate.",
 }
 #: PEM files for TLS: the authority, the client's certificate, and its key.
-Files = tuple[Path | None, Path | None, Path | None]
+TlsFiles = tuple[Path | None, Path | None, Path | None]
 
 #: Seconds that one answer may take. Below: the first and the longest pause between two tries while Redis is away.
-_TIMEOUT = 1.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+_TIMEOUT_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 1.0
 
 #: The beginning of both scripts. A restarted server may have lost buckets, or may have them in an older state. So no
 #: bucket has more permits than it got since the start of the server.
-_BEGINNING = """
+_SCRIPT_START = """
 local rate, at_once = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -49,14 +49,14 @@ local known = redis.call('HMGET', KEYS[1], 'full_at', 'line_at', 'late_at')
 local full_at = math.max(tonumber(known[1] or 0), started_at + at_once / rate)
 local line_at, late_at = tonumber(known[2] or 0), tonumber(known[3] or 0)
 """
-_END = f"""
+_SCRIPT_END = f"""
 local function text(number) return string.format('%.17g', number) end
 local bucket = {{text(full_at), text(line_at), text(late_at), text(now), text(granted), text(first_at)}}
 redis.call('HSET', KEYS[1], 'full_at', bucket[1], 'line_at', bucket[2], 'late_at', bucket[3])
 redis.call('EXPIREAT', KEYS[1], math.ceil(math.max(full_at, line_at, late_at)) + {KEPT_AFTER_FULL.seconds})
 return bucket
 """
-_TAKE = f"""{_BEGINNING}
+_TAKE_SCRIPT = f"""{_SCRIPT_START}
 local most, ahead, in_line, has_turn = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6] == '1'
 local start = math.max(full_at, now)
 local ready = math.floor((now + ahead - start) * rate + at_once + {ROUNDING})
@@ -73,19 +73,19 @@ if in_line and granted == 0 then
     end
 end
 full_at = start + granted / rate
-{_END}"""
-_HOLD = f"""{_BEGINNING}
+{_SCRIPT_END}"""
+_HOLD_SCRIPT = f"""{_SCRIPT_START}
 local seconds, granted = tonumber(ARGV[3]), 0
 local first_at = now + seconds
 full_at = math.max(full_at, now + seconds + (at_once - 1) / rate)
-{_END}"""
+{_SCRIPT_END}"""
 
 
 class RedisBuckets:
     """Buckets in Redis: one limit for all processes that use the same server and prefix."""
 
     def __init__(
-        self, url: str, prefix: str, clock: Clock, files: Files = (None, None, None), *, waits: bool = True
+        self, url: str, prefix: str, clock: Clock, files: TlsFiles = (None, None, None), *, waits: bool = True
     ) -> None:
         """Prepare without connecting.
 
@@ -103,48 +103,52 @@ class RedisBuckets:
             names = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
             tls: dict[str, Any] = {name: str(file) for name, file in zip(names, files, strict=True) if file is not None}
             self._redis: Redis = Redis.from_url(
-                url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, decode_responses=True, **tls
+                url,
+                socket_timeout=_TIMEOUT_SECONDS,
+                socket_connect_timeout=_TIMEOUT_SECONDS,
+                decode_responses=True,
+                **tls,
             )
         except ValueError as error:
             raise LimiterUnavailableError(f"The address of Redis cannot be used: {redacted(str(error))}.") from error
         self._prefix = f"{prefix}:"
         self._clock = clock
-        self._waits = waits
+        self._waits_while_away = waits
         self._is_away = False
-        self._take = self._redis.register_script(_TAKE)
-        self._hold = self._redis.register_script(_HOLD)
+        self._take_script = self._redis.register_script(_TAKE_SCRIPT)
+        self._hold_script = self._redis.register_script(_HOLD_SCRIPT)
 
     async def take(self, take: TakePermits) -> Bucket:
         arguments = (take.limit.rate, take.limit.capacity, take.most, take.ahead, int(take.in_line), int(take.has_turn))
-        pause = _FIRST_PAUSE
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                return _bucket_of(await self._asked(self._take(keys=[self._key(take)], args=arguments)))
+                return _bucket_of(await self._call(self._take_script(keys=[self._key(take)], args=arguments)))
             except LimiterUnavailableError:
-                if not self._waits:
+                if not self._waits_while_away:
                     return Bucket(granted=take.most)
             await self._clock.sleep(random.uniform(pause / 2, pause))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     async def hold(self, hold: HoldBucket) -> None:
         arguments = (hold.limit.rate, hold.limit.capacity, hold.seconds)
-        await self._asked(self._hold(keys=[self._key(hold)], args=arguments))
+        await self._call(self._hold_script(keys=[self._key(hold)], args=arguments))
 
     async def read(self, record_id: str) -> Bucket | None:
         try:
-            return await self._asked(self._read(self._prefix + record_id))
+            return await self._call(self._read(self._prefix + record_id))
         except LimiterUnavailableError:
-            if self._waits:
+            if self._waits_while_away:
                 raise
             return None
 
-    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
-        return await self._asked(self._known(limit))
+    async def list_known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+        return await self._call(self._list_known(limit))
 
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _known(self, limit: int) -> list[tuple[str, Bucket]]:
+    async def _list_known(self, limit: int) -> list[tuple[str, Bucket]]:
         keys: list[str] = []
         async for key in self._redis.scan_iter(f"{self._prefix}rate/*", count=1_000):
             keys.append(key)
@@ -161,7 +165,7 @@ class RedisBuckets:
     def _key(self, change: TakePermits | HoldBucket) -> str:
         return self._prefix + change.record_id
 
-    async def _asked(self, call: Awaitable[T]) -> T:
+    async def _call(self, call: Awaitable[T]) -> T:
         """Return the answer of Redis; log once that Redis is away, and once that it is back.
 
         Raises:
@@ -172,10 +176,10 @@ class RedisBuckets:
         except (RedisError, OSError) as error:
             reason = redacted(str(error)).removesuffix(".")
             if not self._is_away:
-                consequence = "tasks with a rate limit wait" if self._waits else "rate limits are not kept"
+                consequence = "tasks with a rate limit wait" if self._waits_while_away else "rate limits are not kept"
                 logger.warning("Redis is away, %s: %s", consequence, reason)
             self._is_away = True
-            hint = next((hint for words, hint in _TLS.items() if words in reason), None)
+            hint = next((hint for words, hint in _TLS_HINTS.items() if words in reason), None)
             raise LimiterUnavailableError(f"Redis does not answer: {reason}.", hint=hint) from error
         if self._is_away:
             logger.info("Redis is back")

@@ -29,9 +29,9 @@ from taskframework.stores.reading import all_records
 logger = logging.getLogger(__name__)
 
 #: Seconds for which a free slot is kept for the task that was woken for it; after that others may take it.
-_WOKEN = 2.0
+_KEPT_FOR_WOKEN_SECONDS = 2.0
 #: To find a task to wake, this many more tasks are read than stand in the line, because other processes wake some too.
-_PASSED_OVER = 10
+_EXTRA_TASKS_READ = 10
 
 
 class SlotKeeper:
@@ -52,10 +52,10 @@ class SlotKeeper:
         """
         return SLOTS.content(await self._store.change_record(change))
 
-    def hear(self, event: TaskEvent) -> Awaitable[None] | None:
+    def on_event(self, event: TaskEvent) -> Awaitable[None] | None:
         """Give back the slot of an ended attempt, as a listener for every event that ends an attempt."""
         held = slot_to_give_back(event.task)
-        return None if held is None else self._end(held)
+        return None if held is None else self._give_back_held(held)
 
     async def give_back(self, limit: str, claim_id: str, until: float | None = None) -> None:
         """Give back the slot of a claim that does not run, and wake a task that waits for a slot.
@@ -92,26 +92,28 @@ class SlotKeeper:
             ]
             for _ in range(slots.free if slots.has_waiting_tasks else 0):
                 await self._wake_next(record.id, slots, new_claim_id())
-        running = await self._store.claims_of({holder.task_id for _, holder in late}) if late else {}
+        claims = await self._store.claims_of({holder.task_id for _, holder in late}) if late else {}
         for limit, holder in late:
-            if running.get(holder.task_id) != holder.claim_id:
+            if claims.get(holder.task_id) != holder.claim_id:
                 logger.info("a slot of %s is taken back from task %s, which does not run", limit, holder.task_id)
                 await self.give_back(limit, holder.claim_id, holder.until)
         return False
 
-    async def _end(self, held: HeldSlot) -> None:
+    async def _give_back_held(self, held: HeldSlot) -> None:
         await failpoint.reached("slots.before_release")
         await self.give_back(held.limit, held.claim_id)
 
-    async def _wake_next(self, limit: str, slots: Slots, by: str) -> None:
+    async def _wake_next(self, limit: str, slots: Slots, claim_id: str) -> None:
         """Wake the first task that waits in the store and that nobody has woken yet."""
-        for task in await self._store.waiting_for(limit, len(slots.line) + _PASSED_OVER):
+        for task in await self._store.waiting_for(limit, len(slots.line) + _EXTRA_TASKS_READ):
             if slots.place_of(task.task_id) is not None:
                 continue
             since = seconds_of(task.not_before)
-            slots = await self.change(KeepPlace(limit, task.task_id, rank_of(task.lane), since, by, _WOKEN))
+            slots = await self.change(
+                KeepPlace(limit, task.task_id, rank_of(task.lane), since, claim_id, _KEPT_FOR_WOKEN_SECONDS)
+            )
             place = slots.place_of(task.task_id)
-            if place is not None and place.by == by:
+            if place is not None and place.by == claim_id:
                 await failpoint.reached("slots.after_promise")
                 await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch))
                 await self._dispatch(task)

@@ -16,7 +16,7 @@ from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_record
 
 #: The most rounds of reading and writing the record. In each lost round another submission of the key was faster.
-_ROUNDS = 50
+_MAX_ROUNDS = 50
 
 
 async def read_newest(records: Records, user_id: str, key: str) -> Newest | None:
@@ -58,7 +58,7 @@ async def become_newest(
     Raises:
         StoreUnavailableError: if the record could not be written.
     """
-    before = await _name(store, moves, task, unique, kept)
+    before = await _write_newest(store, moves, task, unique, kept)
     await failpoint.reached("version.after_record")
     if before is None:
         return None
@@ -72,12 +72,14 @@ async def become_newest(
     return None
 
 
-async def _name(records: Records, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta) -> Newest | None:
+async def _write_newest(
+    records: Records, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta
+) -> Newest | None:
     """Write the task into the record unless the record names a newer one; return what the record named before.
 
     This write forgets the task that the record names in `before`, so that task is ended first.
     """
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         record = await _read(records, task.user_id, unique.key)
         newest = None if record is None else VERSIONS.content(record)
         if not is_newer(unique, newest):

@@ -159,7 +159,7 @@ class DeadLetterOperations:
                 await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason, replay_id=replay_id)
                 return None
             await self._tasks.check_retry(name, scope, reopen=reopen)
-            return await self._edits.misfit(task)
+            return await self._edits.find_misfit(task)
 
         return [await self._outcome(name, scope, replay_one) for name in dict.fromkeys(ids)]
 

@@ -120,7 +120,7 @@ class LimitOperations:
             LimiterUnavailableError: if the buckets are in Redis, and Redis is away.
         """
         found: dict[tuple[str, str | None], Bucket] = {(name, None): Bucket() for name in self._limits}
-        for record_id, bucket in await self._buckets.known(limit):
+        for record_id, bucket in await self._buckets.list_known(limit):
             _, name, *key = map(unquote, record_id.split("/"))
             if name in self._limits:  # it may have been removed from the settings
                 found[name, key[0] if key else None] = bucket

@@ -80,7 +80,7 @@ class OverviewOperations:
             StoreUnavailableError: if the store does not answer.
         """
         traffic = await read_traffic(self._store)
-        declared = {known.task_type for known in await self._types.known()}
+        declared = {known.task_type for known in await self._types.list_known()}
         found = await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)
         return Overview(
             traffic,

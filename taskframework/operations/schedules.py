@@ -29,10 +29,10 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import page_of
 from taskframework.submission.schedules import (
     ScheduleDefinition,
-    accepted_schedule,
-    defined_in_settings,
+    accept_schedule,
+    parse_settings,
     run_request,
-    wrong_in_settings,
+    settings_error,
 )
 from taskframework.submission.service import Submission, TaskSubmissionService
 from taskframework.submission.types import TaskTypes
@@ -253,7 +253,7 @@ class ScheduleOperations:
         Raises:
             ConfigurationError: if one of the definitions is wrong.
         """
-        definitions = defined_in_settings(named)
+        definitions = parse_settings(named)
         wanted = {name: await self._from_settings(name, definition) for name, definition in definitions.items()}
         for name, schedule in wanted.items():
             await self._apply(schedule, definitions[name])
@@ -272,12 +272,12 @@ class ScheduleOperations:
     async def _from_settings(self, name: str, definition: ScheduleDefinition) -> Schedule:
         now = self._store.now()
         try:
-            return await accepted_schedule(self._types, name, definition, now, is_from_settings=True)
+            return await accept_schedule(self._types, name, definition, now, is_from_settings=True)
         except SubmissionError as error:
-            raise wrong_in_settings(name, error) from error
+            raise settings_error(name, error) from error
 
     async def _accepted(self, name: str, definition: ScheduleDefinition) -> Schedule:
-        return await accepted_schedule(self._types, name, definition, self._store.now())
+        return await accept_schedule(self._types, name, definition, self._store.now())
 
     async def _seen(self, *schedules: Schedule) -> tuple[SeenSchedule, ...]:
         tasks = {schedule.name: schedule.last_run.task_id for schedule in schedules if schedule.last_run}

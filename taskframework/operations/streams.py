@@ -124,7 +124,7 @@ class StreamOperations:
         Raises:
             TaskNotFoundError: if there is no such stream.
         """
-        state = await self._results.state(stream)
+        state = await self._results.read_state(stream)
         turn = state.turn
         holder = None if turn is None else await self._store.get(turn.task_id, EVERYONE)
         is_taken = holder is not None and turn is not None and holder.generation == turn.generation
@@ -138,7 +138,7 @@ class StreamOperations:
             TaskNotFoundError: if there is no such stream.
             TransitionRefusedError: if the stream is not halted.
         """
-        if not await self._turns.go_on(stream, await self._results.state(stream)):
+        if not await self._turns.resume_halted(stream, await self._results.read_state(stream)):
             refusal = TransitionRefusedError(stream.key, "continued", "not halted", ())
             refusal.message = f"Stream {stream.key!r} is not halted."
             refusal.hint = "The task that has the turn has not failed, or no task is waiting."
@@ -153,7 +153,7 @@ class StreamOperations:
             TaskNotFoundError: if there is no such stream.
         """
         await self._results.adopt_late(stream)
-        found = (await self._results.ready(stream, first, limit)).results
+        found = (await self._results.read_ready(stream, first, limit)).results
         return Page(found, str(first + len(found)))
 
     async def follow_results(self, stream: StreamKey, *, first: int = 0) -> AsyncIterator[Sequence[StreamResult]]:
@@ -168,7 +168,7 @@ class StreamOperations:
         pause = FIRST_LOOK
         while True:
             # While this waits for a result, each look reads only this result and not the results after it.
-            ready = await self._results.ready(stream, first, _TOGETHER if pause == FIRST_LOOK else 1)
+            ready = await self._results.read_ready(stream, first, _TOGETHER if pause == FIRST_LOOK else 1)
             yield ready.results
             first += len(ready.results)
             if ready.results:

@@ -26,7 +26,7 @@ from taskframework.model.versions import is_older
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
-from taskframework.submission.options import accepted_name
+from taskframework.submission.options import accept_name
 
 STILL_CANCELLED = "Its sub-tasks are still being cancelled; try again in a moment."
 
@@ -225,9 +225,9 @@ class TaskOperations:
             TransitionRefusedError: if the task is final.
             SignalsFullError: if the task has too many signals.
         """
-        accepted_name(name, "name")
+        accept_name(name, "name")
         check_storable(payload, "payload", MAX_SIGNAL_BYTES)
-        signal = SendSignal(task_id, scope, new_claim_id() if key is None else accepted_name(key, "key"), name, payload)
+        signal = SendSignal(task_id, scope, new_claim_id() if key is None else accept_name(key, "key"), name, payload)
         if (told := await self._moves.make(signal)) is not None:
             return told
         task = await self.get(task_id, scope)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from taskframework.aggregation.parent_work import IN_HAND, ParentWork
+from taskframework.aggregation.parent_work import RESERVATION_TIME, ParentWork
 from taskframework.model.batches import AbandonUpload
 from taskframework.model.drivers import RETRY, SEAL
 from taskframework.model.marks import MoveDriver
 from taskframework.moves import TaskMoves
-from taskframework.recovery.loop import reserved
+from taskframework.recovery.loop import make_reservations
 from taskframework.stores.base import TaskStore
 
 
@@ -36,7 +36,7 @@ class BatchRepair:
 
     async def _retry(self) -> int:
         due = await self._store.due(RETRY, self._limit)
-        moves = [MoveDriver(found.task_id, RETRY, found.due, IN_HAND) for found in due]
-        for batch in await reserved(self._store, moves):
+        moves = [MoveDriver(found.task_id, RETRY, found.due, RESERVATION_TIME) for found in due]
+        for batch in await make_reservations(self._store, moves):
             self._retrier.start(batch)
         return len(due)

@@ -18,13 +18,13 @@ from taskframework.stores.base import TaskStore
 logger = logging.getLogger(__name__)
 
 
-async def reserved(store: TaskStore, reservations: Iterable[Transition]) -> list[Task]:
+async def make_reservations(store: TaskStore, reservations: Iterable[Transition]) -> list[Task]:
     """Make all reservations at once, so that the store can group them; return the tasks of those that were won."""
-    replies = await asyncio.gather(*(_reserved(store, reservation) for reservation in reservations))
+    replies = await asyncio.gather(*(_make_reservation(store, reservation) for reservation in reservations))
     return [task for task in replies if task is not None]
 
 
-async def _reserved(store: TaskStore, reservation: Transition) -> Task | None:
+async def _make_reservation(store: TaskStore, reservation: Transition) -> Task | None:
     try:
         return await store.apply(reservation)
     except TaskUnreadableError as error:  # a newer release wrote it, and its processes repair it
@@ -103,7 +103,7 @@ class RepairLoop:
 
     async def _look(self) -> bool:
         try:
-            if (more := await self._more()) is not None:
+            if (more := await self._look_unless_store_away()) is not None:
                 self._last_success, self.last_run = self._clock.monotonic(), self._clock.now()
                 self.looks += 1
                 return more
@@ -118,7 +118,7 @@ class RepairLoop:
         self._on_failure(self.name)
         return False
 
-    async def _more(self) -> bool | None:
+    async def _look_unless_store_away(self) -> bool | None:
         """Look once; return whether there is more to do. None while the store is away: another part logs that once."""
         try:
             return await self._repair()

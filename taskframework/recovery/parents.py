@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskframework.aggregation.parent_work import IN_HAND, ParentWork
+from taskframework.aggregation.parent_work import RESERVATION_TIME, ParentWork
 from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN, Driver
 from taskframework.model.marks import MoveDriver
 from taskframework.model.task import Task
 from taskframework.model.waiting import Wake
 from taskframework.moves import TaskMoves
-from taskframework.recovery.loop import reserved
+from taskframework.recovery.loop import make_reservations
 from taskframework.stores.base import DueTask, TaskStore
 
 
@@ -45,7 +45,7 @@ class ParentRepair:
 
     async def _spawn(self) -> int:
         due = await self._store.due(SPAWN, self._batch)
-        for parent in await self._reserved(SPAWN, due):
+        for parent in await self._reserve(SPAWN, due):
             self._spawner.start(parent)
         return len(due)
 
@@ -54,14 +54,16 @@ class ParentRepair:
         for found in due:
             task = await self._moves.repair(Wake(found.task_id))
             if task is not None and task.check_at is not None and task.subtasks is not None:
-                self._reporter.look_at(task.task_id)
+                self._reporter.request_count(task.task_id)
         return len(due)
 
     async def _cancel(self) -> int:
         due = await self._store.due(CASCADE, self._batch)
-        for parent in await self._reserved(CASCADE, due):
+        for parent in await self._reserve(CASCADE, due):
             self._cascade.start(parent)
         return len(due)
 
-    async def _reserved(self, driver: Driver, due: Sequence[DueTask]) -> list[Task]:
-        return await reserved(self._store, [MoveDriver(found.task_id, driver, found.due, IN_HAND) for found in due])
+    async def _reserve(self, driver: Driver, due: Sequence[DueTask]) -> list[Task]:
+        return await make_reservations(
+            self._store, [MoveDriver(found.task_id, driver, found.due, RESERVATION_TIME) for found in due]
+        )

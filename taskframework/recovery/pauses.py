@@ -15,7 +15,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
 #: How many tasks are made due by one write.
-_PAGE = 1_000
+_PAGE_SIZE = 1_000
 
 
 class PauseRepair:
@@ -37,9 +37,9 @@ class PauseRepair:
         self._pauses = pauses
         self._longest = longest
         #: Types whose pause has ended and whose queue timeouts must still begin again.
-        self._waiting: set[str] = set()
+        self._waiting_anew: set[str] = set()
         #: Types that still have tasks to make due, each with the earliest time until which these were put off.
-        self._going_on: dict[str, datetime] = {}
+        self._resuming: dict[str, datetime] = {}
 
     async def look(self) -> bool:
         """Look once, and make one page of each type due.
@@ -47,27 +47,27 @@ class PauseRepair:
         Returns:
             Whether there may be more.
         """
-        over = await self._pauses.look()
-        self._waiting |= over
-        self._going_on |= dict.fromkeys(over, self._store.now())
-        for task_type in sorted(self._waiting):
+        ended = await self._pauses.look()
+        self._waiting_anew |= ended
+        self._resuming |= dict.fromkeys(ended, self._store.now())
+        for task_type in sorted(self._waiting_anew):
             await self._wait_anew(task_type)
-            self._waiting.discard(task_type)
-        for task_type in sorted(self._going_on):
+            self._waiting_anew.discard(task_type)
+        for task_type in sorted(self._resuming):
             await self._make_due(task_type)
-        return bool(self._going_on)
+        return bool(self._resuming)
 
     async def _make_due(self, task_type: str) -> None:
         """Make one page of the tasks due that were put off."""
-        since, until = self._going_on[task_type], self._store.now() + self._longest
-        put_off = await self._store.put_off(task_type, since, until, _PAGE)
+        since, until = self._resuming[task_type], self._store.now() + self._longest
+        put_off = await self._store.put_off(task_type, since, until, _PAGE_SIZE)
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it make it due
             # Only if a task is still put off: otherwise each process would make it due, and each would send it.
             await self._store.mark(*(ForgetDispatch(task.task_id, only_put_off=True) for task in put_off))
-        if len(put_off) < _PAGE or self._pauses.is_paused(task_type):
-            del self._going_on[task_type]
+        if len(put_off) < _PAGE_SIZE or self._pauses.is_paused(task_type):
+            del self._resuming[task_type]
         else:
-            self._going_on[task_type] = put_off[-1].due
+            self._resuming[task_type] = put_off[-1].due
 
     async def _wait_anew(self, task_type: str) -> None:
         """Let the queue timeouts of a type begin again."""

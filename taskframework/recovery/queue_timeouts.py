@@ -49,7 +49,7 @@ class QueueTimeouts:
         due = await self._store.due(START, self._batch)
         if not due:
             return False
-        held_back = await self._held_back({task.task_type for task in due})
+        held_back = await self._find_held_back_types({task.task_type for task in due})
         late = {task.task_id for task in due}
         if held_back:
             await self._store.mark(*(RestartQueueTimeout(task.task_id) for task in due if task.task_type in held_back))
@@ -59,22 +59,28 @@ class QueueTimeouts:
             await self._moves.repair(EndUnstarted(task_id))
         return len(due) == self._batch
 
-    async def _held_back(self, task_types: Collection[str]) -> set[str]:
+    async def _find_held_back_types(self, task_types: Collection[str]) -> set[str]:
         """Return the types, of those given, of which no task may begin now."""
         ids = [kind.id_of(name) for kind in (PAUSE, SLOTS) for name in task_types]
-        there = await self._store.read_records(ids)
+        records = await self._store.read_records(ids)
         buckets = await self._types.buckets(task_types)
-        used = {bucket for bucket in set(buckets.values()) if bucket is not None and await self._is_in_use(bucket)}
-        full = {name for name in task_types if _is_full(there.get(SLOTS.id_of(name)))}
-        return {name for name in task_types if PAUSE.id_of(name) in there or buckets.get(name) in used or name in full}
+        used_buckets = {
+            bucket for bucket in set(buckets.values()) if bucket is not None and await self._is_in_use(bucket)
+        }
+        full = {name for name in task_types if _is_full(records.get(SLOTS.id_of(name)))}
+        return {
+            name
+            for name in task_types
+            if PAUSE.id_of(name) in records or buckets.get(name) in used_buckets or name in full
+        }
 
     async def _is_in_use(self, bucket: str) -> bool:
         """Return whether a bucket is not full. While tasks wait for a bucket, it never becomes full."""
         try:
-            there = await self._buckets.read(RATE.id_of(bucket))
+            records = await self._buckets.read(RATE.id_of(bucket))
         except LimiterUnavailableError:
             return True
-        return there is not None and there.full_at > seconds_of(self._store.now())
+        return records is not None and records.full_at > seconds_of(self._store.now())
 
 
 def _is_full(record: Record | None) -> bool:

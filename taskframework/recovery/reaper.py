@@ -50,7 +50,7 @@ class Reaper:
             Whether there may be more.
         """
         expired = await self._store.due(LEASE, self._batch, self._grace)
-        await self._take(expired, self._grace)
+        await self._reap(expired, self._grace)
         return len(expired) == self._batch
 
     async def expire(self) -> bool:
@@ -62,15 +62,15 @@ class Reaper:
 
     async def reap_all(self) -> None:
         """Reap every running task, even if its lease is not over: for a caller who knows that all workers are dead."""
-        before: Sequence[DueTask] = ()
-        while (running := await self._running()) and running != before:  # tasks of a newer release stay
-            await self._take(running, None)
-            before = running
+        previous: Sequence[DueTask] = ()
+        while (running := await self._running()) and running != previous:  # tasks of a newer release stay
+            await self._reap(running, None)
+            previous = running
 
     async def _running(self) -> Sequence[DueTask]:
         return [*await self._store.due(LEASE, self._batch), *await self._store.upcoming(LEASE, self._batch)]
 
-    async def _take(self, tasks: Sequence[DueTask], grace: timedelta | None) -> None:
+    async def _reap(self, tasks: Sequence[DueTask], grace: timedelta | None) -> None:
         for task in tasks:
             await failpoint.reached("reap.after_read")
             delay = self._policy.delay(max(1, task.crashes))

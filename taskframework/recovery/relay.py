@@ -9,11 +9,11 @@ from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.model.drivers import OUTBOX
 from taskframework.model.marks import PostponeRelay
-from taskframework.recovery.loop import reserved
+from taskframework.recovery.loop import make_reservations
 from taskframework.stores.base import TaskStore
 
 #: How long other relays leave a task alone that this relay is publishing.
-_IN_HAND = timedelta(seconds=15)
+_RESERVATION_TIME = timedelta(seconds=15)
 
 
 class Relay:
@@ -36,9 +36,9 @@ class Relay:
         due = await self._store.due(OUTBOX, self._batch)
         if not due:
             return False
-        tasks = await reserved(self._store, [PostponeRelay(task.task_id, _IN_HAND) for task in due])
+        tasks = await make_reservations(self._store, [PostponeRelay(task.task_id, _RESERVATION_TIME) for task in due])
         await failpoint.reached("relay.after_reserve")
         for task in tasks:
-            self._bridge.take(task)
-        await self._bridge.published(tasks)
+            self._bridge.enqueue(task)
+        await self._bridge.wait_until_published(tasks)
         return len(due) == self._batch

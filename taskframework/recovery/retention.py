@@ -17,7 +17,7 @@ from taskframework.model.versions import VERSIONS
 from taskframework.stores.base import TaskStore
 
 #: Time until the next look at the record of a stream, if tasks are kept for ever.
-_STREAMS_KEPT = timedelta(days=1)
+_STREAM_CHECK_INTERVAL = timedelta(days=1)
 
 
 class Retention:
@@ -51,16 +51,16 @@ class Retention:
             by_kind.setdefault(record.kind, []).append(record)
         for kind in (IDEMPOTENCY, VERSIONS, WINDOWS):
             if keys := by_kind.pop(kind.name, None):
-                await self._look_at_keys(kind, keys)
+                await self._check_keys(kind, keys)
         if streams := by_kind.pop(STREAMS.name, None):
-            await self._look_at_streams(streams)
+            await self._check_streams(streams)
         if parts := by_kind.pop(PLAN.name, None):
-            await self._look_at_plans(parts)
+            await self._check_plans(parts)
         await self._store.delete_records([record for records in by_kind.values() for record in records])
         removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
         return self._batch in (len(expired), removed)
 
-    async def _look_at_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
+    async def _check_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
         """Keep a key whose task is live, or ended too recently, and look at it again later; delete any other key.
 
         So the writes that end tasks need not change keys. If two processes look at the same record, the second process
@@ -69,44 +69,44 @@ class Retention:
         contents = {record.id: kind.content(record) for record in records}
         ends = await self._store.finished_at([content.task_id for content in contents.values()])
         now = self._store.now()
-        later, over = [], []
+        kept, expired = [], []
         for record in records:
             content = contents[record.id]
             until = kept_until(ends[content.task_id], now, self._keys) if content.task_id in ends else None
             if until is None:
-                over.append(record)
+                expired.append(record)
             else:
-                later.append(kind.changed(record, content, expires_at=until))
-        await self._store.write_records(later)
-        await self._store.delete_records(over)
+                kept.append(kind.changed(record, content, expires_at=until))
+        await self._store.write_records(kept)
+        await self._store.delete_records(expired)
 
-    async def _look_at_streams(self, records: Sequence[Record]) -> None:
+    async def _check_streams(self, records: Sequence[Record]) -> None:
         """Keep the record of a stream while a task of the stream is stored, so that no position is given twice."""
-        until = self._store.now() + (self._finished or _STREAMS_KEPT)
+        until = self._store.now() + (self._finished or _STREAM_CHECK_INTERVAL)
         for record in records:
             stream = stream_key_of(record.id)
             if await self._store.stream_times(stream, limit=1):
-                later = STREAMS.changed(record, STREAMS.content(record), expires_at=until)
-                await self._store.write_records([later])
+                kept = STREAMS.changed(record, STREAMS.content(record), expires_at=until)
+                await self._store.write_records([kept])
             else:
                 await self._store.delete_records([record])
 
-    async def _look_at_plans(self, records: Sequence[Record]) -> None:
+    async def _check_plans(self, records: Sequence[Record]) -> None:
         """Keep a part of a plan while its attempt runs, or while its sub-tasks are still to be stored."""
         until = self._store.now() + PLAN_CHECK_INTERVAL
-        known: dict[tuple[str, int], bool] = {}
-        later, over = [], []
+        needed: dict[tuple[str, int], bool] = {}
+        kept, expired = [], []
         for record in records:
             part = PLAN.content(record)
             attempt = (part.task_id, part.fencing_token)
-            if attempt not in known:
-                known[attempt] = await self._are_parts_needed(*attempt)
-            if known[attempt]:
-                later.append(PLAN.changed(record, part, expires_at=until))
+            if attempt not in needed:
+                needed[attempt] = await self._are_parts_needed(*attempt)
+            if needed[attempt]:
+                kept.append(PLAN.changed(record, part, expires_at=until))
             else:
-                over.append(record)
-        await self._store.write_records(later)
-        await self._store.delete_records(over)
+                expired.append(record)
+        await self._store.write_records(kept)
+        await self._store.delete_records(expired)
 
     async def _are_parts_needed(self, task_id: str, fencing_token: int) -> bool:
         try:

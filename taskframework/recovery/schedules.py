@@ -45,12 +45,12 @@ class ScheduleRepair:
     one of them moves the schedule on.
     """
 
-    def __init__(self, store: TaskStore, moves: TaskMoves, submission: TaskSubmissionService, most: int) -> None:
-        """Prepare to look; `most` limits the schedules that run at once, and the runs of one schedule at once."""
+    def __init__(self, store: TaskStore, moves: TaskMoves, submission: TaskSubmissionService, limit: int) -> None:
+        """Prepare to look; `limit` limits the schedules that run at once, and the runs of one schedule at once."""
         self._store = store
         self._moves = moves
         self._submission = submission
-        self._most = most
+        self._limit = limit
 
     async def look(self) -> bool:
         """Run the schedules that are due.
@@ -60,14 +60,14 @@ class ScheduleRepair:
         """
         now = self._store.now()
         due = [record for record in await all_schedules(self._store) if _is_due(record, now)]
-        more = False
-        for at in range(0, len(due), self._most):
-            together = map(self._run, due[at : at + self._most])
-            for outcome in await asyncio.gather(*together, return_exceptions=True):  # so that all of them end here
+        has_more = False
+        for at in range(0, len(due), self._limit):
+            runs = map(self._run, due[at : at + self._limit])
+            for outcome in await asyncio.gather(*runs, return_exceptions=True):  # so that all of them end here
                 if isinstance(outcome, BaseException):
                     raise outcome
-                more |= outcome
-        return more
+                has_more |= outcome
+        return has_more
 
     async def _run(self, record: Record) -> bool:
         try:
@@ -83,32 +83,32 @@ class ScheduleRepair:
         schedule, now = SCHEDULE.content(record), self._store.now()
         await know_zone(schedule.timezone)
         # If the last run matters, its state is read before each run, so only one run is made now.
-        due = runs_due(schedule, now, self._most if schedule.overlap is Overlap.ALLOW else 1)
-        after = await self._submitted(schedule, due.times) if due.times else schedule
+        due = runs_due(schedule, now, self._limit if schedule.overlap is Overlap.ALLOW else 1)
+        after = await self._submit_runs(schedule, due.times) if due.times else schedule
         await failpoint.reached("schedule.after_submit")
         after = with_next_run(after, due.last)
         [written] = await self._store.write_records([SCHEDULE.changed(record, after)])
         if written is None and after.last_run is not None:
-            await self._tell(schedule.name, after.last_run)
+            await self._record_last_run(schedule.name, after.last_run)
         return after.is_due(now)
 
-    async def _tell(self, name: str, last: LastRun) -> None:
+    async def _record_last_run(self, name: str, last: LastRun) -> None:
         """Record the run that was submitted here, because another process moved the schedule on, maybe without it."""
 
-        def told(present: Schedule | None) -> Schedule | None:
+        def with_last_run(present: Schedule | None) -> Schedule | None:
             is_newer = present is not None and (present.last_run is None or present.last_run.at < last.at)
             return replace(present, last_run=last) if present is not None and is_newer else present
 
-        await change_schedule(self._store, name, told)
+        await change_schedule(self._store, name, with_last_run)
 
-    async def _submitted(self, schedule: Schedule, times: Sequence[datetime]) -> Schedule:
+    async def _submit_runs(self, schedule: Schedule, times: Sequence[datetime]) -> Schedule:
         """Submit the runs for these times, or skip them; return the schedule after that."""
         if not await self._may_run(schedule):
             logger.info("schedule %s skips a run: the task of the previous run has not ended", schedule.name)
             return schedule
         requests = [run_request(schedule, run_key(schedule.name, at)) for at in times]
         for at, outcome in zip(times, await self._submission.submit_many(requests), strict=True):
-            schedule = _after(schedule, at, outcome)
+            schedule = _after_run(schedule, at, outcome)
         return schedule
 
     async def _may_run(self, schedule: Schedule) -> bool:
@@ -126,7 +126,7 @@ class ScheduleRepair:
         return False
 
 
-def _after(schedule: Schedule, at: datetime, outcome: Submission | Exception) -> Schedule:
+def _after_run(schedule: Schedule, at: datetime, outcome: Submission | Exception) -> Schedule:
     """Return the schedule after the run for a time.
 
     A refused run is noted in the schedule and skipped: submitting it again each second would not help.

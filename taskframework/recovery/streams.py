@@ -10,7 +10,7 @@ from taskframework.model.marks import MoveDriver
 from taskframework.model.stream_moves import CHECK_INTERVAL
 from taskframework.model.streams import stream_of
 from taskframework.model.task import Task
-from taskframework.recovery.loop import reserved
+from taskframework.recovery.loop import make_reservations
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.streams.looks import StreamLooks
 
@@ -30,15 +30,15 @@ class StreamRepair:
             Whether there may be more.
         """
         due = await self._store.due(UNBLOCK, self._limit)
-        streams = {stream for task in await self._reserved(due) if (stream := stream_of(task)) is not None}
+        streams = {stream for task in await self._reserve(due) if (stream := stream_of(task)) is not None}
         for stream in streams:
             self._looks.look(stream)
         return len(due) == self._limit
 
-    async def _reserved(self, due: Sequence[DueTask]) -> list[Task]:
+    async def _reserve(self, due: Sequence[DueTask]) -> list[Task]:
         now = self._store.now()
         moves = [MoveDriver(found.task_id, UNBLOCK, found.due, _pause(found, now)) for found in due]
-        return await reserved(self._store, moves)
+        return await make_reservations(self._store, moves)
 
 
 def _pause(found: DueTask, now: datetime) -> timedelta:

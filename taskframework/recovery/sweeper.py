@@ -15,21 +15,21 @@ from taskframework.model.drivers import DISPATCH
 from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatched, ReserveDispatch
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
-from taskframework.recovery.loop import reserved
+from taskframework.recovery.loop import make_reservations
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.submission.producer import TaskMessageProducer
 
 #: How many tasks `forget_dispatches` makes due at once.
-_LOOK = 1_000
+_FORGET_BATCH_SIZE = 1_000
 
 
 async def forget_dispatches(store: TaskStore) -> None:
     """Make every waiting task due at its `not_before`, because all messages that were sent are known to be lost."""
-    before: Sequence[DueTask] = ()
-    while (waiting := await store.upcoming(DISPATCH, _LOOK)) and waiting != before:
+    previous: Sequence[DueTask] = ()
+    while (waiting := await store.upcoming(DISPATCH, _FORGET_BATCH_SIZE)) and waiting != previous:
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
             await store.mark(*(ForgetDispatch(task.task_id) for task in waiting))
-        before = waiting
+        previous = waiting
 
 
 class Sweeper:
@@ -58,7 +58,7 @@ class Sweeper:
         self._batch = batch
         self._is_paused = is_paused
         #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
-        self._fronts: dict[tuple[str, Priority], datetime] = {}
+        self._newest_started: dict[tuple[str, Priority], datetime] = {}
         #: By queue: the task that could not be reserved at the last look.
         self._refused: dict[tuple[str, Priority], str] = {}
 
@@ -84,18 +84,18 @@ class Sweeper:
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
         if self._is_paused(task_type):
             with contextlib.suppress(TaskUnreadableError):
-                await self._store.mark(*map(self._put_off, tasks))
+                await self._store.mark(*map(self._put_off_mark, tasks))
             return True
         sent_before = [task for task in tasks if task.dispatches]
         queued = await self._still_queued(task_type, lane, sent_before) if sent_before else []
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
-            await self._store.mark(*map(self._left_alone, queued))
+            await self._store.mark(*map(self._left_alone_mark, queued))
         left_alone = {task.task_id for task in queued}
         missing = [task for task in tasks if task.task_id not in left_alone]
-        won = await self._reserve(task_type, lane, missing) if missing else []
-        if won:
+        reserved = await self._reserve(task_type, lane, missing) if missing else []
+        if reserved:
             await failpoint.reached("sweep.after_reserve")
-        sent = await asyncio.gather(*map(self._producer.dispatch, won))
+        sent = await asyncio.gather(*map(self._producer.dispatch, reserved))
         return bool(queued) or any(sent)
 
     async def _reserve(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[Task]:
@@ -107,12 +107,12 @@ class Sweeper:
         """
         first, *others = map(self._reservation, tasks)
         refused_before = self._refused.pop((task_type, lane), None)
-        won = await reserved(self._store, [first])
-        if not won:
+        reserved = await make_reservations(self._store, [first])
+        if not reserved:
             self._refused[task_type, lane] = first.task_id
             if refused_before != first.task_id:
                 return []
-        return won + await reserved(self._store, others)
+        return reserved + await make_reservations(self._store, others)
 
     async def _still_queued(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[DueTask]:
         """Return the tasks whose message may still be in the queue; another message would only make the queue longer.
@@ -127,32 +127,32 @@ class Sweeper:
         if not await self._broker.queue_depth(task_type, lane):
             return []
         newest = await self._store.newest_running(task_type, lane)
-        front = max(filter(None, (newest, self._fronts.get((task_type, lane)))), default=None)
-        if front is None:
+        newest_started = max(filter(None, (newest, self._newest_started.get((task_type, lane)))), default=None)
+        if newest_started is None:
             return tasks
-        self._fronts[task_type, lane] = front
-        return [task for task in tasks if self._sent_by(task) >= front]
+        self._newest_started[task_type, lane] = newest_started
+        return [task for task in tasks if self._latest_sending_time(task) >= newest_started]
 
     def _reservation(self, task: DueTask) -> ReserveDispatch:
         return self._producer.reservation(task.task_id, task.dispatch_epoch)
 
-    def _left_alone(self, task: DueTask) -> MarkDispatched:
+    def _left_alone_mark(self, task: DueTask) -> MarkDispatched:
         """Return the mark for a task whose message seems to be in the queue: it gets the due time of a new message."""
         reservation = self._reservation(task)
         return MarkDispatched(task.task_id, task.dispatch_epoch, reservation.first, reservation.longest, task.due)
 
-    def _put_off(self, task: DueTask) -> Mark:
+    def _put_off_mark(self, task: DueTask) -> Mark:
         """Return the mark for a task whose type is paused: the longer it has waited, the later it is looked at again,
         so that many such tasks do not delay others. A task without a message is still known to have none.
         """
         if task.dispatches:
-            return self._left_alone(task)
+            return self._left_alone_mark(task)
         reservation = self._reservation(task)
         waited = self._store.now() - task.not_before
         delay = min(max(waited, reservation.first), reservation.longest)
         return MakeDue(task.task_id, task.dispatch_epoch, delay, due=task.due)
 
-    def _sent_by(self, task: DueTask) -> datetime:
+    def _latest_sending_time(self, task: DueTask) -> datetime:
         """Return the latest time at which the message of a task may have been sent."""
         reservation = self._reservation(task)
         marked = reservation.dispatched_at(task.due, task.dispatches)

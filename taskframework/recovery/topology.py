@@ -40,6 +40,6 @@ class TopologyRepair:
         self.is_declared, self.problem = True, None
         return False
 
-    def doubt(self) -> None:
+    def request_check(self) -> None:
         """Declare again at the next repair: a publication was refused, so a queue or exchange may have been deleted."""
         self.is_declared = False

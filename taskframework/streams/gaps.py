@@ -15,9 +15,9 @@ from taskframework.stores.base import Inserted, TaskStore
 from taskframework.stores.reading import read_record
 
 #: The most rounds of reading and writing the record. In each lost round another process wrote it.
-_ROUNDS = 50
+_MAX_ROUNDS = 50
 #: How many of the last gaps of a stream are searched for tasks that came late, and how many tasks of each gap.
-_GAPS, _TASKS = 10, 100
+_SEARCHED_GAPS, _TASKS_PER_GAP = 10, 100
 
 
 class StreamGaps:
@@ -38,7 +38,7 @@ class StreamGaps:
         Raises:
             StoreUnavailableError: if the record could not be written.
         """
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             record = await read_record(self._store, stream.record_id)
             if record is None:
                 return Stream()
@@ -52,25 +52,27 @@ class StreamGaps:
                 return state
         raise StoreUnavailableError(f"The stream {stream.key!r} is being changed by too many processes at once.")
 
-    async def moved(self, stream: StreamKey, stored: Sequence[Inserted | Exception]) -> Sequence[Inserted | Exception]:
+    async def move_late_tasks(
+        self, stream: StreamKey, stored: Sequence[Inserted | Exception]
+    ) -> Sequence[Inserted | Exception]:
         """Return the tasks that were just stored; move those that came too late for their positions to later ones."""
         record = await read_record(self._store, stream.record_id)
         if record is None:
             return stored
         state = STREAMS.content(record)
         return [
-            await self._moved(stream, state, reply) if isinstance(reply, Inserted) and reply.is_new else reply
+            await self._move_if_late(stream, state, reply) if isinstance(reply, Inserted) and reply.is_new else reply
             for reply in stored
         ]
 
     async def adopt_late(self, stream: StreamKey, state: Stream) -> None:
         """Move tasks at given-up positions. The process that stored them died before it noticed that it was late."""
-        for gap in state.skipped[-_GAPS:]:
-            most = min(_TASKS, gap.last - gap.first + 1)
-            for task in await self._store.list_stream(stream, limit=most, after_position=gap.first - 1):
-                await self._moved(stream, state, Inserted(task, is_new=False))
+        for gap in state.skipped[-_SEARCHED_GAPS:]:
+            limit = min(_TASKS_PER_GAP, gap.last - gap.first + 1)
+            for task in await self._store.list_stream(stream, limit=limit, after_position=gap.first - 1):
+                await self._move_if_late(stream, state, Inserted(task, is_new=False))
 
-    async def _moved(self, stream: StreamKey, state: Stream, inserted: Inserted) -> Inserted:
+    async def _move_if_late(self, stream: StreamKey, state: Stream, inserted: Inserted) -> Inserted:
         """Move a task to a position that is not given up, if needed; return the task."""
         task = inserted.task
         while state.has_skipped(position_of(task)):

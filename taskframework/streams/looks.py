@@ -26,7 +26,7 @@ from taskframework.streams.turns import StreamTurns
 logger = logging.getLogger(__name__)
 
 #: At how many streams this process looks at the same time: enough for groups of a hundred while others are under way.
-_AT_ONCE = 256
+_MAX_CONCURRENT_STREAMS = 256
 
 
 @dataclass(slots=True)
@@ -38,18 +38,18 @@ class _Look:
     #: Whether another look is needed after the present one.
     is_wanted: bool = True
     #: The functions to call after the next look.
-    told: list[Callable[[], None]] = field(default_factory=list)
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
     #: The tasks that need no further look after the next one, each with its sequence.
-    seen_to: dict[str, int] = field(default_factory=dict)
+    covered: dict[str, int] = field(default_factory=dict)
     #: The same two for the present look. The bridge may ask for a task that the bus reported just before.
-    now_told: list[Callable[[], None]] = field(default_factory=list)
-    now_seen_to: dict[str, int] = field(default_factory=dict)
+    present_callbacks: list[Callable[[], None]] = field(default_factory=list)
+    present_covered: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> Task | None:
         """Begin a look that covers everything heard until now; return the task that ended, if any."""
         ended, self.ended = self.ended, None
-        self.now_told, self.now_seen_to = self.told, self.seen_to
-        self.told, self.seen_to, self.is_wanted = [], {}, False
+        self.present_callbacks, self.present_covered = self.callbacks, self.covered
+        self.callbacks, self.covered, self.is_wanted = [], {}, False
         return ended
 
 
@@ -60,73 +60,73 @@ class StreamLooks:
         """Prepare; in a look, `turns` passes the turn on if it is time."""
         self.turns = turns
         self._looks: dict[StreamKey, _Look] = {}
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._looking = Background()
+        self._places = asyncio.Semaphore(_MAX_CONCURRENT_STREAMS)
+        self._background = Background()
         #: Tasks that an ended look covered, each with its sequence: the bridge asks after it has published a task.
-        self._done = Sequences()
+        self._covered = Sequences()
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Look soon, as a listener for tasks that end and for tasks that are queued again."""
         if event.task.stream is not None:
-            self.take(event.task)
+            self.handle_task(event.task)
 
-    def take(self, task: Task, then: Callable[[], None] | None = None) -> None:
+    def handle_task(self, task: Task, on_done: Callable[[], None] | None = None) -> None:
         """Look soon whose turn it is in the stream of a task.
 
         Args:
             task: a task that ended, or that waits for its turn; any other task needs no look.
-            then: called after the look; not called if the look fails.
+            on_done: called after the look; not called if the look fails.
         """
         stream = stream_of(task)
-        if stream is None or not _matters(task) or self._done.of(task.task_id) >= task.sequence:
-            if then is not None:
-                then()
+        if stream is None or not _needs_look(task) or self._covered.of(task.task_id) >= task.sequence:
+            if on_done is not None:
+                on_done()
             return
         look = self._looks.get(stream)
-        if look is not None and look.now_seen_to.get(task.task_id, 0) >= task.sequence:
-            if then is not None:
-                look.now_told.append(then)
+        if look is not None and look.present_covered.get(task.task_id, 0) >= task.sequence:
+            if on_done is not None:
+                look.present_callbacks.append(on_done)
             return
-        look = self._look_at(stream)
+        look = self._request_look(stream)
         if task.status.is_final:
             look.ended = task
-        look.seen_to[task.task_id] = task.sequence
-        if then is not None:
-            look.told.append(then)
+        look.covered[task.task_id] = task.sequence
+        if on_done is not None:
+            look.callbacks.append(on_done)
 
     def look(self, stream: StreamKey) -> None:
         """Look soon whose turn it is in a stream, even if a look has just ended."""
-        self._look_at(stream)
+        self._request_look(stream)
 
     async def finished(self) -> None:
         """Wait until all wanted looks are done or left to the repair."""
-        await self._looking.finished()
+        await self._background.finished()
 
-    async def now(self, stream: StreamKey, state: Stream, tasks: Sequence[Task]) -> None:
+    async def look_now(self, stream: StreamKey, state: Stream, tasks: Sequence[Task]) -> None:
         """Look at once, for tasks of a stream that were just stored.
 
         Raises:
             StoreError: if the store failed; a relay or a repair looks later.
         """
         await self.turns.advance(stream, known=state)
-        self._done.raise_all({task.task_id: task.sequence for task in tasks})
+        self._covered.raise_all({task.task_id: task.sequence for task in tasks})
 
-    def _look_at(self, stream: StreamKey) -> _Look:
+    def _request_look(self, stream: StreamKey) -> _Look:
         look = self._looks.get(stream)
         if look is None:
             look = self._looks[stream] = _Look()
-            self._looking.start(self._look_all(stream, look), contextvars.Context())
+            self._background.start(self._run_looks(stream, look), contextvars.Context())
         look.is_wanted = True
         return look
 
-    async def _look_all(self, stream: StreamKey, look: _Look) -> None:
+    async def _run_looks(self, stream: StreamKey, look: _Look) -> None:
         try:
             async with self._places:
                 while look.is_wanted:
                     await self.turns.advance(stream, ended=look.begin())
-                    self._done.raise_all(look.now_seen_to)
-                    for then in look.now_told:
-                        then()
+                    self._covered.raise_all(look.present_covered)
+                    for on_done in look.present_callbacks:
+                        on_done()
         except StoreError as error:
             logger.info("the turn of stream %r is left to the repair: %s", stream.key, error.message)
         except Exception:
@@ -135,6 +135,6 @@ class StreamLooks:
             del self._looks[stream]
 
 
-def _matters(task: Task) -> bool:
+def _needs_look(task: Task) -> bool:
     """Return whether a task may have to pass its turn on, or waits for its turn."""
     return is_serial(task) and (task.status.is_final or task.status is TaskStatus.BLOCKED)

@@ -26,7 +26,7 @@ from taskframework.stores.reading import read_record
 from taskframework.streams.gaps import StreamGaps
 
 #: How many tasks after a gap are read to find the first task that ended, or was stored.
-_BEHIND = 1_000
+_READ_AFTER_GAP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class StreamResults:
         self._gaps = gaps
         self._gap = gap
 
-    async def state(self, stream: StreamKey) -> Stream:
+    async def read_state(self, stream: StreamKey) -> Stream:
         """Read the record of a stream.
 
         Raises:
@@ -68,17 +68,17 @@ class StreamResults:
 
     async def adopt_late(self, stream: StreamKey) -> None:
         """Move tasks that came too late to positions that count; call this before results are read."""
-        state = await self.state(stream)
+        state = await self.read_state(stream)
         if state.skipped:
             await self._gaps.adopt_late(stream, state)
 
-    async def ready(self, stream: StreamKey, first: int, limit: int) -> Ready:
+    async def read_ready(self, stream: StreamKey, first: int, limit: int) -> Ready:
         """Return the results from a position on, up to the first gap for which readers still wait.
 
         Raises:
             TaskNotFoundError: if there is no such stream.
         """
-        state = await self.state(stream)
+        state = await self.read_state(stream)
         found = await self._store.list_stream(stream, limit=limit, after_position=first - 1)
         tasks = {position_of(task): task for task in found}
         results: list[StreamResult] = []
@@ -114,20 +114,20 @@ class StreamResults:
             return None  # no task after it has begun
         if task.deadline is not None:
             return task.deadline
-        behind = await self._store.stream_times(stream, limit=_BEHIND, after_position=position_of(task))
-        ended = _earliest(times.finished_at for times in behind)
+        later = await self._store.stream_times(stream, limit=_READ_AFTER_GAP, after_position=position_of(task))
+        ended = _earliest(times.finished_at for times in later)
         return None if ended is None else ended + self._gap
 
     async def _give_up(self, stream: StreamKey, state: Stream, position: int) -> tuple[Stream, datetime | None]:
         """Give up a position without a task, and the empty positions after it, if it is time; or return when it is."""
-        behind = await self._store.stream_times(stream, limit=_BEHIND, after_position=position - 1)
-        stored = _earliest(times.created_at for times in behind)
-        if stored is None or behind[0].position == position:
+        later = await self._store.stream_times(stream, limit=_READ_AFTER_GAP, after_position=position - 1)
+        stored = _earliest(times.created_at for times in later)
+        if stored is None or later[0].position == position:
             return state, None
         due = stored + GIVEN_UP_AFTER
         if due > self._store.now():
             return state, due
-        state = await self._gaps.give_up(stream, range(position, behind[0].position))
+        state = await self._gaps.give_up(stream, range(position, later[0].position))
         await self._gaps.adopt_late(stream, state)
         return state, None
 

@@ -29,30 +29,30 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads, read_record
 
 #: The most rounds of looking and writing. In each lost round another process passed the turn on.
-_ROUNDS = 50
+_MAX_ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _PassRequest:
     """A turn that is to be passed on."""
 
     stream: StreamKey
     #: The turn as it is now; None if there was no turn yet.
     turn: Turn | None
     #: Whether no task gets the turn, because the stream halts.
-    halts: bool
+    is_halting: bool
     #: Whether the task that had the turn was discarded: then the stream halts no more, even if no task waits.
-    frees: bool
+    is_freeing: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
+class _PassResult:
     """The result of passing a turn on."""
 
     #: The next turn; None if no task waits.
     chosen: Turn | None
     #: Whether the stream has that turn now.
-    is_made: bool = False
+    has_turn: bool = False
 
 
 class StreamTurns:
@@ -72,7 +72,7 @@ class StreamTurns:
         self._dispatch_after = dispatch_after
         self._kept = kept
         #: Turns of many streams that are passed on at the same time share the calls to the store.
-        self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
+        self._passes: Grouping[_PassRequest, _PassResult] = Grouping(self._pass_all, key=lambda request: request.stream)
         self._tasks = JointReads(store)
 
     async def advance(self, stream: StreamKey, *, known: Stream | None = None, ended: Task | None = None) -> None:
@@ -92,28 +92,28 @@ class StreamTurns:
             if await self._pass_on(stream, turn, ended):
                 return
             state = None
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             state = await self._read(stream) if state is None else state
-            turn_now = state.turn
-            holder = None if turn_now is None else await self._tasks.get(turn_now.task_id)
-            match turn_state(turn_now, holder):
+            present_turn = state.turn
+            holder = None if present_turn is None else await self._tasks.get(present_turn.task_id)
+            match turn_state(present_turn, holder):
                 case TurnState.LIVE:
                     return
-                case TurnState.WAITS if turn_now is not None:
-                    if await self._let_go(turn_now):
+                case TurnState.WAITS if present_turn is not None:
+                    if await self._unblock(present_turn):
                         return
                     state = None
                 case TurnState.FAILED if state.is_halted:
                     return
                 case _:
-                    if await self._pass_on(stream, turn_now, holder):
+                    if await self._pass_on(stream, present_turn, holder):
                         return
                     state = None
         raise StoreUnavailableError(
             f"The turn of stream {stream.key!r} is being passed on by too many processes at once."
         )
 
-    async def go_on(self, stream: StreamKey, state: Stream) -> bool:
+    async def resume_halted(self, stream: StreamKey, state: Stream) -> bool:
         """Let a halted stream continue with the next task.
 
         Returns:
@@ -136,33 +136,33 @@ class StreamTurns:
         Returns:
             Whether this is done. It is not if another task had the turn, or the chosen task is not BLOCKED any more.
         """
-        halts = turn_state(turn, holder) is TurnState.FAILED
-        frees = holder is not None and holder.discarded is not None
-        passed = await self._passing(_Pass(stream, turn, halts, frees))
-        if passed.chosen is None or (passed.is_made and halts):
+        is_halting = turn_state(turn, holder) is TurnState.FAILED
+        is_freeing = holder is not None and holder.discarded is not None
+        result = await self._passes(_PassRequest(stream, turn, is_halting, is_freeing))
+        if result.chosen is None or (result.has_turn and is_halting):
             return True
-        if not passed.is_made:
+        if not result.has_turn:
             return False
         await failpoint.reached("stream.after_turn")
-        return await self._let_go(passed.chosen)
+        return await self._unblock(result.chosen)
 
-    async def _pass_all(self, wanted: Sequence[_Pass]) -> Sequence[_Passed]:
-        waiting = await self._store.next_blocked([each.stream for each in wanted if not each.halts])
-        chosen = [each.turn if each.halts else waiting.get(each.stream) for each in wanted]
+    async def _pass_all(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult]:
+        waiting = await self._store.next_blocked([request.stream for request in requests if not request.is_halting])
+        chosen = [request.turn if request.is_halting else waiting.get(request.stream) for request in requests]
         passes = [
-            PassTurn(each.stream, self._kept, each.turn, turn, each.halts)
-            for each, turn in zip(wanted, chosen, strict=True)
-            if turn is not None or each.frees
+            PassTurn(request.stream, self._kept, request.turn, turn, request.is_halting)
+            for request, turn in zip(requests, chosen, strict=True)
+            if turn is not None or request.is_freeing
         ]
         await failpoint.reached("stream.before_turn")
         # If another process passed the turn on before, this write finds another turn and is refused.
-        made = iter(await self._store.pass_turns(passes) if passes else ())
+        results = iter(await self._store.pass_turns(passes) if passes else ())
         return [
-            _Passed(None) if turn is None and not each.frees else _Passed(turn, next(made))
-            for each, turn in zip(wanted, chosen, strict=True)
+            _PassResult(None) if turn is None and not request.is_freeing else _PassResult(turn, next(results))
+            for request, turn in zip(requests, chosen, strict=True)
         ]
 
-    async def _let_go(self, turn: Turn) -> bool:
+    async def _unblock(self, turn: Turn) -> bool:
         return await self._moves.repair(Unblock(turn.task_id, turn.generation, self._dispatch_after)) is not None
 
     async def _read(self, stream: StreamKey) -> Stream:

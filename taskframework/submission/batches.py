@@ -26,19 +26,19 @@ from taskframework.model.waiting import CHECK_INTERVAL
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accepted_of_batch, refuse_unknown
+from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accept_batch_options, refuse_unknown
 from taskframework.submission.refusals import BatchItemError
 from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
 from taskframework.tasks.kinds import AnyTaskType
 
 #: The most items that are stored together.
-TOGETHER = 500
+STORE_BATCH_SIZE = 500
 #: The most seconds for which an item waits to be stored together with others.
-_HELD_BACK = 0.5
+_MAX_HELD_BACK_SECONDS = 0.5
 #: The policy of a batch that names no policy: most batches can accept a few failed items.
-_POLICY = "allow_failures"
-_NO_KEY = "the upload was interrupted, and it cannot be continued without an idempotency key"
+_DEFAULT_POLICY = "allow_failures"
+_CANCEL_REASON = "the upload was interrupted, and it cannot be continued without an idempotency key"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -87,7 +87,7 @@ class BatchSubmissionService:
             upload_timeout: how long an upload may pause.
         """
         self._bus = bus
-        self._new = new_tasks
+        self._new_tasks = new_tasks
         self._moves = moves
         self._upload_timeout = upload_timeout
 
@@ -98,16 +98,16 @@ class BatchSubmissionService:
             SubmissionError: if the request or an item is wrong, or the key stands for another batch.
             StoreUnavailableError: if the batch could not be stored; submit again, with an idempotency key to be safe.
         """
-        kind = await self._new.find(request.task_type)
+        kind = await self._new_tasks.find(request.task_type)
         batch = self._new_batch(request, kind)
-        accepted = list(_accepted(kind, items, 0))
+        accepted = list(_accept_items(kind, items, 0))
         planned = self._with_plan(batch, accepted)
         inserted = await self._insert(batch if planned is None else planned)
         if planned is not None and inserted.is_new:
             return BatchSubmission(inserted.task, is_new=True)
         async with self._uploading(inserted) as upload:
-            for at in range(0, len(accepted), TOGETHER):
-                await upload.add(accepted[at : at + TOGETHER])
+            for index in range(0, len(accepted), STORE_BATCH_SIZE):
+                await upload.add(accepted[index : index + STORE_BATCH_SIZE])
             is_new = await upload.end()
         return BatchSubmission(upload.batch, is_new)
 
@@ -126,24 +126,24 @@ class BatchSubmissionService:
             StoreUnavailableError: as `submit`.
             Exception: the error that `parts` raised.
         """
-        kind = await self._new.find(request.task_type)
+        kind = await self._new_tasks.find(request.task_type)
         batch = self._new_batch(request, kind)
         async with contextlib.AsyncExitStack() as stack:
             upload: Upload | None = None
             async for part in parts:
-                for at in range(0, len(part), TOGETHER):
+                for index in range(0, len(part), STORE_BATCH_SIZE):
                     before = upload.items if upload else 0
-                    accepted = list(_accepted(kind, part[at : at + TOGETHER], before))
+                    accepted = list(_accept_items(kind, part[index : index + STORE_BATCH_SIZE], before))
                     if upload is None:  # only now, so that a request whose first items are wrong leaves no batch
                         upload = await stack.enter_async_context(self._uploading(await self._insert(batch)))
                     await upload.add(accepted)
             if upload is None:
-                raise _no_items()
+                raise _no_items_error()
             is_new = await upload.end()
         return BatchSubmission(upload.batch, is_new)
 
     async def _insert(self, batch: Task) -> Inserted:
-        [inserted] = await self._new.inserts.insert([batch])
+        [inserted] = await self._new_tasks.inserts.insert([batch])
         if isinstance(inserted, Exception):
             raise inserted
         if inserted.is_new:
@@ -153,11 +153,11 @@ class BatchSubmissionService:
     @contextlib.asynccontextmanager
     async def _uploading(self, inserted: Inserted) -> AsyncIterator[Upload]:
         upload = Upload(
-            self._new.store,
+            self._new_tasks.store,
             self._bus,
             self._moves,
             inserted.task,
-            dispatch_after=self._new.dispatch_after,
+            dispatch_after=self._new_tasks.dispatch_after,
             timeout=self._upload_timeout,
         )
         try:
@@ -165,20 +165,20 @@ class BatchSubmissionService:
         except (Exception, asyncio.CancelledError):
             if inserted.task.idempotency_key is None:
                 with contextlib.suppress(StoreError):  # if this fails, the batch is cancelled after its `seal_by`
-                    await self._moves.make(Cancel(inserted.task.task_id, EVERYONE, BY_UPLOAD, _NO_KEY))
+                    await self._moves.make(Cancel(inserted.task.task_id, EVERYONE, BY_UPLOAD, _CANCEL_REASON))
             raise
 
     def _new_batch(self, request: BatchRequest, kind: Submittable) -> Task:
         """Make an open batch without items."""
-        options = accepted_of_batch(request.options)
-        policy, chunk_size = options.pop("policy", _POLICY), options.pop("chunk_size", 1)
+        options = accept_batch_options(request.options)
+        policy, chunk_size = options.pop("policy", _DEFAULT_POLICY), options.pop("chunk_size", 1)
         if chunk_size > kind.max_chunk_size:
             raise InvalidRequestError(
                 "chunk_size",
                 f"the task type {kind.task_type!r} accepts at most {kind.max_chunk_size} items per chunk",
                 "Use smaller chunks, or raise max_chunk_size in its TaskOptions.",
             )
-        begun = self._new.fields(kind, request.user_id, options)
+        fields = self._new_tasks.fields(kind, request.user_id, options)
         waiting = {
             "schema_version": FAMILY_VERSION,
             # Under the same key, another hash means another batch. Times and priority make no difference.
@@ -188,15 +188,15 @@ class BatchSubmissionService:
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),
-            "check_at": begun["created_at"] + CHECK_INTERVAL,
-            "seal_by": begun["created_at"] + self._upload_timeout,
+            "check_at": fields["created_at"] + CHECK_INTERVAL,
+            "seal_by": fields["created_at"] + self._upload_timeout,
         }
-        return Task.new(**{**begun, **waiting})
+        return Task.new(**{**fields, **waiting})
 
     def _with_plan(self, batch: Task, items: Sequence[Item]) -> Task | None:
         """Return the batch with its items as the plan, sealed from the beginning; None if the items are too large."""
         if not items:
-            raise _no_items()
+            raise _no_items_error()
         if sum(len(item.canonical) + ITEM_BYTES for item in items) > MAX_PLAN_PART_BYTES:
             return None
         contents = contents_of(batch, items)
@@ -207,12 +207,12 @@ class BatchSubmissionService:
         return batch.evolve(
             batch=replace(own, items=len(items)),
             subtasks=replace(subtasks, planned=len(contents), plan=plan),
-            spawn_at=batch.created_at + self._new.dispatch_after,
+            spawn_at=batch.created_at + self._new_tasks.dispatch_after,
             seal_by=None,
         )
 
 
-def _no_items() -> InvalidRequestError:
+def _no_items_error() -> InvalidRequestError:
     return InvalidRequestError("items", "there are no items", "Send at least one item.")
 
 
@@ -220,15 +220,15 @@ async def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[S
     """Yield items in parts for `BatchSubmissionService.upload`: many together, but no item waits long."""
     part: list[Any] = []
     began = time.monotonic()
-    async for item in _each(items):
+    async for item in _iterate(items):
         part.append(item)
-        if len(part) == TOGETHER or time.monotonic() - began > _HELD_BACK:
+        if len(part) == STORE_BATCH_SIZE or time.monotonic() - began > _MAX_HELD_BACK_SECONDS:
             yield part
             part, began = [], time.monotonic()
     yield part
 
 
-async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+async def _iterate(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
@@ -237,7 +237,7 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
             yield item
 
 
-def _accepted(kind: Submittable, items: Sequence[Any], before: int) -> Iterator[Item]:
+def _accept_items(kind: Submittable, items: Sequence[Any], before: int) -> Iterator[Item]:
     """Yield the items as they are stored; `before` is how many items came before them."""
     for index, item in enumerate(items, before):
         try:

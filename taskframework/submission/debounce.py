@@ -25,7 +25,7 @@ from taskframework.stores.base import Inserted, TaskStore
 from taskframework.stores.reading import read_record
 
 #: The most rounds of reading and writing. In each lost round another submission of the key, or a worker, was faster.
-_ROUNDS = 50
+_MAX_ROUNDS = 50
 
 
 class DebouncedInserts:
@@ -43,15 +43,15 @@ class DebouncedInserts:
         Raises:
             StoreUnavailableError: if it is not known whether the task was stored. Submit it again.
         """
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             record = await read_record(self._store, window_id(task, debounce.key))
-            accepted = None if record is None else await self._into(record, task, debounce)
-            accepted = accepted or await self._opened(record, task, debounce)
+            accepted = None if record is None else await self._replace_parameters(record, task, debounce)
+            accepted = accepted or await self._open_window(record, task, debounce)
             if accepted is not None:
                 return accepted
         raise StoreUnavailableError(f"The key {debounce.key!r} is being changed by too many submissions at once.")
 
-    async def _into(self, record: Record, task: Task, debounce: Debounce) -> Inserted | None:
+    async def _replace_parameters(self, record: Record, task: Task, debounce: Debounce) -> Inserted | None:
         """Give the parameters to the task of a window; None if the task has begun or was deleted."""
         window = WINDOWS.content(record)
         replace = ReplaceParameters(window.task_id, task.parameters, task.parameters_hash, debounce.wait)
@@ -59,18 +59,18 @@ class DebouncedInserts:
             return Inserted(replaced, is_new=False)
         if not may_be_stored_late(window, self._store.now()):
             return None
-        return await self._stored(with_task_id(task, window.task_id), replace)
+        return await self._store_task(with_task_id(task, window.task_id), replace)
 
-    async def _opened(self, record: Record | None, task: Task, debounce: Debounce) -> Inserted | None:
+    async def _open_window(self, record: Record | None, task: Task, debounce: Debounce) -> Inserted | None:
         """Open the next window; return None if another submission has opened it."""
         [written] = await self._store.write_records([window_of(task, debounce.key, record, self._kept)])
         await failpoint.reached("debounce.after_record")
         if written is None:
             return None
         replace = ReplaceParameters(task.task_id, task.parameters, task.parameters_hash, debounce.wait)
-        return await self._stored(task, replace)
+        return await self._store_task(task, replace)
 
-    async def _stored(self, task: Task, replace: ReplaceParameters) -> Inserted | None:
+    async def _store_task(self, task: Task, replace: ReplaceParameters) -> Inserted | None:
         """Store the task of a window; return None if another process had stored the task and it has begun since."""
         [stored] = await self._store.insert([task])
         if isinstance(stored, Exception):

@@ -15,7 +15,7 @@ class Edits:
     def __init__(self, types: TaskTypes) -> None:
         self._types = types
 
-    async def misfit(self, task: Task) -> SubmissionError | None:
+    async def find_misfit(self, task: Task) -> SubmissionError | None:
         """Return why the parameters of a task no longer fit its type; None if they fit, or if the type is unknown."""
         try:
             await self.accept(task, task.parameters)
@@ -42,8 +42,8 @@ class Edits:
 
 def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> NewParameters:
     if not isinstance(parameters, list) or len(parameters) != len(task.parameters):
-        wrong = problem((), f"must be a list of {len(task.parameters)} items, like this part of the batch")
-        raise InvalidParametersError(task.task_type, [wrong])
+        item_problem = problem((), f"must be a list of {len(task.parameters)} items, like this part of the batch")
+        raise InvalidParametersError(task.task_type, [item_problem])
     items = [kind.accept(item)[0] for item in parameters]
     canonical = check_storable(items, "parameters", MAX_PARAMETERS_BYTES)
     return NewParameters(items, fingerprint(task.task_type, canonical))

@@ -21,7 +21,7 @@ from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 
 #: The most rounds of writing and reading: a record that existed at the write may be deleted before it is read.
-_ROUNDS = 5
+_MAX_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _Key:
     """The record of a key, and whether this call wrote it."""
 
     record: Record
-    is_ours: bool
+    is_new: bool
 
     @property
     def content(self) -> IdempotencyKey:
@@ -60,22 +60,22 @@ class IdempotentInserts:
         """
         if all(task.idempotency_key is None for task in tasks):
             return await self._inserts.insert(tasks)
-        keys = await self._keys(tasks)
-        named = [_named(task, keys) for task in tasks]
+        keys = await self._read_or_write_keys(tasks)
+        identified = [_with_key_id(task, keys) for task in tasks]
         wanted: dict[str, Task] = {}
-        for task in named:
+        for task in identified:
             if isinstance(task, Task):
                 wanted.setdefault(task.task_id, task)
         stored = dict(zip(wanted, await self._inserts.insert(list(wanted.values())), strict=True))
-        await self._correct([key for key in keys.values() if isinstance(key, _Key)], stored)
+        await self._correct_records([key for key in keys.values() if isinstance(key, _Key)], stored)
         return [
             _reply(task, stored[task.task_id], is_first=wanted[task.task_id] is task)
             if isinstance(task, Task)
             else task
-            for task in named
+            for task in identified
         ]
 
-    async def _keys(self, tasks: Iterable[Task]) -> Mapping[str, _Key | StoreError]:
+    async def _read_or_write_keys(self, tasks: Iterable[Task]) -> Mapping[str, _Key | StoreError]:
         """Return the records of the keys of these tasks, by id; a new record names the first task with its key."""
         new: dict[str, Record] = {}
         for task in tasks:
@@ -83,47 +83,47 @@ class IdempotentInserts:
                 record = key_record(task, self._kept)
                 new.setdefault(record.id, record)
         try:
-            keys = await self._found_or_written(new)
+            keys = await self._find_or_write(new)
         except StoreError as error:
             return dict.fromkeys(new, error)
         await failpoint.reached("submit.after_key")
         return keys
 
-    async def _found_or_written(self, new: Mapping[str, Record]) -> Mapping[str, _Key]:
+    async def _find_or_write(self, new: Mapping[str, Record]) -> Mapping[str, _Key]:
         keys: dict[str, _Key] = {}
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             missing = [record for record in new.values() if record.id not in keys]
             written = await self._store.write_records(missing)
-            keys |= {record.id: _Key(record, is_ours=True) for record in written if record is not None}
+            keys |= {record.id: _Key(record, is_new=True) for record in written if record is not None}
             if len(keys) < len(new):
-                there = await self._store.read_records(new.keys() - keys.keys())
-                keys |= {record.id: _Key(record, is_ours=False) for record in there.values()}
+                existing = await self._store.read_records(new.keys() - keys.keys())
+                keys |= {record.id: _Key(record, is_new=False) for record in existing.values()}
             if len(keys) == len(new):
                 return keys
         raise StoreUnavailableError("The idempotency key was deleted by others at the same time.")
 
-    async def _correct(self, keys: Iterable[_Key], stored: Mapping[str, Inserted | Exception]) -> None:
+    async def _correct_records(self, keys: Iterable[_Key], stored: Mapping[str, Inserted | Exception]) -> None:
         """Correct records that name a task which will never be stored.
 
         Either the task cannot be stored, or the store found another task with the key, which an earlier release without
         records inserted. If this write fails, the next request with the key corrects the record.
         """
-        other, unused = [], []
+        to_change, to_delete = [], []
         for key in keys:
             reply = stored.get(key.content.task_id)
             if isinstance(reply, Inserted) and reply.task.task_id != key.content.task_id:
                 content = IdempotencyKey(reply.task.task_id, reply.task.parameters_hash)
-                other.append(IDEMPOTENCY.changed(key.record, content, expires_at=key.record.expires_at))
-            elif isinstance(reply, ValueNotStorableError) and key.is_ours:
-                unused.append(key.record)
+                to_change.append(IDEMPOTENCY.changed(key.record, content, expires_at=key.record.expires_at))
+            elif isinstance(reply, ValueNotStorableError) and key.is_new:
+                to_delete.append(key.record)
         with contextlib.suppress(StoreError):
-            if other:
-                await self._store.write_records(other)
-            if unused:
-                await self._store.delete_records(unused)
+            if to_change:
+                await self._store.write_records(to_change)
+            if to_delete:
+                await self._store.delete_records(to_delete)
 
 
-def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exception:
+def _with_key_id(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exception:
     """Return the task with the id that the record of its key names."""
     if task.idempotency_key is None:
         return task

@@ -14,14 +14,14 @@ from taskframework.model.stream_moves import CHECK_INTERVAL
 from taskframework.model.task import initial_fields, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
-from taskframework.submission.options import accepted_name, accepted_times
+from taskframework.submission.options import accept_name, accept_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import AnyTaskType, type_name
 from taskframework.tasks.retention import KEEP_FOREVER, with_minimum
 from taskframework.telemetry import current_traceparent
 
 #: Options by which a later submission finds the task. The task stays as long as their records, whatever its type says.
-_NAMING = frozenset({"idempotency_key", "unique"})
+_NAMING_OPTIONS = frozenset({"idempotency_key", "unique"})
 
 
 def defaults_of(kind: Submittable, max_attempts: int) -> dict[str, Any]:
@@ -99,13 +99,13 @@ class NewTasks:
             InvalidRequestError: if the user's name is not valid, or the deadline is before the earliest start.
         """
         now, task_id = self.store.now(), new_task_id()
-        not_before = accepted_times(options, now)
+        not_before = accept_times(options, now)
         defaults = defaults_of(kind, self._max_attempts)
         if throttle is not None:
             defaults["retention"] = self._kept_at_least(kind, throttle["every"])
         elif "debounce" in options:
             defaults["retention"] = self._kept_at_least(kind, GRACE)
-        elif "retention" in defaults and not _NAMING.isdisjoint(options):
+        elif "retention" in defaults and not _NAMING_OPTIONS.isdisjoint(options):
             defaults["retention"] = with_minimum(defaults["retention"], self._keys_kept)
         return {
             **defaults,
@@ -113,20 +113,20 @@ class NewTasks:
             **options,
             "task_id": task_id,
             "task_type": kind.task_type,
-            "user_id": accepted_name(user_id, "user_id"),
+            "user_id": accept_name(user_id, "user_id"),
             "traceparent": current_traceparent(),
             "not_before": not_before,
             "created_at": now,
             "updated_at": now,
             **initial_fields(not_before, now, self.dispatch_after, kind.start_limit),
-            **self._first_wait(options, now),
+            **self._stream_fields(options, now),
         }
 
     def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
         """Return how long a task stays whose id is made from a key: while it is stored, no other task gets the id."""
         return with_minimum(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
 
-    def _first_wait(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    def _stream_fields(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         """Return other fields of a new task in a serial stream, which is BLOCKED until it has the turn."""
         place = options.get("stream")
         if place is None or place.mode != "serial":

@@ -36,57 +36,57 @@ NAME_PATTERN = "^[ -~]*$"
 #: The largest whole number that every program that reads JSON can represent.
 MAX_VERSION = 2**53 - 1
 #: Times may be at most this far in the future.
-_FARTHEST = timedelta(days=3660)
+_MAX_FUTURE = timedelta(days=3660)
 #: An earlier time becomes this time, so that the indexes of a store need not support the year 1.
-_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-_SHORTEST_SPAN, _LONGEST_SPAN = timedelta(milliseconds=1), timedelta(days=366)
-_NO_NAME = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
+_MIN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_MIN_SPAN, _MAX_SPAN = timedelta(milliseconds=1), timedelta(days=366)
+_NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
-def _only_timestamps(value: object) -> object:
+def _require_timestamp(value: object) -> object:
     """Refuse other values: pydantic would also accept seconds since 1970, and a date without a time as midnight."""
     if isinstance(value, datetime) or (isinstance(value, str) and _TIMESTAMP.match(value)):
         return value
     raise ValueError("must be an RFC 3339 time such as 2027-01-31T12:00:00Z")
 
 
-def _near_and_in_utc(value: datetime) -> datetime:
+def _require_near_future_in_utc(value: datetime) -> datetime:
     now = datetime.now(UTC)
     try:
         value = value.astimezone(UTC)
     except OverflowError:
         raise ValueError("must be within ten years") from None
-    if value - now > _FARTHEST:
+    if value - now > _MAX_FUTURE:
         raise ValueError("must be within ten years")
-    return whole_milliseconds(max(value, _EARLIEST))
+    return whole_milliseconds(max(value, _MIN_TIME))
 
 
-def _in_an_address(key: str) -> str:
+def _require_url_safe(key: str) -> str:
     if key in (".", ".."):
         raise ValueError("must not be . or .., because clients drop these from URLs")
     return key
 
 
-def _lane(value: str) -> Priority:
+def _parse_lane(value: str) -> Priority:
     try:
         return Priority(value)
     except ValueError:
         raise ValueError("must be high, normal or low") from None
 
 
-def _printable(value: str) -> str:
+def _require_name(value: str) -> str:
     if not is_name(value):
-        raise ValueError(_NO_NAME)
+        raise ValueError(_NAME_RULE)
     return value
 
 
-_Lane = Annotated[str, AfterValidator(_lane), Field(json_schema_extra={"enum": [*map(str, LANES)]})]
-Moment = Annotated[AwareDatetime, BeforeValidator(_only_timestamps), AfterValidator(_near_and_in_utc)]
+_Lane = Annotated[str, AfterValidator(_parse_lane), Field(json_schema_extra={"enum": [*map(str, LANES)]})]
+Moment = Annotated[AwareDatetime, BeforeValidator(_require_timestamp), AfterValidator(_require_near_future_in_utc)]
 _Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS, strict=True)]
 Name = Annotated[
     str,
-    AfterValidator(_printable),
+    AfterValidator(_require_name),
     Field(strict=True, json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": NAME_PATTERN}),
 ]
 
@@ -100,15 +100,15 @@ class UniqueOption(TypedDict):
     on_running: NotRequired[Literal["leave", "cancel"]]
 
 
-def _span(value: object) -> timedelta:
+def _parse_span(value: object) -> timedelta:
     span = parse_duration(value)
-    if not _SHORTEST_SPAN <= span <= _LONGEST_SPAN:
+    if not _MIN_SPAN <= span <= _MAX_SPAN:
         raise ValueError("must be from 1ms to 366d")
-    return span // _SHORTEST_SPAN * _SHORTEST_SPAN
+    return span // _MIN_SPAN * _MIN_SPAN
 
 
 #: A length of time with a unit, such as 30s; in Python also a timedelta.
-_Span = Annotated[timedelta | str, BeforeValidator(_span)]
+_Span = Annotated[timedelta | str, BeforeValidator(_parse_span)]
 
 
 @with_config(extra="forbid")
@@ -152,7 +152,7 @@ _Unique = Annotated[UniqueOption, WithJsonSchema(_UNIQUE_SCHEMA)]
 class StreamOption(TypedDict):
     """The ordered stream of a task."""
 
-    key: Required[Annotated[Name, AfterValidator(_in_an_address)]]
+    key: Required[Annotated[Name, AfterValidator(_require_url_safe)]]
     mode: NotRequired[StreamMode]
     on_failure: NotRequired[OnFailure]
     deadline: NotRequired[Moment]
@@ -203,12 +203,12 @@ class SubmissionOptions(SharedOptions, total=False):
     ]
 
 
-def _policy(value: str) -> str:
+def _parse_policy(value: str) -> str:
     return Policy.parse(value).text
 
 
 _ChunkSize = Annotated[int, Field(ge=1, le=MAX_CHUNK_SIZE, strict=True)]
-_Policy = Annotated[str, AfterValidator(_policy), Field(json_schema_extra={"pattern": POLICY_PATTERN})]
+_Policy = Annotated[str, AfterValidator(_parse_policy), Field(json_schema_extra={"pattern": POLICY_PATTERN})]
 
 
 class BatchOptions(SharedOptions, total=False):
@@ -220,49 +220,49 @@ class BatchOptions(SharedOptions, total=False):
 
 OPTIONS = frozenset(SubmissionOptions.__annotations__)
 BATCH_OPTIONS = frozenset(BatchOptions.__annotations__)
-_ALL = TypeAdapter(SubmissionOptions)
-_ALL_OF_BATCH = TypeAdapter(BatchOptions)
+_TASK_ADAPTER = TypeAdapter(SubmissionOptions)
+_BATCH_ADAPTER = TypeAdapter(BatchOptions)
 
 
 @cache
-def described() -> Mapping[str, Mapping[str, Any]]:
+def option_schemas() -> Mapping[str, Mapping[str, Any]]:
     """Return the JSON Schema of each option of a task, by name."""
-    return _properties(_ALL)
+    return _properties(_TASK_ADAPTER)
 
 
 @cache
-def described_of_batch() -> Mapping[str, Mapping[str, Any]]:
+def batch_option_schemas() -> Mapping[str, Mapping[str, Any]]:
     """Return the JSON Schema of each option of a batch, by name."""
-    return _properties(_ALL_OF_BATCH)
+    return _properties(_BATCH_ADAPTER)
 
 
-def _properties(all_there_are: TypeAdapter[Any]) -> Mapping[str, Mapping[str, Any]]:
-    properties: Mapping[str, Mapping[str, Any]] = all_there_are.json_schema()["properties"]
+def _properties(adapter: TypeAdapter[Any]) -> Mapping[str, Mapping[str, Any]]:
+    properties: Mapping[str, Mapping[str, Any]] = adapter.json_schema()["properties"]
     return properties
 
 
-def accepted(options: SubmissionOptions) -> dict[str, Any]:
+def accept_options(options: SubmissionOptions) -> dict[str, Any]:
     """Return the options that are given, as they are stored.
 
     Raises:
         InvalidRequestError: if an option is wrong; names the option.
     """
-    return _given(_ALL, options) if options else {}
+    return _validate(_TASK_ADAPTER, options) if options else {}
 
 
-def accepted_of_batch(options: BatchOptions) -> dict[str, Any]:
-    """Return the given options of a batch, as `accepted` does for a task."""
-    return _given(_ALL_OF_BATCH, options)
+def accept_batch_options(options: BatchOptions) -> dict[str, Any]:
+    """Return the given options of a batch, as `accept_options` does for a task."""
+    return _validate(_BATCH_ADAPTER, options)
 
 
-def _given(all_there_are: TypeAdapter[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _validate(adapter: TypeAdapter[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return {name: value for name, value in all_there_are.validate_python(options).items() if value is not None}
+        return {name: value for name, value in adapter.validate_python(options).items() if value is not None}
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise _invalid_option_error(error) from None
 
 
-def accepted_times(options: Mapping[str, Any], now: datetime) -> datetime:
+def accept_times(options: Mapping[str, Any], now: datetime) -> datetime:
     """Return when the first attempt may begin, from accepted options.
 
     Raises:
@@ -277,7 +277,7 @@ def accepted_times(options: Mapping[str, Any], now: datetime) -> datetime:
     return not_before
 
 
-def accepted_name(name: str, field: str) -> str:
+def accept_name(name: str, field: str) -> str:
     """Check the name that was given in a field, and return it.
 
     Raises:
@@ -285,7 +285,7 @@ def accepted_name(name: str, field: str) -> str:
     """
     if not is_name(name):
         raise InvalidRequestError(
-            field, f"{_NO_NAME}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."
+            field, f"{_NAME_RULE}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."
         )
     return name
 
@@ -297,15 +297,15 @@ def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> N
         TypeError: if there are such options; names them, and the nearest existing options or all.
     """
     if unknown := sorted(set(given) - set(known)):
-        near = [name for each in unknown for name in difflib.get_close_matches(each, known, 1)]
-        there = f"did you mean {', '.join(near)}?" if near else f"the options are {', '.join(sorted(known))}"
-        raise TypeError(f"{what} has no option {', '.join(unknown)}; {there}")
+        nearest = [name for each in unknown for name in difflib.get_close_matches(each, known, 1)]
+        suggestion = f"did you mean {', '.join(nearest)}?" if nearest else f"the options are {', '.join(sorted(known))}"
+        raise TypeError(f"{what} has no option {', '.join(unknown)}; {suggestion}")
 
 
-def _refusal(error: ValidationError) -> InvalidRequestError:
+def _invalid_option_error(error: ValidationError) -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
     found = problem(wrong["loc"], wrong["msg"])
-    hint = {**described(), **described_of_batch()}[str(wrong["loc"][0])]["description"]
+    hint = {**option_schemas(), **batch_option_schemas()}[str(wrong["loc"][0])]["description"]
     names_no_value = wrong["type"] in ("missing", "extra_forbidden", "unexpected_keyword_argument")
     given = "" if names_no_value else f", not {wrong['input']!r:.50}"
     return InvalidRequestError(found["field"], found["message"] + given, f"{hint}.")

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between the tries of a timer that is early by the store's clock. The estimate of this clock may be wrong by a
 #: part of a round trip, and the sweeper would come up to a second late.
-_EARLY = (0.01, 0.05, 0.25)
+_RETRY_PAUSES_SECONDS = (0.01, 0.05, 0.25)
 #: The most publications under way at once. A publication that waits for its confirm does not delay the others.
-_SENDERS = 256
+_MAX_SENDERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class TaskMessageProducer:
         self._timers = Background()
         self._delayed_marks = DelayedMarks(MarkDispatched, self._write_marks, clock, policy.mark_after)
 
-    def hear(self, event: TaskEvent) -> None:
+    def on_event(self, event: TaskEvent) -> None:
         """Publish the task of an event, or plan it, as a listener for every event after which a task is claimable."""
         task = event.task
         if task.status not in CLAIMABLE or len(self._outgoing) >= self._policy.max_pending:
@@ -104,7 +104,7 @@ class TaskMessageProducer:
         elif self._broker.holds_delays:
             self._publish(task, wait)
         elif len(self._timers.tasks) < self._policy.max_pending:
-            self._timers.start(self._publish_later(_small(task), wait), contextvars.Context())
+            self._timers.start(self._publish_later(_without_parameters(task), wait), contextvars.Context())
 
     async def dispatch(self, task: Task) -> bool:
         """Publish a reserved task for the sweeper.
@@ -130,20 +130,20 @@ class TaskMessageProducer:
         is_lowered = self._policy.lowers_retries and task.status is TaskStatus.RETRYING
         return lane_below(task.lane) if is_lowered else task.lane
 
-    async def sent(self) -> None:
+    async def wait_until_sent(self) -> None:
         """Wait until every message to send until now is confirmed, or left to the sweeper."""
         await self._senders.finished()
 
     async def close(self) -> None:
         """Finish the running publications; forget the timers, because the store has their times."""
         await end(*self._timers.tasks)
-        await self.sent()
+        await self.wait_until_sent()
         await self._delayed_marks.drain()
 
     def _publish(self, task: Task, delay: timedelta | None) -> None:
         # Keep a task without its parameters if it has to wait for a sender: thousands may wait.
-        self._outgoing.append((task if len(self._outgoing) < _SENDERS else _small(task), delay))
-        if len(self._senders.tasks) < _SENDERS:
+        self._outgoing.append((task if len(self._outgoing) < _MAX_SENDERS else _without_parameters(task), delay))
+        if len(self._senders.tasks) < _MAX_SENDERS:
             # In a separate context: a sender runs on after the caller of its first task, whose spans end.
             self._senders.start(self._send_outgoing(), contextvars.Context())
 
@@ -152,11 +152,11 @@ class TaskMessageProducer:
             task, delay = self._outgoing.popleft()
             try:
                 if await self._send(task, delay):
-                    self._mark(task)
+                    self._mark_dispatched(task)
             except Exception:
                 logger.exception("task %s is left to the sweeper", task.task_id)
 
-    def _mark(self, task: Task) -> None:
+    def _mark_dispatched(self, task: Task) -> None:
         policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at
         self._delayed_marks.add(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due)
 
@@ -179,7 +179,7 @@ class TaskMessageProducer:
 
     async def _reserve(self, task: Task) -> Task | None:
         reservation = self.reservation(task.task_id, task.dispatch_epoch)
-        for pause in _EARLY:
+        for pause in _RETRY_PAUSES_SECONDS:
             if (reserved := await self._store.apply(reservation)) is not None:
                 return reserved
             await self._clock.sleep(pause)
@@ -211,6 +211,6 @@ class TaskMessageProducer:
         return True
 
 
-def _small(task: Task) -> Task:
+def _without_parameters(task: Task) -> Task:
     """Return the task without its parameters, which may be large and are in no message."""
     return task.evolve(parameters=None)

@@ -30,15 +30,15 @@ from taskframework.tasks.values import storable_parameters
 #: The most bytes of the parameters as JSON. The limit is low because each look for due schedules reads all parameters.
 MAX_SCHEDULE_BYTES = 16 * 1024
 #: Bounds of `every`, and of `jitter`.
-_SHORTEST, _LONGEST = timedelta(seconds=1), timedelta(days=3660)
-_LONGEST_JITTER = timedelta(days=1)
+_MIN_EVERY, _MAX_EVERY = timedelta(seconds=1), timedelta(days=3660)
+_MAX_JITTER = timedelta(days=1)
 
 
 def _whole_milliseconds(length: timedelta) -> timedelta:
     return timedelta(milliseconds=length // timedelta(milliseconds=1))
 
 
-def _between(shortest: timedelta, longest: timedelta, words: str) -> AfterValidator:
+def _require_between(shortest: timedelta, longest: timedelta, words: str) -> AfterValidator:
     def check(length: timedelta) -> timedelta:
         if not shortest <= length <= longest:
             raise ValueError(f"must be {words}")
@@ -50,8 +50,8 @@ def _between(shortest: timedelta, longest: timedelta, words: str) -> AfterValida
 _Cron = Annotated[
     str, AfterValidator(check_cron), Field(strict=True, json_schema_extra={"maxLength": MAX_CRON_CHARACTERS})
 ]
-_Every = Annotated[Duration, _between(_SHORTEST, _LONGEST, "from one second to ten years")]
-_Jitter = Annotated[Duration, _between(timedelta(0), _LONGEST_JITTER, "at most a day")]
+_Every = Annotated[Duration, _require_between(_MIN_EVERY, _MAX_EVERY, "from one second to ten years")]
+_Jitter = Annotated[Duration, _require_between(timedelta(0), _MAX_JITTER, "at most a day")]
 
 
 class ScheduleDefinition(BaseModel):
@@ -103,13 +103,13 @@ class ScheduleDefinition(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _one_rule(self) -> Self:
+    def _require_one_rule(self) -> Self:
         if (self.cron is None) == (self.every is None):
             raise ValueError("needs either cron or every, not both")
         return self
 
 
-def definition_of(values: Mapping[str, Any]) -> ScheduleDefinition:
+def parse_definition(values: Mapping[str, Any]) -> ScheduleDefinition:
     """Make a definition from values by name.
 
     Raises:
@@ -119,17 +119,17 @@ def definition_of(values: Mapping[str, Any]) -> ScheduleDefinition:
         return ScheduleDefinition.model_validate(values)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        told = problem(wrong["loc"][:1], wrong["msg"])
-        field = ScheduleDefinition.model_fields.get(told["field"])
+        field_problem = problem(wrong["loc"][:1], wrong["msg"])
+        field = ScheduleDefinition.model_fields.get(field_problem["field"])
         hint = (
             f"{field.description}."
             if field
             else f"The fields of a schedule are {', '.join(ScheduleDefinition.model_fields)}."
         )
-        raise InvalidRequestError(told["field"], told["message"], hint) from None
+        raise InvalidRequestError(field_problem["field"], field_problem["message"], hint) from None
 
 
-def accepted_schedule_name(name: str) -> str:
+def accept_schedule_name(name: str) -> str:
     """Check the name of a schedule, and return it.
 
     Raises:
@@ -155,7 +155,7 @@ def run_request(schedule: Schedule, key: str | None) -> SubmitRequest:
     )
 
 
-def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinition]:
+def parse_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinition]:
     """Return the schedules of the settings, by name; checked without a store.
 
     Raises:
@@ -164,14 +164,14 @@ def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinitio
     definitions = {}
     for name, values in named.items():
         try:
-            accepted_schedule_name(name)
+            accept_schedule_name(name)
             if not isinstance(values, Mapping):
                 raise InvalidRequestError(
                     WHOLE, f"{values!r:.50} is not a schedule", "Give task_type, and cron or every."
                 )
-            definitions[name] = definition_of(values)
+            definitions[name] = parse_definition(values)
         except InvalidRequestError as error:
-            raise wrong_in_settings(name, error) from error
+            raise settings_error(name, error) from error
     if len(definitions) > MAX_SCHEDULES:
         raise ConfigurationError(
             f"There are more than {MAX_SCHEDULES:,} schedules.", key="schedules", hint="Remove some."
@@ -179,14 +179,14 @@ def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinitio
     return definitions
 
 
-def wrong_in_settings(name: str, error: SubmissionError) -> ConfigurationError:
+def settings_error(name: str, error: SubmissionError) -> ConfigurationError:
     """Return the same error for a schedule in the settings."""
     return ConfigurationError(
         f"The configuration is wrong: schedules.{name}: {error.message}", key=f"schedules.{name}", hint=error.hint
     )
 
 
-async def accepted_schedule(
+async def accept_schedule(
     types: TaskTypes, name: str, definition: ScheduleDefinition, now: datetime, *, is_from_settings: bool = False
 ) -> Schedule:
     """Make the schedule of a definition; it begins now.
@@ -202,18 +202,18 @@ async def accepted_schedule(
     Raises:
         SubmissionError: if the name, the time zone, the task type or the parameters are wrong.
     """
-    accepted_schedule_name(name)
+    accept_schedule_name(name)
     await know_zone(definition.timezone)
     fields = {
         **{field: getattr(definition, field) for field in ScheduleDefinition.model_fields},
-        "parameters": await _accepted_parameters(types, definition, is_from_settings),
+        "parameters": await _accept_parameters(types, definition, is_from_settings),
         "is_paused": bool(definition.is_paused),
         "is_from_settings": is_from_settings,
     }
     return start_schedule(Schedule(name=name, **fields, since=now, next_at=now, due_at=now), now)
 
 
-async def _accepted_parameters(types: TaskTypes, definition: ScheduleDefinition, may_be_unknown: bool) -> Json:
+async def _accept_parameters(types: TaskTypes, definition: ScheduleDefinition, may_be_unknown: bool) -> Json:
     kind = (await types.find([definition.task_type]))[definition.task_type]
     if not isinstance(kind, UnknownTaskTypeError):
         parameters, canonical = kind.accept(definition.parameters)

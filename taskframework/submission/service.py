@@ -20,9 +20,9 @@ from taskframework.model.task import FAMILY_VERSION, Task
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted
 from taskframework.submission.debounce import DebouncedInserts
-from taskframework.submission.keys import NAMES, check_names, debounced, throttled
+from taskframework.submission.keys import NAMING_OPTIONS, check_naming_options, debounce_fields, with_throttle_id
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted, refuse_unknown
+from taskframework.submission.options import OPTIONS, SubmissionOptions, accept_options, refuse_unknown
 from taskframework.submission.types import Submittable
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
@@ -30,7 +30,7 @@ from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 R = TypeVar("R", default=Any, covariant=True)
 
 #: How many requests of `submit_many` are stored together; between two such writes the event loop can do other work.
-_TOGETHER = 1_000
+_STORE_BATCH_SIZE = 1_000
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -120,7 +120,7 @@ class TaskSubmissionService:
         self._versions = versions
         self._debounced = debounced
         self._bus = bus
-        self._new = new_tasks
+        self._new_tasks = new_tasks
 
     async def submit(self, request: SubmitRequest) -> Submission:
         """Store a task.
@@ -132,7 +132,7 @@ class TaskSubmissionService:
             SubmissionError: if the request is wrong; nothing is stored.
             StoreUnavailableError: if the task could not be stored; submit again, with an idempotency key to be safe.
         """
-        task = self._new_task(request, await self._new.find(request.task_type))
+        task = self._new_task(request, await self._new_tasks.find(request.task_type))
         await failpoint.reached("submit.before_insert")
         [stored] = await self._insert([task])
         return await self._accept(stored)
@@ -140,13 +140,13 @@ class TaskSubmissionService:
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
         """Store many tasks together; each request has its own outcome, in the order given."""
         outcomes: list[Submission | Exception] = []
-        for at in range(0, len(requests), _TOGETHER):
-            together = requests[at : at + _TOGETHER]
-            kinds = await self._new.types.find(_names_in(together))
-            made = [self._made(request, kinds) for request in together]
+        for at in range(0, len(requests), _STORE_BATCH_SIZE):
+            batch = requests[at : at + _STORE_BATCH_SIZE]
+            kinds = await self._new_tasks.types.find(_type_names_of(batch))
+            tasks = [self._try_to_make(request, kinds) for request in batch]
             await failpoint.reached("submit.before_insert")
-            stored = iter(await self._insert([task for task in made if isinstance(task, Task)]))
-            outcomes += [await self._outcome(next(stored)) if isinstance(task, Task) else task for task in made]
+            stored = iter(await self._insert([task for task in tasks if isinstance(task, Task)]))
+            outcomes += [await self._try_to_accept(next(stored)) if isinstance(task, Task) else task for task in tasks]
         return outcomes
 
     def check(self, request: SubmitRequest) -> None:
@@ -155,7 +155,7 @@ class TaskSubmissionService:
         Raises:
             SubmissionError: if `submit` would refuse the request.
         """
-        self._new_task(request, self._new.types.registered(type_name(request.task_type)))
+        self._new_task(request, self._new_tasks.types.registered(type_name(request.task_type)))
 
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         """Store tasks in the order of the list, because the tasks of a stream must keep their order. Versions of keys
@@ -166,7 +166,7 @@ class TaskSubmissionService:
             if is_shared:
                 stored += [await self._insert_alone(task) for task in part]
             else:
-                stored += await self._new.inserts.insert(list(part))
+                stored += await self._new_tasks.inserts.insert(list(part))
         return stored
 
     async def _insert_alone(self, task: Task) -> Inserted | Exception:
@@ -178,13 +178,15 @@ class TaskSubmissionService:
         except Exception as error:
             return error
 
-    def _made(self, request: SubmitRequest, kinds: Mapping[str, Submittable | SubmissionError]) -> Task | Exception:
+    def _try_to_make(
+        self, request: SubmitRequest, kinds: Mapping[str, Submittable | SubmissionError]
+    ) -> Task | Exception:
         try:
             return self._new_task(request, kinds[type_name(request.task_type)])
         except Exception as error:
             return error
 
-    async def _outcome(self, stored: Inserted | Exception) -> Submission | Exception:
+    async def _try_to_accept(self, stored: Inserted | Exception) -> Submission | Exception:
         try:
             return await self._accept(stored)
         except Exception as error:
@@ -203,26 +205,26 @@ class TaskSubmissionService:
         if isinstance(kind, SubmissionError):
             raise kind
         parameters, canonical = kind.accept(request.parameters)
-        options = accepted(request.options)
-        if not NAMES.isdisjoint(options):
-            check_names(options)
+        options = accept_options(request.options)
+        if not NAMING_OPTIONS.isdisjoint(options):
+            check_naming_options(options)
         if "unique" in options:
-            options |= _version(options)
+            options |= _version_fields(options)
         if "debounce" in options:
-            options |= debounced(options, self._new.store.now())
+            options |= debounce_fields(options, self._new_tasks.store.now())
         if "stream" in options:
-            options |= _placed(options)
+            options |= _stream_fields(options)
         throttle = options.pop("throttle", None)
-        begun = self._new.fields(kind, request.user_id, options, throttle)
-        task = Task.new(**begun, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
-        return task if throttle is None else throttled(task, throttle)
+        fields = self._new_tasks.fields(kind, request.user_id, options, throttle)
+        task = Task.new(**fields, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
+        return task if throttle is None else with_throttle_id(task, throttle)
 
 
 def _shares_a_key(task: Task) -> bool:
     return task.unique is not None or task.debounce is not None
 
 
-def _version(options: Mapping[str, Any]) -> dict[str, Any]:
+def _version_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that a version of a key is stored with."""
     unique = options["unique"]
     is_stopping = unique.get("on_running") == "cancel"
@@ -230,7 +232,7 @@ def _version(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"unique": version, "schema_version": FAMILY_VERSION}
 
 
-def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
+def _stream_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that a task of a stream is stored with; it gets its position when it is stored.
 
     Raises:
@@ -249,11 +251,11 @@ def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
     deadline = stream.get("deadline", options.get("deadline"))
     if deadline != options.get("deadline", deadline):
         raise InvalidRequestError("stream", "its deadline differs from that of the task", "Give only one of them.")
-    placed = {"stream": StreamPlace(stream["key"], mode, halts=halts), "schema_version": FAMILY_VERSION}
-    return placed if deadline is None else {**placed, "deadline": deadline}
+    fields = {"stream": StreamPlace(stream["key"], mode, halts=halts), "schema_version": FAMILY_VERSION}
+    return fields if deadline is None else {**fields, "deadline": deadline}
 
 
-def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:
+def _type_names_of(requests: Iterable[SubmitRequest]) -> set[str]:
     """Return the types that these requests name; a request without a valid name is refused later, alone."""
     names = set()
     for request in requests:

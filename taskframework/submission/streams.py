@@ -29,7 +29,7 @@ from taskframework.submission.refusals import StreamModeError
 logger = logging.getLogger(__name__)
 
 #: In how many streams tasks are stored at the same time: a group of a hundred can gather while another is written.
-_AT_ONCE = 256
+_MAX_CONCURRENT_STREAMS = 256
 
 
 class StreamInserts:
@@ -41,9 +41,9 @@ class StreamInserts:
         self._looks = looks
         self._gaps = gaps
         self._kept = kept
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = asyncio.Semaphore(_MAX_CONCURRENT_STREAMS)
         #: Submissions to many streams at once share the calls to the store.
-        self._taking: Grouping[TakePositions, Record] = Grouping(store.take_positions, key=lambda take: take.record_id)
+        self._takes: Grouping[TakePositions, Record] = Grouping(store.take_positions, key=lambda take: take.record_id)
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         """Give each task of a stream its position, then store the tasks with `TaskStore.insert`.
@@ -55,22 +55,23 @@ class StreamInserts:
         """
         if all(task.stream is None for task in tasks):
             return await self._store.insert(tasks)
-        replies: dict[int, Inserted | Exception] = dict(await self._found(tasks))
+        replies: dict[int, Inserted | Exception] = dict(await self._find_stored(tasks))
         # Group by mode too: tasks with a mode that a stream does not have are refused without the others.
         by_stream: dict[tuple[StreamKey, StreamMode], list[int]] = {}
-        for at, task in enumerate(tasks):
-            if at not in replies and task.stream is not None and (stream := stream_of(task)) is not None:
-                by_stream.setdefault((stream, task.stream.mode), []).append(at)
-        others = [at for at, task in enumerate(tasks) if task.stream is None]
-        replies |= zip(others, await self._store.insert([tasks[at] for at in others]), strict=True)
+        for index, task in enumerate(tasks):
+            if index not in replies and task.stream is not None and (stream := stream_of(task)) is not None:
+                by_stream.setdefault((stream, task.stream.mode), []).append(index)
+        others = [index for index, task in enumerate(tasks) if task.stream is None]
+        replies |= zip(others, await self._store.insert([tasks[index] for index in others]), strict=True)
         streams = [
-            self._inserted(stream, mode, [tasks[at] for at in places]) for (stream, mode), places in by_stream.items()
+            self._insert_or_errors(stream, mode, [tasks[index] for index in indexes])
+            for (stream, mode), indexes in by_stream.items()
         ]
-        for places, stored in zip(by_stream.values(), await asyncio.gather(*streams), strict=True):
-            replies |= zip(places, stored, strict=True)
-        return [replies[at] for at in range(len(tasks))]
+        for indexes, stored in zip(by_stream.values(), await asyncio.gather(*streams), strict=True):
+            replies |= zip(indexes, stored, strict=True)
+        return [replies[index] for index in range(len(tasks))]
 
-    async def _inserted(
+    async def _insert_or_errors(
         self, stream: StreamKey, mode: StreamMode, tasks: Sequence[Task]
     ) -> Sequence[Inserted | Exception]:
         try:
@@ -79,41 +80,47 @@ class StreamInserts:
         except (StoreError, StreamModeError) as error:
             return [error] * len(tasks)
 
-    async def _found(self, tasks: Sequence[Task]) -> Mapping[int, Inserted]:
+    async def _find_stored(self, tasks: Sequence[Task]) -> Mapping[int, Inserted]:
         """Return the tasks of streams that are stored already, because a submission with a key may be repeated."""
-        named = {
-            at: task.task_id for at, task in enumerate(tasks) if task.stream and (task.idempotency_key or task.unique)
+        task_ids = {
+            index: task.task_id
+            for index, task in enumerate(tasks)
+            if task.stream and (task.idempotency_key or task.unique)
         }
-        there = await self._store.get_many(set(named.values()), EVERYONE) if named else {}
-        return {at: Inserted(there[task_id], is_new=False) for at, task_id in named.items() if task_id in there}
+        stored = await self._store.get_many(set(task_ids.values()), EVERYONE) if task_ids else {}
+        return {
+            index: Inserted(stored[task_id], is_new=False) for index, task_id in task_ids.items() if task_id in stored
+        }
 
     async def _insert(
         self, stream: StreamKey, mode: StreamMode, tasks: Sequence[Task]
     ) -> Sequence[Inserted | Exception]:
         take = TakePositions(stream, self._kept, mode, len(tasks))
-        state = STREAMS.content(await self._taking(take))
+        state = STREAMS.content(await self._takes(take))
         first = take.first_in(state)
         if first is None:
             raise StreamModeError(stream.key, state.mode)
         await failpoint.reached("stream.after_position")
-        placed = [_at(task, position) for position, task in enumerate(tasks, first)]
-        stored = await self._store.insert(placed)
+        positioned = [_with_position(task, position) for position, task in enumerate(tasks, first)]
+        stored = await self._store.insert(positioned)
         await failpoint.reached("stream.after_insert")
-        return await self._looked_at(stream, state, placed, stored)
+        return await self._finish_inserts(stream, state, positioned, stored)
 
-    async def _looked_at(
-        self, stream: StreamKey, state: Stream, placed: Sequence[Task], stored: Sequence[Inserted | Exception]
+    async def _finish_inserts(
+        self, stream: StreamKey, state: Stream, positioned: Sequence[Task], stored: Sequence[Inserted | Exception]
     ) -> Sequence[Inserted | Exception]:
         """Give unused positions up and look whose turn it is. If this fails now, a repair does it later."""
-        pairs = zip(placed, stored, strict=True)
+        pairs = zip(positioned, stored, strict=True)
         unused = [position_of(task) for task, reply in pairs if _is_unused(position_of(task), reply)]
         try:
             if unused:
                 await self._gaps.give_up(stream, unused)
-            if is_serial(placed[0]):
-                await self._looks.now(stream, state, [reply.task for reply in stored if isinstance(reply, Inserted)])
+            if is_serial(positioned[0]):
+                await self._looks.look_now(
+                    stream, state, [reply.task for reply in stored if isinstance(reply, Inserted)]
+                )
                 return stored
-            return await self._gaps.moved(stream, stored)
+            return await self._gaps.move_late_tasks(stream, stored)
         except StoreError as error:
             logger.info("stream %r is left to the repair: %s", stream.key, error.message)
             return stored
@@ -126,6 +133,6 @@ def _is_unused(position: int, reply: Inserted | Exception) -> bool:
     return isinstance(reply, SubmissionError)
 
 
-def _at(task: Task, position: int) -> Task:
+def _with_position(task: Task, position: int) -> Task:
     assert task.stream is not None, "only tasks of streams come here"
     return task.evolve(stream=replace(task.stream, position=position))

@@ -13,7 +13,7 @@ from taskframework.model.subtasks import SUBTASK_OPTIONS
 from taskframework.model.task import record_to_document
 from taskframework.model.values import Json
 from taskframework.submission.new_tasks import defaults_of
-from taskframework.submission.options import SubmissionOptions, accepted, accepted_times, refuse_unknown
+from taskframework.submission.options import SubmissionOptions, accept_options, accept_times, refuse_unknown
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import type_name
 
@@ -53,8 +53,8 @@ class SubtaskKinds:
         kind = (await self._types.find([name]))[name]
         if isinstance(kind, SubmissionError):
             raise kind
-        given = accepted(cast(SubmissionOptions, options))
-        accepted_times(given, self._now())
+        given = accept_options(cast(SubmissionOptions, options))
+        accept_times(given, self._now())
         header = {**defaults_of(kind, self._max_attempts), **given}
         return SubtaskKind({"task_type": name, **{key: _json(value) for key, value in header.items()}}, kind)
 

@@ -71,7 +71,7 @@ class TaskTypes:
         self._registry = registry
         self._store = store
         #: Declarations of the types of this process, kept here because making a schema takes a millisecond.
-        self._own: dict[str, TaskDeclaration] = {}
+        self._own_declarations: dict[str, TaskDeclaration] = {}
 
     def registered(self, task_type: str) -> Registration:
         """Return a type that is registered in this process.
@@ -106,17 +106,17 @@ class TaskTypes:
         found = await self.find(names)
         return {name: kind.bucket for name, kind in found.items() if not isinstance(kind, UnknownTaskTypeError)}
 
-    async def known(self) -> list[TaskDeclaration]:
+    async def list_known(self) -> list[TaskDeclaration]:
         """Return every type that can be submitted, in the order of their names."""
         known = {declaration.task_type: declaration for declaration in await declared_types(self._store)}
         for own in self._declarations():
-            there = known.get(own.task_type)
-            known[own.task_type] = own if there is None else replace(own, declared_at=there.declared_at)
+            stored = known.get(own.task_type)
+            known[own.task_type] = own if stored is None else replace(own, declared_at=stored.declared_at)
         return [known[name] for name in sorted(known)]
 
     async def names(self) -> list[str]:
         """Return the names of all types that can be submitted."""
-        return [known.task_type for known in await self.known()]
+        return [known.task_type for known in await self.list_known()]
 
     async def declare(self) -> None:
         """Tell other processes which types this process executes.
@@ -124,22 +124,24 @@ class TaskTypes:
         If several processes start at the same moment, the declaration of any of them may stay.
         """
         now = self._store.now()
-        own = {DECLARATION.id_of(each.task_type): replace(each, declared_at=now) for each in self._declarations()}
-        there = await self._store.read_records(own)
+        declarations = {
+            DECLARATION.id_of(each.task_type): replace(each, declared_at=now) for each in self._declarations()
+        }
+        stored = await self._store.read_records(declarations)
         await self._store.write_records(
             [
-                DECLARATION.changed(there[place], each)
-                if place in there
+                DECLARATION.changed(stored[record_id], each)
+                if record_id in stored
                 else DECLARATION.new(each.task_type, content=each)
-                for place, each in own.items()
+                for record_id, each in declarations.items()
             ]
         )
 
     def _declarations(self) -> list[TaskDeclaration]:
         for registration in self._registry:
-            if registration.task_type not in self._own:
-                self._own[registration.task_type] = TaskDeclaration.of(registration)
-        return list(self._own.values())
+            if registration.task_type not in self._own_declarations:
+                self._own_declarations[registration.task_type] = TaskDeclaration.of(registration)
+        return list(self._own_declarations.values())
 
 
 async def declared_types(records: Records) -> list[TaskDeclaration]:

@@ -27,7 +27,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 
 _NO_ITEM = object()
-_OTHER = "it differs from the item that the batch has at this position"
+_DIFFERS = "it differs from the item that the batch has at this position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def contents_of(batch: Task, items: Sequence[Item]) -> list[SubtaskContent]:
     size = parts_of(batch)[0].chunk_size
     if size == 1:
         return [SubtaskContent(item.parameters, fingerprint(batch.task_type, item.canonical)) for item in items]
-    return [_chunk(batch, items[at : at + size]) for at in range(0, len(items), size)]
+    return [_chunk(batch, items[index : index + size]) for index in range(0, len(items), size)]
 
 
 def _chunk(batch: Task, items: Sequence[Item]) -> SubtaskContent:
@@ -113,7 +113,7 @@ class Upload:
         self._timeout = timeout
         #: How many items have come, and the last of them, which do not fill a chunk yet.
         self.items = 0
-        self._rest: list[Item] = []
+        self._incomplete_chunk: list[Item] = []
 
     async def add(self, items: Sequence[Item]) -> None:
         """Store the next items, or find them in the batch.
@@ -127,11 +127,11 @@ class Upload:
         self.items += len(items)
         if self.items > MAX_SUBTASKS:
             raise BatchTooLargeError(MAX_SUBTASKS)
-        coming = [*self._rest, *items]
-        rest = len(coming) % parts_of(self.batch)[0].chunk_size
-        whole = len(coming) - rest
-        self._rest = coming[whole:]
-        await self._take(coming[:whole], until=self.items - rest)
+        pending = [*self._incomplete_chunk, *items]
+        rest = len(pending) % parts_of(self.batch)[0].chunk_size
+        complete = len(pending) - rest
+        self._incomplete_chunk = pending[complete:]
+        await self._store_or_compare(pending[:complete], until=self.items - rest)
 
     async def end(self) -> bool:
         """Seal the batch after the last item.
@@ -145,14 +145,14 @@ class Upload:
             BatchClosedError: if the batch was cancelled meanwhile.
             StoreError: if the seal could not be stored.
         """
-        await self._take(self._rest, until=self.items)
+        await self._store_or_compare(self._incomplete_chunk, until=self.items)
         planned = self._slot(self.items + parts_of(self.batch)[0].chunk_size - 1)
         check_policy(self.batch, planned)
         sealed = None if is_sealed(self.batch) else await self._moves.make(Seal(self.batch.task_id, self.items))
         if sealed is not None:
             self.batch = sealed
             return True
-        await self._look_again()
+        await self._reload_batch()
         if parts_of(self.batch)[0].items != self.items:
             raise BatchConflictError(
                 self.batch.task_id, self.items, "the batch has this item, but this upload ends before it"
@@ -160,7 +160,7 @@ class Upload:
         await self._check_is_sealed()
         return False
 
-    async def _take(self, items: Sequence[Item], *, until: int) -> None:
+    async def _store_or_compare(self, items: Sequence[Item], *, until: int) -> None:
         """Store items that make whole sub-tasks; including the last of them, `until` items have come."""
         if not items:
             return
@@ -175,7 +175,7 @@ class Upload:
         announced = await self._store.apply(Announce(self.batch.task_id, items, self._timeout))
         await failpoint.reached("batch.after_announce")
         if announced is None:
-            await self._look_again()
+            await self._reload_batch()
         return announced is not None
 
     async def _insert(self, contents: Sequence[SubtaskContent], first_slot: int) -> None:
@@ -189,7 +189,7 @@ class Upload:
         for slot, (task, reply) in enumerate(zip(tasks, replies, strict=True), first_slot):
             if isinstance(reply, Exception):
                 raise reply
-            self._same(slot, task.parameters, task.parameters_hash, reply.task)
+            self._require_same(slot, task.parameters, task.parameters_hash, reply.task)
             if reply.is_new:
                 await self._bus.publish(TaskSubmittedEvent(reply.task))
 
@@ -206,7 +206,7 @@ class Upload:
         there = {task.parent.slot: task for task in found if task.parent is not None}
         for slot, content in enumerate(contents, first_slot):
             if slot in there:
-                self._same(slot, content.parameters, content.parameters_hash, there[slot])
+                self._require_same(slot, content.parameters, content.parameters_hash, there[slot])
 
     async def _check_is_sealed(self) -> None:
         if not is_sealed(self.batch):
@@ -214,13 +214,13 @@ class Upload:
             await self._store.mark(CascadeAgain(self.batch.task_id))
             raise BatchClosedError(self.batch.task_id, self.batch.status)
 
-    def _same(self, slot: int, parameters: Json, parameters_hash: str, found: Task) -> None:
+    def _require_same(self, slot: int, parameters: Json, parameters_hash: str, found: Task) -> None:
         if found.parameters_hash != parameters_hash:
             size = parts_of(self.batch)[0].chunk_size
             item = 0 if size == 1 else _first_difference(parameters, found.parameters)
-            raise BatchConflictError(self.batch.task_id, slot * size + item, _OTHER)
+            raise BatchConflictError(self.batch.task_id, slot * size + item, _DIFFERS)
 
-    async def _look_again(self) -> None:
+    async def _reload_batch(self) -> None:
         batch = await self._store.get(self.batch.task_id, EVERYONE)
         if batch is None:
             raise TaskNotFoundError(self.batch.task_id, what="batch")
@@ -234,4 +234,4 @@ class Upload:
 def _first_difference(chunk: Json, found: Json) -> int:
     """Return the index of the first item of a chunk that differs from the chunk that was found."""
     pairs = zip_longest(chunk, found, fillvalue=_NO_ITEM)
-    return next((at for at, (mine, other) in enumerate(pairs) if mine != other), 0)
+    return next((index for index, (mine, other) in enumerate(pairs) if mine != other), 0)

@@ -43,32 +43,32 @@ class VersionedInserts:
             NewerVersionError: if a higher version was accepted before.
             StoreUnavailableError: if it is not known whether the task was stored. Submit it again.
         """
-        newest, mine = await read_newest(self._store, task.user_id, unique.key), unique
+        newest, version = await read_newest(self._store, task.user_id, unique.key), unique
         if newest is not None and newest.version > unique.version:
             # An earlier try of this submission may have stored the task and died. End the task now; otherwise a worker
             # would end it only when it is due.
             await self._moves.make(Supersede(versioned_id(task.user_id, unique), newest.version))
-            raise _refusal(unique, newest)
+            raise _newer_version_error(unique, newest)
         if newest is not None and newest.version == unique.version:
             present = await self._store.get(newest.task_id, EVERYONE)
             if present is not None and answers_resubmission(present):
                 await supersede_before(self._moves, newest)
                 return Inserted(present, is_new=False)
-            mine = replace(unique, run=newest.run + 1)
-        [stored] = await self._inserts.insert([_under(task, mine)])
+            version = replace(unique, run=newest.run + 1)
+        [stored] = await self._inserts.insert([_with_version_id(task, version)])
         if isinstance(stored, Exception):
             raise stored
         await failpoint.reached("version.after_insert")
-        newer = await become_newest(self._store, self._moves, stored.task, mine, self._kept)
+        newer = await become_newest(self._store, self._moves, stored.task, version, self._kept)
         if newer is not None:
-            raise _refusal(mine, newer)
+            raise _newer_version_error(version, newer)
         return stored
 
 
-def _refusal(unique: Unique, newest: Newest) -> NewerVersionError:
+def _newer_version_error(unique: Unique, newest: Newest) -> NewerVersionError:
     return NewerVersionError(unique.key, unique.version, newest.version, newest.task_id)
 
 
-def _under(task: Task, unique: Unique) -> Task:
+def _with_version_id(task: Task, unique: Unique) -> Task:
     """Return the task with the id that its version and run give."""
     return with_task_id(task, versioned_id(task.user_id, unique)).evolve(unique=unique)

@@ -18,7 +18,7 @@ from taskframework.stores.base import Records, TaskStore
 from taskframework.wiring.extras import require_broker_driver, require_store_driver
 
 if TYPE_CHECKING:
-    from taskframework.brokers.rabbitmq.moving import TopologyMover
+    from taskframework.brokers.rabbitmq.topology_mover import TopologyMover
 
 
 def build_store(settings: Settings, clock: Clock) -> TaskStore:
@@ -136,7 +136,7 @@ def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:
 
 def build_mover(settings: Settings, task_types: Sequence[str]) -> TopologyMover:
     """Build the mover: it compares RabbitMQ with the topology of these types, and moves every part that differs."""
-    from taskframework.brokers.rabbitmq.moving import TopologyMover
+    from taskframework.brokers.rabbitmq.topology_mover import TopologyMover
 
     _require_readable_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
     return TopologyMover(settings.broker, task_types)

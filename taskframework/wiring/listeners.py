@@ -32,7 +32,7 @@ def register_listeners(process: ProcessServices) -> None:
     """Register all listeners, in order. The aggregator must succeed; the others observe what is already stored."""
     bus = process.services.bus
     aggregator = StateAggregatorService(process.services.moves)
-    bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
+    bus.listen(AttemptFinished, aggregator.on_attempt_finished, name="state_aggregator", must_succeed=True)
     if process.dispatches:
         for claimable_event in (
             TaskSubmittedEvent,
@@ -44,9 +44,9 @@ def register_listeners(process: ProcessServices) -> None:
             TaskResumedEvent,
             TaskUnblockedEvent,
         ):
-            bus.listen(claimable_event, process.producer.hear, name="producer")
+            bus.listen(claimable_event, process.producer.on_event, name="producer")
     if process.worker is not None:
-        bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.hear, name="heartbeat")
+        bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.on_cancel_requested, name="heartbeat")
     for end_event in (
         TaskCompletedEvent,
         TaskFailedEvent,
@@ -55,15 +55,15 @@ def register_listeners(process: ProcessServices) -> None:
         TaskReleasedEvent,
         TaskWaitingEvent,
     ):
-        bus.listen(end_event, process.slots.hear, name="slots")
+        bus.listen(end_event, process.slots.on_event, name="slots")
     for planning_event in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
-        bus.listen(planning_event, process.spawner.hear, name="spawner")
-    bus.listen(TaskReopenedEvent, process.retrier.hear, name="retrier")
-    bus.listen(TaskWaitingEvent, process.early_signals.hear, name="early_signals")
+        bus.listen(planning_event, process.spawner.on_event, name="spawner")
+    bus.listen(TaskReopenedEvent, process.retrier.on_event, name="retrier")
+    bus.listen(TaskWaitingEvent, process.early_signals.on_event, name="early_signals")
     for parent_event in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
-        bus.listen(parent_event, process.cascade.hear, name="cascade")
+        bus.listen(parent_event, process.cascade.on_event, name="cascade")
     for final_event in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
-        bus.listen(final_event, process.reporter.hear, name="reporter")
+        bus.listen(final_event, process.reporter.on_event, name="reporter")
     for stream_event in (
         TaskCompletedEvent,
         TaskFailedEvent,
@@ -71,8 +71,8 @@ def register_listeners(process: ProcessServices) -> None:
         TaskDiscardedEvent,
         TaskReplayedEvent,
     ):
-        bus.listen(stream_event, process.services.looks.hear, name="looks")
-    bus.listen(TaskSealedEvent, process.reporter.hear_parent, name="reporter")
-    bus.listen(TaskEvent, process.bridge.hear, name="bridge")
+        bus.listen(stream_event, process.services.looks.on_event, name="looks")
+    bus.listen(TaskSealedEvent, process.reporter.on_parent_event, name="reporter")
+    bus.listen(TaskEvent, process.bridge.on_event, name="bridge")
     process.metrics.listen(bus)
     task_log.listen(bus)

@@ -61,7 +61,7 @@ def _build_without_worker_and_repairs(services: StoreServices, broker: Broker, *
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
     producer = TaskMessageProducer(
-        store, broker, clock, _build_dispatch_policy(services), topology.doubt, pauses.is_paused
+        store, broker, clock, _build_dispatch_policy(services), topology.request_check, pauses.is_paused
     )
     dispatches = executes or broker.outlives_process
     return ProcessServices(

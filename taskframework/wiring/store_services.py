@@ -8,7 +8,7 @@ from datetime import timedelta
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
-from taskframework.limits.names import limits_of
+from taskframework.limits.task_limits import limits_of
 from taskframework.moves import TaskMoves
 from taskframework.observability.counting import TaskCounter
 from taskframework.operations.audit import AuditLog

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskframework.limits.names import BucketHolds, limits_of
+from taskframework.limits.task_limits import BucketHolds, limits_of
 from taskframework.model.status import Priority
 from taskframework.settings import PrioritySettings
 from taskframework.submission.subtasks import SubtaskKinds

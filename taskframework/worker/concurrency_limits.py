@@ -15,8 +15,8 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.background import Background
 from taskframework.clock import Clock
-from taskframework.limits.names import limit_at_once, slots_id
 from taskframework.limits.slots import SlotKeeper
+from taskframework.limits.task_limits import concurrency_limit_of, slots_id
 from taskframework.model.message import claimable_since
 from taskframework.model.rate_limits import seconds_of
 from taskframework.model.slots import TakeSlot, moment_of, rank_of
@@ -86,7 +86,7 @@ class ConcurrencyLimits:
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Take a slot for the task, if its type has a limit; wait here for a slot, or put the task off."""
-        limit = limit_at_once(candidate.registration, self._numbers)
+        limit = concurrency_limit_of(candidate.registration, self._numbers)
         if limit is None or self._has_time(candidate):
             return None
         if limit.key is None:
@@ -98,7 +98,7 @@ class ConcurrencyLimits:
 
     def ceiling(self, task_type: str) -> int | None:
         """Return, as `Ceiling`, the number of the limit for a type whose deliveries wait here."""
-        limit = limit_at_once(self._registry.get(task_type), self._numbers)
+        limit = concurrency_limit_of(self._registry.get(task_type), self._numbers)
         return None if limit is None or limit.key is not None else limit.number
 
     async def close(self) -> None:

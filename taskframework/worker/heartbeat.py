@@ -74,7 +74,7 @@ class Heartbeat:
     def remove(self, attempt: RunningAttempt) -> None:
         self._attempts.pop(attempt.fence.claim_id, None)
 
-    def hear(self, event: TaskCancelRequestedEvent) -> None:
+    def on_cancel_requested(self, event: TaskCancelRequestedEvent) -> None:
         """Stop an attempt at once, as a listener, if this process asked for its cancel."""
         lease = event.task.lease
         attempt = self._attempts.get(lease.claim_id) if lease is not None else None

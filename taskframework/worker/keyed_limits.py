@@ -14,8 +14,8 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets, JointTakes
-from taskframework.limits.names import bucket_id
-from taskframework.limits.permits import AHEAD, permits_of
+from taskframework.limits.permits import TAKE_AHEAD_SECONDS, permits_of
+from taskframework.limits.task_limits import bucket_id
 from taskframework.model.rate_limits import BucketLimit, TakePermits
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
@@ -25,7 +25,7 @@ from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.rate_limits import LATER
 
 #: Most seconds that a task waits here for its turn: one look of the sweeper sends all turns of the next second.
-_AHEAD_OF_TURN = 2.0
+_MAX_TURN_WAIT_SECONDS = 2.0
 
 
 class KeyedRateLimits:
@@ -71,10 +71,10 @@ class KeyedRateLimits:
     async def _admit(self, candidate: Candidate, limit: RateLimit, task: Task) -> PutOff | None:
         record_id, turn = bucket_id(limit, task.parameters), task.waits_for_limit
         has_turn = turn is not None and (turn.limit, turn.dispatch_epoch) == (record_id, task.dispatch_epoch)
-        if has_turn and turn is not None and turn.until - self._store.now() > timedelta(seconds=_AHEAD_OF_TURN):
+        if has_turn and turn is not None and turn.until - self._store.now() > timedelta(seconds=_MAX_TURN_WAIT_SECONDS):
             return PutOff(turn.until, record_id)  # a further message of the task came before its turn
         while True:
-            ahead = _AHEAD_OF_TURN if has_turn else AHEAD
+            ahead = _MAX_TURN_WAIT_SECONDS if has_turn else TAKE_AHEAD_SECONDS
             take = TakePermits(record_id, self._limits[limit.name], ahead=ahead, in_line=True, has_turn=has_turn)
             bucket = await candidate.without_slot(self._takes.take(take))
             if bucket is None:
@@ -85,12 +85,12 @@ class KeyedRateLimits:
                 self._on_put_off(limit.name)
                 return PutOff(timedelta(seconds=bucket.first_at - bucket.asked_at), record_id)
             [permit] = permits_of(bucket, take.limit, self._clock.monotonic())
-            if not await candidate.without_slot(self._until(permit.not_before)):
+            if not await candidate.without_slot(self._wait_until(permit.not_before)):
                 return LATER
             if not permit.is_late(self._clock.monotonic()):
                 return None
             has_turn = True  # the task waited long for a slot in the worker, and now its permit is too late
 
-    async def _until(self, time: float) -> bool:
+    async def _wait_until(self, time: float) -> bool:
         await self._clock.sleep(max(0.0, time - self._clock.monotonic()))
         return True

@@ -43,7 +43,7 @@ async def test_the_events_of_another_process_are_heard_in_a_loop_and_by_function
 async def test_who_goes_away_is_waited_for_and_the_gap_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_events, "_PAUSE", 0.01)
+    monkeypatch.setattr(http_events, "_RETRY_PAUSE_SECONDS", 0.01)
     caplog.set_level(logging.WARNING, logger=http_events.__name__)
     async with contextlib.AsyncExitStack() as stack:
         async with serve(tmp_path) as first:
@@ -59,7 +59,7 @@ async def test_who_goes_away_is_waited_for_and_the_gap_is_told(
 
 
 async def test_an_event_comes_again_when_its_handler_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_events, "_PAUSE", 0.01)
+    monkeypatch.setattr(http_events, "_RETRY_PAUSE_SECONDS", 0.01)
     heard: list[str] = []
 
     async with serve(tmp_path, worker=False) as api, event_subscriber(api.server.url) as subscriber:

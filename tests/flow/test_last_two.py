@@ -59,7 +59,7 @@ def _side(store: TaskStore) -> Side:
     moves = TaskMoves(store, bus)
     reporter = SubtaskReporter(store, moves, SystemClock())
     resumed: list[str] = []
-    bus.listen(TaskCompletedEvent, reporter.hear, name="reporter")
+    bus.listen(TaskCompletedEvent, reporter.on_event, name="reporter")
     bus.listen(TaskResumedEvent, lambda event: resumed.append(event.task.task_id), name="test")
     return Side(store, moves, reporter, resumed)
 

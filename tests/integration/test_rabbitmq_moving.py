@@ -8,8 +8,8 @@ import aio_pika
 import pytest
 
 from taskframework.brokers.base import ConsumeRequest
-from taskframework.brokers.rabbitmq import moving
-from taskframework.brokers.rabbitmq.moving import TopologyMover
+from taskframework.brokers.rabbitmq import topology_mover
+from taskframework.brokers.rabbitmq.topology_mover import TopologyMover
 from taskframework.errors import BrokerError
 from taskframework.model.status import LANES
 from taskframework.settings.servers import BrokerSettings
@@ -71,16 +71,16 @@ async def test_a_move_that_broke_off_goes_on_and_a_changed_argument_is_moved(
     async with opened(rabbit_broker(amqp_url, delay="store", delivery_limit=7), "reports"):
         pass
     await _wait_in(amqp_url, "normal", 250)  # more than is carried together
-    carried = moving._some_carried
+    carried = topology_mover._move_some_messages
 
     async def breaks(*where: object) -> bool:
         await carried(*where)  # type: ignore[arg-type]
         raise BrokerError("the mover dies")
 
-    monkeypatch.setattr(moving, "_some_carried", breaks)
+    monkeypatch.setattr(topology_mover, "_move_some_messages", breaks)
     with pytest.raises(BrokerError, match="dies"):
         await _mover(amqp_url).migrate()
-    monkeypatch.setattr(moving, "_some_carried", carried)
+    monkeypatch.setattr(topology_mover, "_move_some_messages", carried)
     assert f"tasks.reports.{LANES[1]}" in await _mover(amqp_url).migrate()
     assert await _mover(amqp_url).plan() == []
     assert await _mover(amqp_url).migrate() == []

@@ -17,7 +17,7 @@ from yarl import URL
 from taskframework.brokers.base import ConsumeRequest
 from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
-from taskframework.brokers.rabbitmq.fast.writing import FastWriter
+from taskframework.brokers.rabbitmq.fast.writer import FastWriter
 from taskframework.brokers.rabbitmq.plain import PlainWriter
 from taskframework.errors import PublishRefusedError
 from tests.integration.rabbitmq_helpers import Recorder, message, opened, rabbit_broker

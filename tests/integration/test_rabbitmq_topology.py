@@ -11,7 +11,6 @@ import pytest
 from aio_pika.abc import FieldValue
 
 from taskframework.brokers.rabbitmq.connection import Connector
-from taskframework.brokers.rabbitmq.declaring import declare_part
 from taskframework.brokers.rabbitmq.messages import task_publication
 from taskframework.brokers.rabbitmq.topology import (
     DELAYED_TYPE,
@@ -21,6 +20,7 @@ from taskframework.brokers.rabbitmq.topology import (
     delayed_exchange,
     task_topology,
 )
+from taskframework.brokers.rabbitmq.topology_keeper import declare_part
 from taskframework.errors import BrokerUnavailableError, ConfigurationError, PublishRefusedError, TopologyMismatchError
 from taskframework.model.status import LANES, Priority
 from taskframework.settings.servers import BrokerSettings
@@ -135,7 +135,7 @@ async def test_every_lane_of_a_delayed_message_is_routed_on_to_its_queue(amqp_ur
     assert delayed_exchange(names).type == DELAYED_TYPE
     queues = task_topology(names, "reports", delivery_limit=20, with_plugin=True)
     connector = Connector(BrokerSettings(url=amqp_url))
-    async with connector.opened("test") as connection:
+    async with connector.temporary_connection("test") as connection:
         channel = await connection.channel()
         for part in (base_topology(names), Topology(exchanges=(stand_in,)), queues):
             await declare_part(channel, part)

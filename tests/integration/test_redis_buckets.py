@@ -85,13 +85,13 @@ async def test_the_buckets_that_are_known_are_listed(make: Make) -> None:
     buckets = make()
     for key in ("bob", "alice", "a/b"):
         await buckets.take(TakePermits(RATE.id_of("openai", key), SLOW))
-    known = [name for name, _ in await buckets.known(10) if "openai" in name]
+    known = [name for name, _ in await buckets.list_known(10) if "openai" in name]
     assert known == [
         "rate/openai/a%2Fb",
         "rate/openai/alice",
         "rate/openai/bob",
     ]
-    assert len(await buckets.known(2)) == 2
+    assert len(await buckets.list_known(2)) == 2
 
 
 async def test_a_server_that_was_started_anew_gives_no_more_than_came_in_since(

@@ -240,7 +240,7 @@ async def test_where_redis_is_not_trusted_the_setting_for_that_is_named(servers:
     buckets = RedisBuckets(url, "tests:", SystemClock())
     try:
         with pytest.raises(LimiterUnavailableError) as refused:
-            await buckets.known(1)
+            await buckets.list_known(1)
     finally:
         await buckets.close()
     assert refused.value.hint is not None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
-from taskframework.brokers.rabbitmq.wire import Properties, Take, Wire
+from taskframework.brokers.rabbitmq.wire import OnMessage, Properties, Wire
 from taskframework.model.status import Priority
 
 #: Frames that the driver keeps for the socket; the next one waits.
@@ -37,7 +37,7 @@ class ModelChannel:
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         pass
 
-    async def consume(self, _: object, queue: str, take: Take, arguments: object) -> str:
+    async def consume(self, _: object, queue: str, take: OnMessage, arguments: object) -> str:
         self._take = take
         return "tag"
 
@@ -120,7 +120,7 @@ async def test_every_delivery_gets_its_own_answer_in_whatever_order_they_are_giv
     await asyncio.gather(*answering)
     assert model.answers == given_answers
     assert not channel._answers._open, "nothing of what was answered is kept"
-    assert channel._nothing_owed.is_set() == bool(deliveries)
+    assert channel._all_answered.is_set() == bool(deliveries)
 
 
 async def test_an_acknowledgement_of_many_does_not_overtake_those_that_wait_for_the_socket() -> None:

@@ -10,7 +10,7 @@ from aiormq import spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskframework.brokers.rabbitmq.messages import own_properties
+from taskframework.brokers.rabbitmq.messages import encode_properties
 from tests.support.amqp import read_properties_as_driver
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -25,7 +25,7 @@ HEADERS = st.dictionaries(NAMES, TEXTS | INTEGERS | st.sampled_from([0, -1, 2**3
 def test_what_was_encoded_is_decoded_and_takes_the_types_that_it_had(
     content_type: str, headers: dict[str, str | int], correlation_id: str | None, message_id: str
 ) -> None:
-    ours = own_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
+    ours = encode_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
     read = read_properties_as_driver(ours)
     assert (read.content_type, read.delivery_mode, read.message_id) == (content_type, 2, message_id)
     assert read.correlation_id == correlation_id
@@ -43,7 +43,7 @@ def test_the_bytes_are_those_of_the_driver(
     fields: dict[str, Any] = {"correlation_id": correlation_id, "message_id": message_id}
     table = dict(sorted(headers.items()))
     by_driver = spec.Basic.Properties(content_type=content_type, headers={**table}, delivery_mode=2, **fields)
-    assert own_properties(content_type, table, **fields) == by_driver.marshal()
+    assert encode_properties(content_type, table, **fields) == by_driver.marshal()
 
 
 @given(TEXTS, HEADERS, st.none() | st.just(""), FILLED)
@@ -51,7 +51,7 @@ def test_an_empty_text_is_read_as_none(
     content_type: str, headers: dict[str, str | int], correlation_id: str | None, message_id: str
 ) -> None:
     read = read_properties_as_driver(
-        own_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
+        encode_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
     )
     assert (read.content_type or "", read.correlation_id, read.message_id) == (content_type, None, message_id)
 
@@ -74,12 +74,12 @@ def test_an_empty_text_is_read_as_none(
 )
 def test_what_does_not_fit_is_an_error_and_no_bytes(fields: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"content_type": "a", "headers": {}, "correlation_id": None, "message_id": "m"}
-    own_properties(**usual)
+    encode_properties(**usual)
     with pytest.raises((TypeError, ValueError, OverflowError, struct.error)):
-        own_properties(**usual | fields)
+        encode_properties(**usual | fields)
 
 
 @given(st.booleans())
 def test_a_truth_value_is_sent_as_the_number_it_is(value: bool) -> None:
-    read = read_properties_as_driver(own_properties("a", {"x": value}, correlation_id=None, message_id="m"))
+    read = read_properties_as_driver(encode_properties("a", {"x": value}, correlation_id=None, message_id="m"))
     assert read.headers == {"x": int(value)}

@@ -15,9 +15,9 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
+from taskframework.brokers.rabbitmq.fast.incoming_frames import IncomingFrames
 from taskframework.brokers.rabbitmq.fast.properties import read_properties
-from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames
-from taskframework.brokers.rabbitmq.messages import own_properties
+from taskframework.brokers.rabbitmq.messages import encode_properties
 from taskframework.brokers.rabbitmq.wire import header_text
 from tests.support.amqp import delivery_frames
 
@@ -71,7 +71,7 @@ def test_the_properties_of_a_delivery_are_what_the_driver_reads(properties: spec
 
 @given(st.dictionaries(NAMES, TEXTS | INTEGERS))
 def test_so_are_those_that_we_write(headers: dict[str, str | int]) -> None:
-    properties = own_properties("application/json", headers, correlation_id=None, message_id="m")
+    properties = encode_properties("application/json", headers, correlation_id=None, message_id="m")
     payload = struct.pack(">HHQ", 60, 0, 0) + properties
     assert read_properties(payload) == ("application/json", {name: str(value) for name, value in headers.items()})
 

@@ -11,9 +11,9 @@ from aio_pika.abc import AbstractChannel
 from pamqp.header import ContentHeader
 
 from taskframework.brokers.rabbitmq.connection import BrokerConnection
-from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.fast.incoming_frames import IncomingFrames
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
-from taskframework.brokers.rabbitmq.fast.writing import FastWriter
+from taskframework.brokers.rabbitmq.fast.writer import FastWriter
 from taskframework.brokers.rabbitmq.messages import Publication, task_publication
 from taskframework.brokers.rabbitmq.publisher import PublishChannel
 from taskframework.brokers.rabbitmq.topology import Names
@@ -101,7 +101,7 @@ class Bench:
     @property
     def unconfirmed(self) -> list[int]:
         """The numbers of what the broker still owes a confirm."""
-        return list(self.writer._open)
+        return list(self.writer._unconfirmed)
 
 
 async def settle() -> None:

@@ -19,7 +19,6 @@ from taskframework.brokers.base import (
 )
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.consumer import Consumers, QueueConsumer, Source
-from taskframework.brokers.rabbitmq.declaring import TopologyKeeper
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.depth import DepthGauge
 from taskframework.brokers.rabbitmq.messages import event_publication, task_publication
@@ -28,6 +27,7 @@ from taskframework.brokers.rabbitmq.report import inspect_broker
 from taskframework.brokers.rabbitmq.subscriber import event_source
 from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.brokers.rabbitmq.topology import Names, delayed_exchange
+from taskframework.brokers.rabbitmq.topology_keeper import TopologyKeeper
 from taskframework.brokers.subscription import Subscription
 from taskframework.errors import BrokerError, PublishRefusedError
 from taskframework.model.message import TaskMessage
@@ -54,16 +54,16 @@ class RabbitBroker:
         self._names = Names(settings.prefix)
         self._connector = Connector(settings)
         self._plugin = DelayPlugin(settings.delay, delayed_exchange(self._names), self._connector)
-        self._keeper = TopologyKeeper(self._connector, self._names, settings.delivery_limit, self._plugin)
+        self._topology_keeper = TopologyKeeper(self._connector, self._names, settings.delivery_limit, self._plugin)
         self._publisher = Publisher(
             self._connector,
-            self._keeper.restore,
+            self._topology_keeper.restore,
             timeout=settings.publish_timeout,
             max_unconfirmed=settings.max_unconfirmed,
         )
         self._background = Background()
         self._connection: Supervised[BrokerConnection] = Supervised(
-            "consumer connection", lambda: self._connector.open("consumer"), self._forget_connection
+            "consumer connection", lambda: self._connector.open("consumer"), self._close_connection
         )
         self._depths = DepthGauge(self._connector)
         self._consumptions: list[Consumers | Subscription] = []
@@ -77,7 +77,7 @@ class RabbitBroker:
         self._consumptions.clear()
         if (connection := await self._connection.stop()) is not None:
             await connection.close()
-        await asyncio.gather(self._publisher.close(), self._keeper.close(), self._depths.close())
+        await asyncio.gather(self._publisher.close(), self._topology_keeper.close(), self._depths.close())
         await self._background.finished()
 
     @property
@@ -93,7 +93,7 @@ class RabbitBroker:
         return True
 
     async def declare(self, task_types: Sequence[str]) -> None:
-        await self._keeper.declare(task_types)
+        await self._topology_keeper.declare(task_types)
 
     async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
         if delay is not None and not self._plugin.is_used:
@@ -103,38 +103,38 @@ class RabbitBroker:
         try:
             await self._publisher.publish(task_publication(self._names, message, delay))
         except BrokerError as error:
-            if is_about_topology(error) and message.task_type in self._keeper.task_types:
-                self._background.start(self._keeper.repair([message.task_type]))
+            if is_about_topology(error) and message.task_type in self._topology_keeper.task_types:
+                self._background.start(self._topology_keeper.repair([message.task_type]))
             raise
 
     async def queue_depth(self, task_type: str, lane: Priority) -> int | None:
         return await self._depths.messages_ready(self._names.queue(task_type, lane))
 
     def consume(self, request: ConsumeRequest, on_delivery: OnDelivery) -> Consumption:
-        self._keeper.remember(request.task_types)
+        self._topology_keeper.remember(request.task_types)
         sources = [self._task_source(name, lane, request.prefetch) for name in request.task_types for lane in LANES]
-        return self._consumption(sources, on_delivery)
+        return self._start_consumers(sources, on_delivery)
 
     def consume_dead_letters(self, on_delivery: OnDelivery) -> Consumption:
         name = self._names.dead_letter_queue
-        source = Source(name, _DEAD_LETTER_PREFETCH, repair=lambda: self._keeper.repair([]))
-        return self._consumption([source], on_delivery)
+        source = Source(name, _DEAD_LETTER_PREFETCH, repair=lambda: self._topology_keeper.repair([]))
+        return self._start_consumers([source], on_delivery)
 
     async def publish_event(self, message: ExternalMessage) -> None:
         try:
             await self._publisher.publish(event_publication(self._names, message))
         except BrokerError as error:
             if is_about_topology(error):
-                self._background.start(self._keeper.repair([]))
+                self._background.start(self._topology_keeper.repair([]))
             raise
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
         self._connection.start()
         source = event_source(self._names, durable_name)
         subscription = Subscription(
-            on_message, lambda take: QueueConsumer(self._connection, source, take, self._background)
+            on_message, lambda on_event: QueueConsumer(self._connection, source, on_event, self._background)
         )
-        self._remember(subscription)
+        self._track(subscription)
         return subscription
 
     async def inspect(self, task_types: Sequence[str] = ()) -> BrokerReport:
@@ -142,10 +142,10 @@ class RabbitBroker:
 
     def _task_source(self, task_type: str, lane: Priority, prefetch: int) -> Source:
         name = self._names.queue(task_type, lane)
-        repair = partial(self._keeper.repair, [task_type])
-        return Source(name, prefetch, None, repair, lane, self._consumer_arguments, self._learn_timeout)
+        repair = partial(self._topology_keeper.repair, [task_type])
+        return Source(name, prefetch, None, repair, lane, self._consumer_arguments, self._shorten_consumer_timeout)
 
-    def _learn_timeout(self, timeout: timedelta) -> None:
+    def _shorten_consumer_timeout(self, timeout: timedelta) -> None:
         if timeout < self.consumer_timeout:
             self.consumer_timeout = timeout
             logger.warning(
@@ -154,16 +154,16 @@ class RabbitBroker:
                 timeout.total_seconds(),
             )
 
-    def _consumption(self, sources: Sequence[Source], on_delivery: OnDelivery) -> Consumption:
+    def _start_consumers(self, sources: Sequence[Source], on_delivery: OnDelivery) -> Consumption:
         self._connection.start()
         consumers = Consumers(
             [QueueConsumer(self._connection, source, on_delivery, self._background) for source in sources]
         )
-        self._remember(consumers)
+        self._track(consumers)
         return consumers
 
-    def _remember(self, consumption: Consumers | Subscription) -> None:
+    def _track(self, consumption: Consumers | Subscription) -> None:
         self._consumptions = [known for known in self._consumptions if not known.is_stopped] + [consumption]
 
-    def _forget_connection(self, connection: BrokerConnection) -> None:
+    def _close_connection(self, connection: BrokerConnection) -> None:
         self._background.start(connection.close())

@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 #: Longest wait for the answer to a request such as opening a channel or declaring a queue, in seconds.
 ANSWER_SECONDS = 5.0
-_CLOSE_SECONDS = 3.0
+_CLOSE_TIMEOUT_SECONDS = 3.0
 #: Log lines of the driver about errors that it also raises as exceptions: the framework logs those once, with a remedy.
 #: The last is a warning for each of the thirty channels of a consumer that stops while they are opened.
-_SAID_ELSEWHERE = (
+_SUPPRESSED_LOG_MESSAGES = (
     *("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited"),
     "Closing channel",
 )
 
 for _name in ("aiormq.connection", "aiormq.channel"):
-    logging.getLogger(_name).addFilter(lambda record: not str(record.msg).startswith(_SAID_ELSEWHERE))
+    logging.getLogger(_name).addFilter(lambda record: not str(record.msg).startswith(_SUPPRESSED_LOG_MESSAGES))
 
 
 MakeWire = Callable[[Connection], Wire]
@@ -40,14 +40,14 @@ MakeWire = Callable[[Connection], Wire]
 class BrokerConnection:
     """An open connection."""
 
-    def __init__(self, connection: Connection, wire: Wire, purpose: str, *, is_kept: bool) -> None:
+    def __init__(self, connection: Connection, wire: Wire, purpose: str, *, is_lasting: bool) -> None:
         """Take a connection that was just opened."""
         self._connection = connection
         self.wire = wire
         # RabbitMQ blocks a connection only after it publishes. So a driver that waits on a new one means no alarm.
-        self._tells_alarms = not _must_wait(connection)
+        self._reports_alarms = not _is_writing_paused(connection)
         self._purpose = purpose
-        self._is_kept = is_kept
+        self._is_lasting = is_lasting
         self.lost = asyncio.Event()
         connection.close_callbacks.add(self._on_close)
 
@@ -60,7 +60,7 @@ class BrokerConnection:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker takes no messages on this connection, because of a memory or disk alarm."""
-        return self._tells_alarms and _must_wait(self._connection)
+        return self._reports_alarms and _is_writing_paused(self._connection)
 
     async def channel(self, *, confirms: bool = False) -> AbstractChannel:
         """Open a channel.
@@ -83,18 +83,18 @@ class BrokerConnection:
         self.lost.set()
         try:
             with driver_errors("closing"):
-                async with asyncio.timeout(_CLOSE_SECONDS):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
                     await self._connection.close()
         except BrokerError as error:
             logger.debug("%s", error)
 
     def _on_close(self, _: object, reason: BaseException | None) -> None:
-        if self._is_kept and not self.lost.is_set():
+        if self._is_lasting and not self.lost.is_set():
             logger.warning("the connection to RabbitMQ (%s) was lost: %s", self._purpose, reason)
         self.lost.set()
 
 
-def _must_wait(connection: Connection) -> bool:
+def _is_writing_paused(connection: Connection) -> bool:
     """Return whether the driver would wait for the end of an alarm; only its `ready()` shows this."""
     if connection.transport is None:
         return False
@@ -107,7 +107,7 @@ def _must_wait(connection: Connection) -> bool:
     return True
 
 
-def _files_of(settings: BrokerSettings) -> SSLOptions:
+def _tls_options(settings: BrokerSettings) -> SSLOptions:
     """Return the files for TLS under the driver's names. The driver reads them for each connection."""
     files = {"cafile": settings.ca_file, "certfile": settings.certificate, "keyfile": settings.private_key}
     options: Any = {name: str(file) for name, file in files.items() if file is not None}
@@ -125,7 +125,7 @@ class Connector:
         """
         try:
             heartbeat = max(1, round(settings.heartbeat.total_seconds()))
-            self._url = make_url(settings.url, ssl_options=_files_of(settings), heartbeat=heartbeat)
+            self._url = make_url(settings.url, ssl_options=_tls_options(settings), heartbeat=heartbeat)
         except ValueError:
             # Leave out the parser's message, because it may quote a part of a password that was not encoded.
             raise ConfigurationError(
@@ -135,31 +135,31 @@ class Connector:
             ) from None
         self._timeout = settings.connect_timeout.total_seconds()
         self._has_fast_path = settings.fast_path == "auto"
-        self._was_warned = False
+        self._has_warned = False
         port = self._url.port or (5671 if self._url.scheme == "amqps" else 5672)
         self.where = f"{self._url.host}:{port}"
         self.vhost = self._url.path.removeprefix("/") or "/"
 
-    async def open(self, purpose: str, *, is_kept: bool = True) -> BrokerConnection:
+    async def open(self, purpose: str, *, is_lasting: bool = True) -> BrokerConnection:
         """Open a connection; the broker's own tools show its purpose.
 
         Args:
             purpose: part of the connection's name.
-            is_kept: whether the connection stays open, so that its loss is logged. On a short one, users get an error.
+            is_lasting: whether the connection stays open, so that its loss is logged. On others, users get an error.
 
         Raises:
             BrokerUnavailableError: with host, port and reason.
         """
-        if not is_kept or not self._has_fast_path:
-            return await self._open(purpose, lambda _: PlainWire(), is_kept)
+        if not is_lasting or not self._has_fast_path:
+            return await self._open(purpose, lambda _: PlainWire(), is_lasting)
         with contextlib.suppress(Exception):
-            return await self._open(purpose, self._fast_wire, is_kept)
-        plain = await self._open(purpose, lambda _: PlainWire(), is_kept)
+            return await self._open(purpose, self._fast_wire, is_lasting)
+        plain = await self._open(purpose, lambda _: PlainWire(), is_lasting)
         # The broker answers. Try again: it may have been away, or this version of the driver may not fit the fast path.
         try:
-            fast = await self._open(purpose, self._fast_wire, is_kept)
+            fast = await self._open(purpose, self._fast_wire, is_lasting)
         except Exception as error:
-            self._refuse_fast_path(f"connecting: {error!r}")
+            self._warn_of_plain_path(f"connecting: {error!r}")
             return plain
         except BaseException:
             await plain.close()
@@ -167,7 +167,7 @@ class Connector:
         await plain.close()
         return fast
 
-    async def _open(self, purpose: str, make_wire: MakeWire, is_kept: bool) -> BrokerConnection:
+    async def _open(self, purpose: str, make_wire: MakeWire, is_lasting: bool) -> BrokerConnection:
         connection = Connection(self._url.update_query(name=f"taskframework {purpose}"))
         try:
             wire = make_wire(connection)
@@ -178,28 +178,28 @@ class Connector:
             # Otherwise the driver closes it in a separate asyncio task when the garbage collector finds it.
             await connection.close()
             raise
-        return BrokerConnection(connection, wire, purpose, is_kept=is_kept)
+        return BrokerConnection(connection, wire, purpose, is_lasting=is_lasting)
 
     def _fast_wire(self, connection: Connection) -> Wire:
         # Import this here: if the driver lacks a name, the import fails, and the connection is made the plain way.
         from taskframework.brokers.rabbitmq.fast.wire import FastWire
 
-        return FastWire(connection, self._refuse_fast_path)
+        return FastWire(connection, self._warn_of_plain_path)
 
-    def _refuse_fast_path(self, why: str) -> None:
-        if not self._was_warned:
-            self._was_warned = True
+    def _warn_of_plain_path(self, reason: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "messages go to and from RabbitMQ the plain way, which takes more CPU and loses nothing: the fast path "
                 "does not fit the installed aiormq (%s). Install the version that taskframework was released with, or "
                 "set broker.fast_path to off to go without this warning.",
-                why,
+                reason,
             )
 
     @contextlib.asynccontextmanager
-    async def opened(self, purpose: str) -> AsyncIterator[BrokerConnection]:
+    async def temporary_connection(self, purpose: str) -> AsyncIterator[BrokerConnection]:
         """Open a connection, and close it at the end of the block."""
-        connection = await self.open(purpose, is_kept=False)
+        connection = await self.open(purpose, is_lasting=False)
         try:
             yield connection
         finally:

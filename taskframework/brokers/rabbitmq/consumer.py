@@ -22,9 +22,9 @@ from taskframework.model.status import Priority
 logger = logging.getLogger(__name__)
 
 #: After this many seconds without a delivery a consumer asks the broker whether it is still served.
-_WATCH_SECONDS = 5.0
+_WATCH_INTERVAL_SECONDS = 5.0
 #: Longest time to register a consumer, its declarations included, in seconds.
-_REGISTER_SECONDS = 10.0
+_REGISTER_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class QueueConsumer:
         self._on_delivery = on_delivery
         self._background = background
         self._arguments = source.arguments
-        self._channel = Supervised(f"consumer of {source.name}", self._establish, self._forget)
+        self._channel = Supervised(f"consumer of {source.name}", self._establish, self._close_channel)
         self._channel.start()
         self.is_stopped = False
 
@@ -72,9 +72,9 @@ class QueueConsumer:
         self.is_stopped = True
         if (channel := await self._channel.stop()) is not None:
             await channel.cancel()
-            self._forget(channel)
+            self._close_channel(channel)
 
-    def _forget(self, channel: ConsumerChannel) -> None:
+    def _close_channel(self, channel: ConsumerChannel) -> None:
         self._background.start(channel.close_when_answered())
 
     async def _establish(self) -> ConsumerChannel:
@@ -87,17 +87,17 @@ class QueueConsumer:
             # Shielded: a cancelled request would close the channel, and deliveries may have come on it already.
             await asyncio.shield(registering)
         except asyncio.CancelledError:
-            self._background.start(_retire(registering, consumer))
+            self._background.start(_cancel_once_registered(registering, consumer))
             try:
                 # Deliveries that have come are handed over: if they were put back, they would count as failed. If the
                 # broker does not answer, the next cancellation ends the wait.
                 await consumer.lost.wait()
             finally:
-                consumer.take_no_more()
+                consumer.put_back_later_deliveries()
             raise
         except Exception as error:
-            self._forget(consumer)
-            if self._arguments and _is_of_arguments(error.__cause__, self._arguments):
+            self._close_channel(consumer)
+            if self._arguments and _is_about_arguments(error.__cause__, self._arguments):
                 # RabbitMQ 4.3 accepts this argument for quorum queues but not for classic queues; older ones ignore it.
                 self._arguments = None
                 return await self._establish()
@@ -111,7 +111,7 @@ class QueueConsumer:
         """Register the consumer again if the broker stops serving it without a message about that."""
         while not consumer.lost.is_set():
             try:
-                async with asyncio.timeout(_WATCH_SECONDS):
+                async with asyncio.timeout(_WATCH_INTERVAL_SECONDS):
                     await consumer.lost.wait()
             except TimeoutError:
                 try:
@@ -125,20 +125,20 @@ class QueueConsumer:
 
     async def _register(self, channel: AbstractChannel, consumer: ConsumerChannel) -> None:
         with driver_errors(f"consuming {self._source.name}"):
-            async with asyncio.timeout(_REGISTER_SECONDS):
+            async with asyncio.timeout(_REGISTER_TIMEOUT_SECONDS):
                 source = self._source
                 queue = source.name if source.declare is None else await source.declare(channel)
                 await consumer.consume(queue, source.prefetch, self._on_delivery, self._arguments)
 
 
-def _is_of_arguments(cause: BaseException | None, arguments: Mapping[str, int]) -> bool:
+def _is_about_arguments(cause: BaseException | None, arguments: Mapping[str, int]) -> bool:
     """Return whether the broker refused a consumer because of one of its arguments."""
     return isinstance(cause, ChannelPreconditionFailed) and any(
         f"invalid arg '{name}'" in str(cause) for name in arguments
     )
 
 
-async def _retire(registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:
+async def _cancel_once_registered(registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:
     await asyncio.gather(registering, return_exceptions=True)
     await consumer.cancel()
     await consumer.close_when_answered()

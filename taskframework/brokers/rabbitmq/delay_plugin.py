@@ -49,7 +49,7 @@ class DelayPlugin:
 
     async def _declare(self) -> bool:
         # An unknown type ends the channel or, on most versions, the connection. So use a separate connection.
-        async with self._connector.opened("delay probe") as connection:
+        async with self._connector.temporary_connection("delay probe") as connection:
             channel = await connection.channel()
             with driver_errors(f"declaring {self._exchange.name}"):
                 try:

@@ -51,11 +51,11 @@ class ConsumerChannel:
         self._tag: str | None = None
         self._open_deliveries = 0
         self._answers = _Answers()
-        self._flushing: asyncio.Task[None] | None = None
-        self._has_news = True
-        self._was_passed_over = False
-        self._takes_no_more = False
-        self._nothing_owed = asyncio.Event()
+        self._flush_task: asyncio.Task[None] | None = None
+        self._has_new_deliveries = True
+        self._has_idle_messages = False
+        self._puts_back_deliveries = False
+        self._all_answered = asyncio.Event()
         self._closed = asyncio.Event()
         self.queue = ""
         self.lane = lane
@@ -80,12 +80,12 @@ class ConsumerChannel:
             The driver's errors.
         """
 
-        def take(tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
+        def on_message(tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
             self._open_deliveries += 1
-            self._has_news = True
-            self._nothing_owed.clear()
-            self._answers.owe(tag)
-            if self._takes_no_more:
+            self._has_new_deliveries = True
+            self._all_answered.clear()
+            self._answers.add_delivery(tag)
+            if self._puts_back_deliveries:
                 self.answer(tag, "put back")
             else:
                 on_delivery(RabbitDelivery(self, tag, body, properties))
@@ -93,22 +93,25 @@ class ConsumerChannel:
         self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
         await self._channel.set_qos(prefetch, global_=False)
-        self._tag = await self._wire.consume(self._channel, queue, take, arguments)
+        self._tag = await self._wire.consume(self._channel, queue, on_message, arguments)
 
     async def is_served(self) -> bool:
         """Return whether the broker seems to serve the consumer still. Asks the broker only after a long silence.
 
         After RabbitMQ 3.10 was killed and restarted, it does not always tell consumers that their queue was deleted.
         """
-        had_news, self._has_news = self._has_news, False
-        if had_news or self._open_deliveries or self.lost.is_set():
-            self._was_passed_over = False
+        had_new_deliveries, self._has_new_deliveries = self._has_new_deliveries, False
+        if had_new_deliveries or self._open_deliveries or self.lost.is_set():
+            self._has_idle_messages = False
             return True
         with driver_errors(f"looking at {self.queue}"):
             found = await self._inner.queue_declare(self.queue, passive=True, timeout=ANSWER_SECONDS)
         # Messages in the queue at one look may be on their way to the consumer; at two looks in a row they are not.
-        before, self._was_passed_over = self._was_passed_over, bool(found.message_count) and not self._has_news
-        return bool(found.consumer_count) and not (before and self._was_passed_over)
+        had_idle_messages, self._has_idle_messages = (
+            self._has_idle_messages,
+            bool(found.message_count) and not self._has_new_deliveries,
+        )
+        return bool(found.consumer_count) and not (had_idle_messages and self._has_idle_messages)
 
     async def cancel(self) -> None:
         """Cancel the consumer; after this returns no new deliveries come. Never fails."""
@@ -119,11 +122,11 @@ class ConsumerChannel:
                         await self._inner.basic_cancel(self._tag)
             except BrokerError as error:
                 logger.debug("%s", error)
-        self.take_no_more()
+        self.put_back_later_deliveries()
 
-    def take_no_more(self) -> None:
+    def put_back_later_deliveries(self) -> None:
         """Put back all deliveries that arrive from now on."""
-        self._takes_no_more = True
+        self._puts_back_deliveries = True
         self.lost.set()
 
     def answer(self, tag: int, verb: Verb) -> None:
@@ -131,24 +134,24 @@ class ConsumerChannel:
 
         The next turn of the event loop sends the answer, in one frame with equal answers to neighbouring deliveries.
         """
-        self._answers.give(tag, verb)
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
+        self._answers.set_answer(tag, verb)
+        if self._flush_task is None:
+            self._flush_task = asyncio.create_task(self._flush())
 
     async def _flush(self) -> None:
         # Send one after the other: the driver may delay a frame, and a frame that answers all tags up to some tag must
         # not overtake frames for earlier tags. The broker closes the channel when a tag is answered twice.
         try:
             await asyncio.sleep(0)
-            while count := self._answers.waiting:
+            while count := self._answers.count:
                 try:
-                    for answer in self._answers.take():
+                    for answer in self._answers.pop_answers():
                         if await self._send(answer):
-                            self._answers.sent(answer)
+                            self._answers.mark_sent(answer)
                 finally:
-                    self._answered(count)
+                    self._note_answered(count)
         finally:
-            self._flushing = None
+            self._flush_task = None
 
     async def _send(self, answer: _Answer) -> bool:
         """Send the frame; return whether the driver took it."""
@@ -166,15 +169,15 @@ class ConsumerChannel:
             return False
         return True
 
-    def _answered(self, count: int) -> None:
+    def _note_answered(self, count: int) -> None:
         self._open_deliveries -= count
         if not self._open_deliveries:
-            self._nothing_owed.set()
+            self._all_answered.set()
 
     async def close_when_answered(self) -> None:
         """Close the channel soon after every delivery is answered."""
         if self._open_deliveries and not self.is_closed:
-            await self._nothing_owed.wait()
+            await self._all_answered.wait()
         # RabbitMQ passes acknowledgements to a quorum queue about 30 at a time, and drops the rest with the channel.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self.is_closed else _LINGER_SECONDS):
@@ -191,7 +194,7 @@ class ConsumerChannel:
             self._on_timeout(timeout)
         self._closed.set()
         self.lost.set()
-        self._nothing_owed.set()
+        self._all_answered.set()
 
 
 class _Answer(NamedTuple):
@@ -207,37 +210,37 @@ class _Answers:
     def __init__(self) -> None:
         #: The tags of deliveries whose answers were not sent, the oldest first.
         self._open: OrderedDict[int, None] = OrderedDict()
-        self._given: dict[int, Verb] = {}
+        self._answers: dict[int, Verb] = {}
 
-    def owe(self, tag: int) -> None:
+    def add_delivery(self, tag: int) -> None:
         """Note a new delivery; each tag is larger than the one before."""
         self._open[tag] = None
 
-    def give(self, tag: int, verb: Verb) -> None:
-        self._given[tag] = verb
+    def set_answer(self, tag: int, verb: Verb) -> None:
+        self._answers[tag] = verb
 
-    def sent(self, answer: _Answer) -> None:
+    def mark_sent(self, answer: _Answer) -> None:
         for tag in answer.tags:
             del self._open[tag]
 
     @property
-    def waiting(self) -> int:
-        return len(self._given)
+    def count(self) -> int:
+        return len(self._answers)
 
-    def take(self) -> Iterator[_Answer]:
-        """Yield the answers given so far, in the order of the tags. After sending one, call `sent` before the next.
+    def pop_answers(self) -> Iterator[_Answer]:
+        """Yield the answers given so far, in the order of the tags. After sending one, call `mark_sent` first.
 
         An answer that could not be sent stays open, so that no later answer for many tags includes it.
         """
-        given, self._given = self._given, {}
-        for verb, run in groupby(sorted(given), key=given.__getitem__):
+        answers, self._answers = self._answers, {}
+        for verb, run in groupby(sorted(answers), key=answers.__getitem__):
             tags = list(run)
             # Only the oldest open tags may share a frame, because the frame also answers all tags before its tag.
             oldest = enumerate(zip(tags, self._open, strict=False))
-            together = next((number for number, (tag, open_tag) in oldest if tag != open_tag), len(tags))
-            if together:
-                yield _Answer(verb, tags[:together])
-            yield from (_Answer(verb, [tag]) for tag in tags[together:])
+            shared = next((number for number, (tag, open_tag) in oldest if tag != open_tag), len(tags))
+            if shared:
+                yield _Answer(verb, tags[:shared])
+            yield from (_Answer(verb, [tag]) for tag in tags[shared:])
 
 
 class RabbitDelivery:
@@ -247,7 +250,7 @@ class RabbitDelivery:
         self._channel = channel
         self._tag = tag
         self._read = properties
-        self._answered = False
+        self._is_answered = False
         self.body = body
         self.queue, self.lane = channel.queue, channel.lane
 
@@ -280,6 +283,6 @@ class RabbitDelivery:
 
     async def _answer(self, verb: Verb) -> None:
         # A second answer would close the channel, and all its other deliveries would be lost.
-        if not self._answered:
-            self._answered = True
+        if not self._is_answered:
+            self._is_answered = True
             self._channel.answer(self._tag, verb)

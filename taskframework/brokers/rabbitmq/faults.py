@@ -28,7 +28,7 @@ _DELIVERY_TIMED_OUT = re.compile(r"delivery acknowledgement on channel \d+ timed
 #: The driver does not pass on the reason of a refusal at this stage; only these two reasons are possible.
 _NO_VHOST = "the virtual host does not exist, or the user may not use it"
 #: Errors of connecting when only one side speaks TLS, or when the certificates are wrong, and their remedies.
-_TLS = {
+_TLS_HINTS = {
     "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write amqp:// in broker.url, or its TLS port, "
     "most often 5671.",
     "CERTIFICATE_VERIFY_FAILED": "Set broker.ca_file to the authority that signed the server's certificate.",
@@ -55,7 +55,7 @@ def driver_errors(doing: str) -> Iterator[None]:
         # Nobody cancelled this task: the driver raises this to tell waiting callers that a channel was closed.
         raise BrokerUnavailableError(f"RabbitMQ: {doing}: the channel was closed.") from error
     except (AMQPError, OSError, RuntimeError) as error:
-        raise translated(error, doing) from error
+        raise translate_error(error, doing) from error
     except Exception as error:
         if type(error) not in (Exception, StopAsyncIteration):
             raise
@@ -65,7 +65,7 @@ def driver_errors(doing: str) -> Iterator[None]:
         raise BrokerUnavailableError(f"RabbitMQ: {doing}: the {what} was closed.") from error
 
 
-def translated(error: BaseException, doing: str) -> BrokerError:
+def translate_error(error: BaseException, doing: str) -> BrokerError:
     """Return the framework's error for an error of the driver."""
     text = str(error) or repr(error)
     if isinstance(error, ChannelPreconditionFailed) and (found := _INEQUIVALENT.search(text)):
@@ -87,7 +87,7 @@ def translated(error: BaseException, doing: str) -> BrokerError:
         )
     if isinstance(error, TimeoutError):
         return BrokerUnavailableError(f"RabbitMQ: {doing}: no answer in time.")
-    hints = (hint for words, hint in _TLS.items() if words in text)
+    hints = (hint for words, hint in _TLS_HINTS.items() if words in text)
     return BrokerUnavailableError(f"RabbitMQ: {doing}: {text.rstrip('.')}.", hint=next(hints, None))
 
 

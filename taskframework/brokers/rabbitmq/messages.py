@@ -47,7 +47,7 @@ class Publication(NamedTuple):  # made for each message, in a third of the time 
     #: Whether the broker returns the message when no queue takes it.
     mandatory: bool
     #: The failpoint after the confirm.
-    point: str = "dispatch.reply"
+    failpoint: str = "dispatch.reply"
 
 
 def task_publication(names: Names, message: TaskMessage, delay: timedelta | None) -> Publication:
@@ -67,11 +67,11 @@ def task_publication(names: Names, message: TaskMessage, delay: timedelta | None
     key = routing_key(message.task_type, message.lane)
     body = message.to_body()
     if delay is None:
-        return _publication(names.tasks, key, body, "application/json", headers, mandatory=True)
+        return _make_publication(names.tasks, key, body, "application/json", headers, mandatory=True)
     # Rounded up, because a message that comes too early is refused by the claim.
     milliseconds = -(-delay // timedelta(milliseconds=1))
     headers["x-delay"] = min(max(milliseconds, 0), _MAX_DELAY_MS)
-    return _publication(names.delayed, key, body, "application/json", headers, mandatory=False)
+    return _make_publication(names.delayed, key, body, "application/json", headers, mandatory=False)
 
 
 def event_publication(names: Names, event: ExternalMessage) -> Publication:
@@ -81,10 +81,12 @@ def event_publication(names: Names, event: ExternalMessage) -> Publication:
         PublishRefusedError: if the event is too large or cannot be written.
     """
     headers = {**event.headers}
-    return _publication(names.events, "", event.body, event.content_type, headers, mandatory=False, point="relay.reply")
+    return _make_publication(
+        names.events, "", event.body, event.content_type, headers, mandatory=False, failpoint="relay.reply"
+    )
 
 
-def _publication(
+def _make_publication(
     exchange: str,
     routing_key: str,
     body: bytes,
@@ -92,7 +94,7 @@ def _publication(
     headers: Mapping[str, str | int],
     *,
     mandatory: bool,
-    point: str = "dispatch.reply",
+    failpoint: str = "dispatch.reply",
 ) -> Publication:
     if len(body) > MAX_BODY_BYTES:
         raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
@@ -101,17 +103,17 @@ def _publication(
     # New in each attempt, because it identifies returned messages.
     message_id = uuid_utils.uuid4().hex
     try:
-        properties = own_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
+        properties = encode_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise PublishRefusedError(f"The message cannot be written: {error}.") from error
     if len(properties) > MAX_HEADER_BYTES:
         raise PublishRefusedError(f"The headers have {len(properties):,} bytes; the limit is {MAX_HEADER_BYTES:,}.")
     return Publication(
-        exchange, routing_key, body, content_type, headers, correlation_id, message_id, properties, mandatory, point
+        exchange, routing_key, body, content_type, headers, correlation_id, message_id, properties, mandatory, failpoint
     )
 
 
-def own_properties(
+def encode_properties(
     content_type: str, headers: Mapping[str, str | int], *, correlation_id: str | None, message_id: str
 ) -> bytes:
     """Encode the properties of a persistent message as the AMQP specification says: flags, then values in its order.
@@ -119,24 +121,24 @@ def own_properties(
     Raises:
         TypeError, ValueError, OverflowError, struct.error: if a value does not fit into its field.
     """
-    table = b"".join([_name(name) + _value(value) for name, value in headers.items()])
+    table = b"".join([_encode_name(name) + _encode_value(value) for name, value in headers.items()])
     flags = _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE | _MESSAGE_ID
-    parts = [_name(content_type), _LENGTH.pack(len(table)), table, _PERSISTENT]
+    parts = [_encode_name(content_type), _LENGTH.pack(len(table)), table, _PERSISTENT]
     if correlation_id:
         flags |= _CORRELATION_ID
-        parts.append(_text(correlation_id))
-    return b"".join([_FLAGS.pack(flags), *parts, _text(message_id)])
+        parts.append(_encode_text(correlation_id))
+    return b"".join([_FLAGS.pack(flags), *parts, _encode_text(message_id)])
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     encoded = value.encode()
     return bytes((len(encoded),)) + encoded
 
 
-_name = lru_cache(maxsize=1024)(_text)
+_encode_name = lru_cache(maxsize=1024)(_encode_text)
 
 
-def _value(value: object) -> bytes:
+def _encode_value(value: object) -> bytes:
     if isinstance(value, str):
         encoded = value.encode()
         return b"S" + _LENGTH.pack(len(encoded)) + encoded

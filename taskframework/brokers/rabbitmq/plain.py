@@ -12,11 +12,11 @@ from aio_pika.exceptions import DeliveryError, PublishError
 
 from taskframework.brokers.rabbitmq.messages import Publication
 from taskframework.brokers.rabbitmq.wire import (
+    OnMessage,
     PublicationWriter,
     RefusedError,
     ReturnedError,
-    Take,
-    readable,
+    to_properties,
 )
 from taskframework.errors import PublishRefusedError
 
@@ -25,15 +25,17 @@ class PlainWire:
     """Consumes and publishes with aio-pika."""
 
     async def consume(
-        self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
+        self, channel: AbstractChannel, queue: str, on_message: OnMessage, arguments: Mapping[str, int] | None
     ) -> str:
-        async def hear(message: AbstractIncomingMessage) -> None:
+        async def receive(message: AbstractIncomingMessage) -> None:
             # Runs as an asyncio task of the driver, which starts these in order and cancels them with the channel.
             if message.delivery_tag is not None:
-                take(message.delivery_tag, message.body, lambda: readable(message.content_type, message.headers))
+                on_message(
+                    message.delivery_tag, message.body, lambda: to_properties(message.content_type, message.headers)
+                )
 
         consumed = await channel.get_queue(queue, ensure=False)
-        return await consumed.consume(hear, arguments={**(arguments or {})})
+        return await consumed.consume(receive, arguments={**(arguments or {})})
 
     async def writer(self, channel: AbstractChannel) -> PublicationWriter:
         return PlainWriter(channel)

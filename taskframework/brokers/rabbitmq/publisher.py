@@ -33,7 +33,7 @@ class PublishChannel:
         self._connection = connection
         self._channel = channel  # keep a reference: the driver closes a channel without references
         self._writer = writer
-        self._under_way = 0
+        self._unconfirmed = 0
         self._idle = asyncio.Event()
         self.lost = asyncio.Event()
         channel.close_callbacks.add(self._on_close)
@@ -43,7 +43,7 @@ class PublishChannel:
         return self._connection.is_blocked
 
     @property
-    def was_cut_off(self) -> bool:
+    def has_lost_connection(self) -> bool:
         return self._connection.lost.is_set()
 
     async def send(self, publication: Publication, deadline: float) -> None:
@@ -53,13 +53,13 @@ class PublishChannel:
             PublishRefusedError, BrokerUnavailableError: as the port says.
             TimeoutError: if the message is not confirmed by then.
         """
-        self._under_way += 1
+        self._unconfirmed += 1
         self._idle.clear()
         try:
             await self._writer.send(publication, deadline)
-            await failpoint.replied((publication.point,), _broken)
+            await failpoint.replied((publication.failpoint,), _connection_lost_error)
         except (ReturnedError, RefusedError) as error:
-            raise _refusal(error, publication) from error
+            raise _refusal_error(error, publication) from error
         except PublishRefusedError:  # nothing was sent
             raise
         except BaseException as error:
@@ -72,14 +72,14 @@ class PublishChannel:
             with driver_errors("publishing"):
                 raise
         finally:
-            self._under_way -= 1
-            if not self._under_way:
+            self._unconfirmed -= 1
+            if not self._unconfirmed:
                 self._idle.set()
 
     async def close(self) -> None:
         """Take no new publications, wait for those under way (each has its time limit), then close."""
         self.lost.set()
-        if self._under_way:
+        if self._unconfirmed:
             await self._idle.wait()
         await self._connection.close()
 
@@ -87,7 +87,7 @@ class PublishChannel:
         self.lost.set()
 
 
-def _refusal(error: ReturnedError | RefusedError, publication: Publication) -> PublishRefusedError:
+def _refusal_error(error: ReturnedError | RefusedError, publication: Publication) -> PublishRefusedError:
     where = f"{publication.exchange} with key {publication.routing_key}"
     if isinstance(error, ReturnedError):
         hint = "`taskframework topology apply` declares what is missing."
@@ -96,7 +96,7 @@ def _refusal(error: ReturnedError | RefusedError, publication: Publication) -> P
     return PublishRefusedError(f"RabbitMQ refused a message of {where}.", hint=hint)
 
 
-def _broken() -> AMQPConnectionError:
+def _connection_lost_error() -> AMQPConnectionError:
     """Return the error that the driver raises when the connection breaks before the confirm."""
     return AMQPConnectionError("connection lost")
 
@@ -123,10 +123,10 @@ class Publisher:
         self._connector = connector
         self._prepare = prepare
         self._timeout = timeout.total_seconds()
-        self._places = asyncio.Semaphore(max_unconfirmed)
+        self._publish_slots = asyncio.Semaphore(max_unconfirmed)
         self._closing = Background()
         self._is_prepared = False
-        self._supervised_channel = Supervised("publisher", self._establish, self._forget)
+        self._supervised_channel = Supervised("publisher", self._establish, self._close_channel)
 
     def open(self) -> None:
         self._supervised_channel.start()
@@ -150,23 +150,23 @@ class Publisher:
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
             # No time limit if there is no wait: the time limit would cost as much as the rest of this.
-            if self._places.locked():
-                await self._usable(deadline)  # fails at once if the broker is away
+            if self._publish_slots.locked():
+                await self._usable_channel(deadline)  # fails at once if the broker is away
                 async with asyncio.timeout_at(deadline):
-                    await self._places.acquire()
+                    await self._publish_slots.acquire()
             else:
-                await self._places.acquire()
+                await self._publish_slots.acquire()
             try:
-                channel = await self._usable(deadline)
+                channel = await self._usable_channel(deadline)
                 await channel.send(publication, deadline)
             finally:
-                self._places.release()
+                self._publish_slots.release()
         except TimeoutError as error:
             raise BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} confirmed nothing within {self._timeout:g} s."
             ) from error
 
-    async def _usable(self, deadline: float) -> PublishChannel:
+    async def _usable_channel(self, deadline: float) -> PublishChannel:
         channel = self._supervised_channel.value
         if channel is None:
             async with asyncio.timeout_at(deadline):
@@ -192,9 +192,9 @@ class Publisher:
             raise
         return PublishChannel(connection, channel, writer)
 
-    def _forget(self, channel: PublishChannel) -> None:
+    def _close_channel(self, channel: PublishChannel) -> None:
         # After a lost connection the broker may be another one, so prepare it again.
-        self._is_prepared = not channel.was_cut_off
+        self._is_prepared = not channel.has_lost_connection
         self._closing.start(channel.close())
 
 

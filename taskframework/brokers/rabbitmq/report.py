@@ -20,10 +20,10 @@ async def inspect_broker(
     facts = {"address": connector.where, "virtual host": connector.vhost}
     problems: list[str] = []
     try:
-        async with connector.opened("inspection") as connection:
+        async with connector.temporary_connection("inspection") as connection:
             facts["server"] = connection.server
         queues = [names.dead_letter_queue, *(names.queue(name, lane) for name in task_types for lane in LANES)]
-        problems += await _look_at_queues(DepthGauge(connector), queues, facts)
+        problems += await _inspect_queues(DepthGauge(connector), queues, facts)
         facts["delays are held by"] = "the store"
         if await plugin.probe():
             facts["delays are held by"] = "the delayed-message plugin"
@@ -32,7 +32,7 @@ async def inspect_broker(
     return BrokerReport(facts, tuple(problems))
 
 
-async def _look_at_queues(depths: DepthGauge, queues: Iterable[str], facts: dict[str, str]) -> list[str]:
+async def _inspect_queues(depths: DepthGauge, queues: Iterable[str], facts: dict[str, str]) -> list[str]:
     missing: list[str] = []
     try:
         for queue in queues:

@@ -15,10 +15,10 @@ _PREFETCH = 100
 def event_source(names: Names, durable_name: str | None) -> Source:
     """Return the source of a subscriber."""
     name = f"events ({durable_name or 'exclusive'})"
-    return Source(name, _PREFETCH, partial(_subscription_queue, names, durable_name))
+    return Source(name, _PREFETCH, partial(_declare_queue, names, durable_name))
 
 
-async def _subscription_queue(names: Names, durable_name: str | None, channel: AbstractChannel) -> str:
+async def _declare_queue(names: Names, durable_name: str | None, channel: AbstractChannel) -> str:
     """Declare and bind the queue of a subscriber on its own channel.
 
     Returns:

@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 #: Seconds of the longest pause between two attempts. Pauses are random and double up to this: so a restarted broker is
 #: found within seconds, and a thousand clients do not come at the same moment.
-_LONGEST_PAUSE = 3.0
+_MAX_RETRY_PAUSE_SECONDS = 3.0
 #: Seconds of the pause after a loss (random between these), so that a value that is lost at once causes no hot loop.
-_PAUSE_AFTER_LOSS = (0.02, 0.2)
+_PAUSE_AFTER_LOSS_SECONDS = (0.02, 0.2)
 #: One line is logged per this number of attempts: about one a minute while a broker is away.
-_LOG_EVERY = 30
+_ATTEMPTS_PER_LOG_LINE = 30
 
 
 class Losable(Protocol):
@@ -37,23 +37,23 @@ T = TypeVar("T", bound=Losable)
 class Supervised(Generic[T]):
     """Keeps one losable value: it exists whenever it can be established."""
 
-    def __init__(self, what: str, establish: Callable[[], Awaitable[T]], forget: Callable[[T], None]) -> None:
+    def __init__(self, name: str, establish: Callable[[], Awaitable[T]], on_lost: Callable[[T], None]) -> None:
         """Prepare without starting.
 
         Args:
-            what: the name of the value in the log.
+            name: the name of the value in the log.
             establish: makes the value, or raises; called again with back-off after every failure and loss.
-            forget: called once with each lost value, to clean up without waiting.
+            on_lost: called once with each lost value, to clean up without waiting.
         """
-        self._what = what
+        self._name = name
         self._establish = establish
-        self._forget = forget
+        self._on_lost = on_lost
         self._value: T | None = None
         self._task: asyncio.Task[None] | None = None
-        self._up = asyncio.Event()
+        self._is_available = asyncio.Event()
         #: Set when the present attempt has succeeded or failed; while it is clear, `get` waits.
-        self._decided = asyncio.Event()
-        self._problem = f"{what}: not open."
+        self._attempt_is_over = asyncio.Event()
+        self._problem = f"{name}: not open."
 
     @property
     def value(self) -> T | None:
@@ -63,7 +63,7 @@ class Supervised(Generic[T]):
     def start(self) -> None:
         """Begin; a second call changes nothing."""
         if self._task is None:
-            self._decided.clear()
+            self._attempt_is_over.clear()
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> T | None:
@@ -76,9 +76,9 @@ class Supervised(Generic[T]):
             await end(self._task)
             self._task = None
         value, self._value = self._value, None
-        self._problem = f"{self._what}: closed."
-        self._up.clear()
-        self._decided.set()
+        self._problem = f"{self._name}: closed."
+        self._is_available.clear()
+        self._attempt_is_over.set()
         return value
 
     async def get(self) -> T:
@@ -88,7 +88,7 @@ class Supervised(Generic[T]):
             BrokerUnavailableError: at once, if the last attempt failed: the broker is known to be away.
         """
         while self._task is not None:
-            await self._decided.wait()
+            await self._attempt_is_over.wait()
             if self._value is None:
                 break
             if not self._value.lost.is_set():
@@ -99,37 +99,37 @@ class Supervised(Generic[T]):
     async def wait(self) -> T:
         """Return the value, however long the wait for it takes."""
         while self._value is None:
-            await self._up.wait()
+            await self._is_available.wait()
         return self._value
 
     async def _run(self) -> None:
-        patience = AsyncRetrying(
-            wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
+        retrying = AsyncRetrying(
+            wait=wait_random_exponential(multiplier=0.1, max=_MAX_RETRY_PAUSE_SECONDS),
             retry=retry_if_exception_type(Exception),
-            before_sleep=self._failed,
+            before_sleep=self._note_failure,
         )
         while True:
-            value: T = await patience(self._attempt)
+            value: T = await retrying(self._attempt)
             self._value = value
-            self._up.set()
-            self._decided.set()
-            logger.debug("%s: ready", self._what)
+            self._is_available.set()
+            self._attempt_is_over.set()
+            logger.debug("%s: ready", self._name)
             await value.lost.wait()
-            self._up.clear()
-            self._decided.clear()
+            self._is_available.clear()
+            self._attempt_is_over.clear()
             self._value = None
-            logger.debug("%s: lost", self._what)
-            self._forget(value)
-            await asyncio.sleep(random.uniform(*_PAUSE_AFTER_LOSS))
+            logger.debug("%s: lost", self._name)
+            self._on_lost(value)
+            await asyncio.sleep(random.uniform(*_PAUSE_AFTER_LOSS_SECONDS))
 
     async def _attempt(self) -> T:
         return await self._establish()  # tenacity awaits coroutine functions only, and this may be a lambda
 
-    def _failed(self, state: RetryCallState) -> None:
+    def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
-        self._problem = error.message if isinstance(error, BrokerError) else f"{self._what}: {error!r}"
-        self._decided.set()
+        self._problem = error.message if isinstance(error, BrokerError) else f"{self._name}: {error!r}"
+        self._attempt_is_over.set()
         if not isinstance(error, BrokerError):
-            logger.error("%s: failed, retrying", self._what, exc_info=error)
-        elif state.attempt_number % _LOG_EVERY == 1:
-            logger.warning("%s: %s Trying again.", self._what, error)
+            logger.error("%s: failed, retrying", self._name, exc_info=error)
+        elif state.attempt_number % _ATTEMPTS_PER_LOG_LINE == 1:
+            logger.warning("%s: %s Trying again.", self._name, error)

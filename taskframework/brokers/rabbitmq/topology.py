@@ -76,9 +76,9 @@ class Topology:
     def lines(self) -> Iterator[str]:
         """Yield one line for each item, for people."""
         for exchange in self.exchanges:
-            yield f"exchange {exchange.name} type={exchange.type}{_shown(exchange.arguments)}"
+            yield f"exchange {exchange.name} type={exchange.type}{_format_arguments(exchange.arguments)}"
         for queue in self.queues:
-            yield f"queue {queue.name}{_shown(queue.arguments)}"
+            yield f"queue {queue.name}{_format_arguments(queue.arguments)}"
         for binding in self.bindings:
             yield f"binding {binding.source} -> {binding.target} key={binding.key or '(any)'}"
 
@@ -139,5 +139,5 @@ def whole_topology(prefix: str, task_types: Iterable[str], *, delivery_limit: in
     )
 
 
-def _shown(arguments: Arguments) -> str:
+def _format_arguments(arguments: Arguments) -> str:
     return "".join(f" {name}={value}" for name, value in sorted(arguments.items()))

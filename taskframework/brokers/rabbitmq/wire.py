@@ -24,7 +24,7 @@ class Properties(NamedTuple):
 
 #: Called for a delivery with its tag, its body, and a function that reads its properties, which are not always needed.
 #: It is called while the connection is being read, so it may only hand the delivery over.
-Take = Callable[[int, bytes, Callable[[], Properties]], None]
+OnMessage = Callable[[int, bytes, Callable[[], Properties]], None]
 
 
 class ReturnedError(Exception):
@@ -54,7 +54,7 @@ class Wire(Protocol):
     """Consumes and publishes messages on one connection."""
 
     async def consume(
-        self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
+        self, channel: AbstractChannel, queue: str, on_message: OnMessage, arguments: Mapping[str, int] | None
     ) -> str:
         """Register a consumer on a channel that is open; deliveries may come before this returns.
 
@@ -71,7 +71,7 @@ class Wire(Protocol):
         ...
 
 
-def readable(content_type: str | None, headers: Mapping[str, Any] | None) -> Properties:
+def to_properties(content_type: str | None, headers: Mapping[str, Any] | None) -> Properties:
     """Return the properties that the driver read, with texts for all headers."""
     return Properties(content_type or "", {name: header_text(value) for name, value in (headers or {}).items()})
 

@@ -80,7 +80,7 @@ class Taskframework(Contender):
 
     async def flush(self) -> None:
         await self._framework.services.bus.drain()
-        await self._framework.process.producer.sent()
+        await self._framework.process.producer.wait_until_sent()
 
 
 if __name__ == "__main__":

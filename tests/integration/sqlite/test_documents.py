@@ -19,7 +19,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_task_id
 from taskframework.model.transitions import Complete
-from taskframework.recovery.loop import reserved
+from taskframework.recovery.loop import make_reservations
 from taskframework.recovery.sweeper import forget_dispatches
 from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
@@ -88,12 +88,12 @@ async def test_what_nobody_can_read_is_left_out_by_repairs(
     tasks = [await put(store, next_dispatch_at=store.now()) for _ in range(3)]
     _overwrite(raw, tasks[1], "{}")
     reservations = [ReserveDispatch(task.task_id, 1, MINUTE, MINUTE) for task in tasks]
-    won = await reserved(store, reservations)
+    won = await make_reservations(store, reservations)
     assert [task.task_id for task in won] == [tasks[0].task_id, tasks[2].task_id]
     assert tasks[1].task_id in caplog.text
     await store.close()
     with pytest.raises(StoreUnavailableError):
-        await reserved(store, reservations)
+        await make_reservations(store, reservations)
 
 
 async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: SqliteStore, raw: sqlite3.Connection) -> None:
@@ -154,7 +154,7 @@ async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
 async def test_all_dispatches_are_forgotten_but_those_nobody_can_read(
     store: SqliteStore, raw: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskframework.recovery.sweeper._LOOK", 3)
+    monkeypatch.setattr("taskframework.recovery.sweeper._FORGET_BATCH_SIZE", 3)
     tasks = [await put(store, dispatches=7) for _ in range(10)]
     _overwrite(raw, tasks[4], "{}")
     await forget_dispatches(store)

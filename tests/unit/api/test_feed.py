@@ -82,9 +82,9 @@ async def test_a_watcher_hears_the_events_of_its_scope(feed: Feed, broker: Count
 async def test_the_subscription_lasts_as_long_as_somebody_watches(feed: Feed, broker: CountingBroker) -> None:
     first, second = await feed.join(EVERYONE, "a"), await feed.join(EVERYONE)
     await feed.leave(first)
-    assert broker._running
+    assert broker._consumptions
     await feed.leave(second)
-    assert not broker._running
+    assert not broker._consumptions
     assert feed.watcher_count == 0
     third = await feed.join(EVERYONE, "a")
     await publish(broker, event(1, "a"))

@@ -169,7 +169,7 @@ async def test_without_a_worker_types_that_were_declared_are_shown_with_none(
     open_api: OpenApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_api(worker=True) as api:
-        declared = {known.task_type for known in await api.framework.services.types.known()}
+        declared = {known.task_type for known in await api.framework.services.types.list_known()}
     assert "counts" in declared
     async with open_api() as api:
         monkeypatch.setattr(type(api.framework.services.registry), "task_types", ())

@@ -19,7 +19,7 @@ from taskframework.brokers.rabbitmq.connection import BrokerConnection
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.supervision import Supervised
-from taskframework.brokers.rabbitmq.wire import Properties, Take, Wire, header_text
+from taskframework.brokers.rabbitmq.wire import OnMessage, Properties, Wire, header_text
 from taskframework.model.status import Priority
 from taskframework.testing.eventually import eventually
 
@@ -38,7 +38,7 @@ class FakeChannel:
     """Stands in for the driver's channel, the one inside it, and what carries its messages."""
 
     def __init__(self) -> None:
-        self.take: Take | None = None
+        self.take: OnMessage | None = None
         self.close_callbacks: set[Callable[..., None]] = set()
         self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
         self.is_closed = False
@@ -54,7 +54,7 @@ class FakeChannel:
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         self.prefetch = (prefetch_count, global_)
 
-    async def consume(self, _: object, queue: str, take: Take, arguments: Mapping[str, int] | None) -> str:
+    async def consume(self, _: object, queue: str, take: OnMessage, arguments: Mapping[str, int] | None) -> str:
         self.is_consumed, self.arguments, self.take = True, {**(arguments or {})}, take
         await self.registered.wait()
         return "tag"

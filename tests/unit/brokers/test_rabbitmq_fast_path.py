@@ -15,7 +15,7 @@ from pamqp import frame
 from yarl import URL
 
 from taskframework.brokers.rabbitmq.connection import Connector, MakeWire
-from taskframework.brokers.rabbitmq.fast.reading import opened_channels
+from taskframework.brokers.rabbitmq.fast.incoming_frames import opened_channels
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from taskframework.brokers.rabbitmq.fast.wire import FastWire
 from taskframework.brokers.rabbitmq.plain import PlainWire
@@ -76,7 +76,7 @@ async def test_a_broker_that_is_away_is_told_as_such(caplog: pytest.LogCaptureFi
 
 async def test_a_short_connection_goes_the_plain_way() -> None:
     connector = FakeConnector(True)
-    await connector.open("test", is_kept=False)
+    await connector.open("test", is_lasting=False)
     assert connector.tried == [PlainWire]
 
 
@@ -101,14 +101,14 @@ Wire = tuple[FrameTransport, asyncio.StreamWriter, Callable[[bytes], bytes]]
 
 async def test_a_channel_is_served_when_its_request_and_its_answer_were_seen(wire: Wire) -> None:
     transport, writer, broker_says = wire
-    assert not transport.serves(1)
+    assert not transport.is_serving(1)
     writer.write(b"AMQP\0\0\x09\1")
     writer.writelines([OPEN, OPEN])
-    assert not transport.serves(1)
+    assert not transport.is_serving(1)
     broker_says(OPEN_OK)
-    assert transport.serves(1)
-    assert not transport.serves(2)
-    assert not transport.serves(None)
+    assert transport.is_serving(1)
+    assert not transport.is_serving(2)
+    assert not transport.is_serving(None)
 
 
 async def test_beside_a_frame_that_is_not_whole_nothing_is_written(wire: Wire) -> None:

@@ -17,7 +17,7 @@ from aiormq.exceptions import (
 
 from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.brokers.rabbitmq.connection import Connector
-from taskframework.brokers.rabbitmq.faults import driver_errors, translated
+from taskframework.brokers.rabbitmq.faults import driver_errors, translate_error
 from taskframework.errors import (
     BrokerError,
     BrokerUnavailableError,
@@ -73,7 +73,7 @@ def test_each_fault_has_its_kind_and_its_words(error: Exception, kind: type[Brok
 
 
 def test_a_mismatch_names_the_queue_and_the_argument() -> None:
-    error = translated(ChannelPreconditionFailed(_QUEUE), "declaring")
+    error = translate_error(ChannelPreconditionFailed(_QUEUE), "declaring")
     assert isinstance(error, TopologyMismatchError)
     assert error.name == "tasks.it's.normal"
     assert error.detail == ("argument x-max-length: received none but current is the value '5' of type 'signedint'")

@@ -94,7 +94,7 @@ def test_an_event() -> None:
     properties = _properties(sent)
     assert (sent.body, properties.content_type, properties.delivery_mode) == (b"{}", "application/cloudevents+json", 2)
     assert (properties.headers, properties.correlation_id) == ({"a": "b"}, None)
-    assert (sent.point, task_publication(_NAMES, _MESSAGE, None).point) == ("relay.reply", "dispatch.reply")
+    assert (sent.failpoint, task_publication(_NAMES, _MESSAGE, None).failpoint) == ("relay.reply", "dispatch.reply")
 
 
 def test_each_attempt_has_an_id_of_its_own_and_the_dispatch_keeps_its_name() -> None:

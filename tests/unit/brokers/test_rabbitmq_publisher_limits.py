@@ -51,7 +51,7 @@ class FedPublisher(Publisher):
 
     @property
     def free_places(self) -> int:
-        return self._places._value
+        return self._publish_slots._value
 
 
 @pytest.fixture
@@ -146,10 +146,10 @@ async def test_the_wait_for_a_place_counts_and_gives_none_away(opened: list[FedP
 
 async def test_a_place_that_nobody_gives_back_holds_nobody_longer(opened: list[FedPublisher]) -> None:
     publisher = _open(opened, FedPublisher(0.05, max_unconfirmed=1))
-    await publisher._places.acquire()
+    await publisher._publish_slots.acquire()
     (sending,) = await publisher.begins()
     await _is_late(sending)
-    publisher._places.release()
+    publisher._publish_slots.release()
     assert publisher.free_places == 1
 
 

@@ -20,8 +20,8 @@ from pamqp.header import ProtocolHeader
 from pamqp.heartbeat import Heartbeat
 from yarl import URL
 
+from taskframework.brokers.rabbitmq.fast.incoming_frames import IncomingFrames
 from taskframework.brokers.rabbitmq.fast.properties import read_properties
-from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from tests.support.amqp import delivery_frames
 

@@ -199,9 +199,9 @@ class Installation:
                 key, _ = await framework.services.keys.create("eve", [Role.READER], by="test")
                 return key.prefix
             case "OWN":
-                from taskframework.submission.schedules import definition_of
+                from taskframework.submission.schedules import parse_definition
 
-                definition = definition_of({"task_type": "echo", "parameters": 1, "every": "1h"})
+                definition = parse_definition({"task_type": "echo", "parameters": 1, "every": "1h"})
                 await framework.services.schedules.create(name, definition)
                 return name
             case _:

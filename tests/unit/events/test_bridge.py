@@ -9,7 +9,7 @@ from typing import cast
 
 from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
-from taskframework.events.bridge import ROUND, ExternalEventBridge
+from taskframework.events.bridge import ROUND_SIZE, ExternalEventBridge
 from taskframework.events.external import ExternalEvent
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.marks import Mark, MarkPublished
@@ -42,8 +42,8 @@ class Reports:
         self.waiting: list[Callable[[], None]] = []
         self.is_hurried = False
 
-    def take(self, task: Task, then: Callable[[], None]) -> None:
-        self.waiting.append(then)
+    def handle_task(self, task: Task, on_done: Callable[[], None]) -> None:
+        self.waiting.append(on_done)
 
     async def finished(self) -> None:
         """Nothing of it runs by itself."""
@@ -76,26 +76,26 @@ def _bridge(
 async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_back() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
     bridge = _bridge(store, publisher)
-    bridge.take(task)
+    bridge.enqueue(task)
     await bridge.drain()
     assert [event.id for event in publisher.events] == [f"{task.task_id}-1"]
     store.is_away = False
-    bridge.take(task)
+    bridge.enqueue(task)
     await bridge.drain()
     assert store.written == [MarkPublished(task.task_id, 1)]
     assert len(publisher.events) == 1, "subscribers need not hear it twice"
 
 
 async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() -> None:
-    publisher, tasks = Publisher(), [new_task() for _ in range(3 * ROUND)]
+    publisher, tasks = Publisher(), [new_task() for _ in range(3 * ROUND_SIZE)]
     bridge = _bridge(Marks(), publisher)
     for task in tasks:
-        bridge.take(task)
+        bridge.enqueue(task)
     newer = Claim(tasks[0].task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(tasks[0], tasks[0].updated_at)
     assert newer is not None
-    bridge.take(newer)
+    bridge.enqueue(newer)
     waiting = [waiting.task.parameters for waiting in bridge._waiting.values()]
-    assert len(waiting) - waiting.count(None) == ROUND - 1
+    assert len(waiting) - waiting.count(None) == ROUND_SIZE - 1
     await bridge.drain()
     assert len(publisher.events) == len(tasks) + 1
     assert all("parameters" not in event.data for event in publisher.events)
@@ -105,7 +105,7 @@ async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
     bridge = _bridge(store, publisher)
     store.is_away = False
-    bridge.take(task.evolve(published_sequence=1, publish_at=None))
+    bridge.enqueue(task.evolve(published_sequence=1, publish_at=None))
     await bridge.drain()
     assert (publisher.events, store.written) == ([], [])
 
@@ -116,9 +116,9 @@ async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> Non
     bridge = _bridge(store, publisher)
     newer = Claim(task.task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(task, task.updated_at)
     assert newer is not None
-    bridge.take(newer)
+    bridge.enqueue(newer)
     await eventually(lambda: len(publisher.events) == 2)
-    bridge.take(task)
+    bridge.enqueue(task)
     await bridge.drain()
     assert store.written == [MarkPublished(task.task_id, 2)]
     assert len(publisher.events) == 2
@@ -129,11 +129,11 @@ async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> 
     store.is_away = False
     bridge = _bridge(store, publisher, reports=reports)
     task = new_task(parent=ParentLink("parent", 0, 0))
-    bridge.take(task)
+    bridge.enqueue(task)
     await bridge.drain()
     assert store.written == [MarkPublished(task.task_id, 1)], "what is no end is reported to nobody"
     over = _over(task)
-    bridge.take(over)
+    bridge.enqueue(over)
     await bridge.drain()
     assert len(publisher.events) == 2
     assert len(store.written) == 1
@@ -147,13 +147,13 @@ async def test_who_waits_for_a_publication_hurries_no_report() -> None:
     """A relay waits so, batch after batch: parents with many sub-tasks would be counted without a pause."""
     publisher, reports = Publisher(), Reports()
     bridge = _bridge(Marks(), publisher, reports=reports)
-    tasks = [_over(new_task(parent=ParentLink("parent", 0, slot))) for slot in range(ROUND + 1)]
+    tasks = [_over(new_task(parent=ParentLink("parent", 0, slot))) for slot in range(ROUND_SIZE + 1)]
     for task in tasks:
-        bridge.take(task)
-    await bridge.published(tasks)
+        bridge.enqueue(task)
+    await bridge.wait_until_published(tasks)
     assert len(publisher.events) == 2 * len(tasks)
     assert (len(reports.waiting), reports.is_hurried) == (len(tasks), False)
-    bridge.take(new_task())
+    bridge.enqueue(new_task())
     await bridge.drain()
     assert reports.is_hurried, "the process ends"
 
@@ -164,7 +164,7 @@ async def test_a_task_in_a_stream_is_marked_when_somebody_has_looked_whose_turn_
     bridge = _bridge(store, publisher, turns=turns)
     task = new_task(stream=StreamPlace("a", "serial", 0))
     for published, state in enumerate((task, _over(task)), 1):
-        bridge.take(state)
+        bridge.enqueue(state)
         await bridge.drain()
         assert (len(publisher.events), len(store.written)) == (published, published - 1)
         turns.waiting.pop()()
@@ -177,9 +177,9 @@ async def test_an_older_state_of_a_sub_task_does_not_mark_an_end_that_is_not_rep
     store.is_away = False
     bridge = _bridge(store, publisher)
     task = new_task(parent=ParentLink("parent", 0, 0))
-    bridge.take(_over(task))
+    bridge.enqueue(_over(task))
     await eventually(lambda: len(publisher.events) == 2)
-    bridge.take(task)
+    bridge.enqueue(task)
     await bridge.drain()
     assert store.written == []
 

@@ -73,7 +73,7 @@ async def test_an_event_comes_again_and_only_a_mistake_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)
-    monkeypatch.setattr(http, "_PAUSE", 0)
+    monkeypatch.setattr(http, "_RETRY_PAUSE_SECONDS", 0)
     in_the_way: list[Exception] = [NobodyListensError(), ValueError("a bug")]
     heard: list[bytes] = []
 

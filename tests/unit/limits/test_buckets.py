@@ -88,7 +88,7 @@ async def test_buckets_in_memory_that_have_long_been_full_are_forgotten() -> Non
         await buckets.take(TakePermits(RATE.id_of("openai", str(user)), LIMIT))
     clock.advance(timedelta(minutes=3))
     await buckets.take(TakePermits(RATE.id_of("openai", "new"), LIMIT))
-    assert [name for name, _ in await buckets.known(100)] == ["rate/openai/new"]
+    assert [name for name, _ in await buckets.list_known(100)] == ["rate/openai/new"]
 
 
 @pytest.mark.parametrize("kind", ["memory", "store"])

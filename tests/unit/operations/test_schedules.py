@@ -34,7 +34,7 @@ from taskframework.operations.schedules import (
 )
 from taskframework.recovery.schedules import ScheduleRepair
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.schedules import MAX_SCHEDULE_BYTES, ScheduleDefinition, definition_of
+from taskframework.submission.schedules import MAX_SCHEDULE_BYTES, ScheduleDefinition, parse_definition
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
@@ -71,7 +71,7 @@ class Stage:
 
 def definition(**values: Any) -> ScheduleDefinition:
     rule = {} if "cron" in values else {"every": "1h"}
-    return definition_of({"task_type": "count-words", "parameters": TEXT, **rule, **values})
+    return parse_definition({"task_type": "count-words", "parameters": TEXT, **rule, **values})
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def test_what_is_wrong_is_told_when_it_is_made(
 )
 def test_a_wrong_definition_names_the_field(values: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        definition_of(values)
+        parse_definition(values)
     assert told in caught.value.message
     assert caught.value.hint
 

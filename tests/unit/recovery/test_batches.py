@@ -105,13 +105,13 @@ class Stage:
         """The batch is cancelled with all that there is of it, and long over."""
         await self.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
         self.clock.advance(2 * MINUTE)
-        await self.cascade.take(await self.present(batch))
+        await self.cascade.work_on(await self.present(batch))
         assert (await self.present(batch)).cascade_at is None
 
     async def statuses_after_cascade(self, batch: Task) -> set[TaskStatus]:
         """Of its sub-tasks, after the cascade has done what it is asked for."""
         if CASCADE.is_due(present := await self.present(batch), self.store.now()):
-            await self.cascade.take(present)
+            await self.cascade.work_on(present)
         found = await self.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=100)
         return {task.status for task in found}
 
@@ -145,7 +145,7 @@ async def test_a_retry_that_nobody_began_is_begun(stage: Stage) -> None:
 async def test_a_retry_that_broke_off_is_finished_and_replays_nothing_twice(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "TOGETHER", 2)
+    monkeypatch.setattr(retrying, "BATCH_SIZE", 2)
     batch = await stage.reopened(await stage.batch(3))
 
     async def die() -> None:
@@ -154,7 +154,7 @@ async def test_a_retry_that_broke_off_is_finished_and_replays_nothing_twice(
     failpoint.arm("retry.after_replay", die)
     try:
         with pytest.raises(failpoint.FailpointError):
-            await stage.retrier.take(batch)
+            await stage.retrier.work_on(batch)
     finally:
         failpoint.disarm("retry.after_replay")
     assert await stage.generations(batch) == [1, 1, 0]
@@ -168,7 +168,7 @@ async def test_a_retry_that_broke_off_is_finished_and_replays_nothing_twice(
 async def test_a_retry_ends_when_the_batch_is_cancelled(stage: Stage) -> None:
     batch = await stage.reopened(await stage.batch(3))
     await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
-    await stage.retrier.take(batch)
+    await stage.retrier.work_on(batch)
     stage.clock.advance(MINUTE)
     await stage.look()
     assert await stage.generations(batch) == [0, 0, 0]
@@ -191,10 +191,10 @@ async def test_what_a_cancel_left_in_the_plan_is_stored_by_a_retry(stage: Stage)
     cancelled = await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
     assert cancelled is not None
     stage.clock.advance(2 * MINUTE)
-    await stage.cascade.take(cancelled)
+    await stage.cascade.work_on(cancelled)
     reopened = await stage.reopened(await stage.present(batch))
     assert reopened.spawn_at is not None
-    await stage.spawner.take(reopened)
+    await stage.spawner.work_on(reopened)
     assert await stage.generations(batch) == [0, 0, 0]
 
 
@@ -220,7 +220,7 @@ async def test_what_an_upload_stores_long_after_its_batch_was_cancelled_is_cance
 async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(spawning, "TOGETHER", together)
+    monkeypatch.setattr(spawning, "BATCH_SIZE", together)
     batch = await stage.planned(3)
     insert = stage.store.insert
 
@@ -230,7 +230,7 @@ async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
         return await insert(tasks)
 
     stage.store.insert = sleepy  # type: ignore[method-assign]
-    await stage.spawner.take(batch)
+    await stage.spawner.work_on(batch)
     assert await stage.statuses_after_cascade(batch) == {TaskStatus.CANCELLED}
     assert len(await stage.generations(batch)) == min(3, together), "it ends as soon as nobody waits"
 
@@ -246,14 +246,14 @@ async def test_what_a_retrier_replays_long_after_the_batch_was_cancelled_is_canc
         return found
 
     stage.store.list_subtasks = sleepy  # type: ignore[method-assign]
-    await stage.retrier.take(batch)
+    await stage.retrier.work_on(batch)
     assert await stage.statuses_after_cascade(batch) == {TaskStatus.CANCELLED}
 
 
 async def test_a_stop_leaves_the_rest_of_a_large_plan_to_others_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawning, "TOGETHER", 2)
+    monkeypatch.setattr(spawning, "BATCH_SIZE", 2)
     batch = await stage.planned(5)
     await stage.stopped_in(stage.spawner, "spawn.after_insert", batch)
     assert await stage.generations(batch) == [0, 0]
@@ -263,7 +263,7 @@ async def test_a_stop_leaves_the_rest_of_a_large_plan_to_others_at_once(
 async def test_a_stop_leaves_the_rest_of_a_retry_to_others_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "TOGETHER", 2)
+    monkeypatch.setattr(retrying, "BATCH_SIZE", 2)
     batch = await stage.reopened(await stage.batch(5))
     await stage.stopped_in(stage.retrier, "retry.after_replay", batch)
     assert await stage.generations(batch) == [1, 1, 0, 0, 0]
@@ -273,9 +273,9 @@ async def test_a_stop_leaves_the_rest_of_a_retry_to_others_at_once(
 async def test_a_stop_leaves_the_rest_of_a_cascade_to_others_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cascading, "TOGETHER", 2)
+    monkeypatch.setattr(cascading, "BATCH_SIZE", 2)
     batch = await stage.planned(5)
-    await stage.spawner.take(batch)
+    await stage.spawner.work_on(batch)
     await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
     await stage.stopped_in(stage.cascade, "cascade.after_cancel", await stage.present(batch))
     found = await stage.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=100)
@@ -299,13 +299,13 @@ async def test_of_two_retriers_the_slower_one_replays_nothing_again(stage: Stage
     async def slow(*arguments: Any, **options: Any) -> Sequence[Task]:
         stage.store.list_subtasks = list_subtasks  # type: ignore[method-assign]
         found = await list_subtasks(*arguments, **options)
-        await stage.retrier.take(await stage.present(batch))
+        await stage.retrier.work_on(await stage.present(batch))
         for task in found:
             await stage.moves.make(Cancel(task.task_id, EVERYONE, "alice", None))
         return found
 
     stage.store.list_subtasks = slow  # type: ignore[method-assign]
-    await stage.retrier.take(batch)
+    await stage.retrier.work_on(batch)
     assert await stage.generations(batch) == [1, 1]
 
 

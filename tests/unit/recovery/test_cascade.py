@@ -56,7 +56,7 @@ async def statuses(store: SqliteStore, *rounds: int) -> list[str]:
 
 
 async def test_of_a_parent_that_is_over_every_round_is_cancelled(store: SqliteStore, cascade: Cascade) -> None:
-    await cascade.take(await parent_of(store, 1, 2, 3))
+    await cascade.work_on(await parent_of(store, 1, 2, 3))
     assert await statuses(store, 1, 2, 3) == ["CANCELLED"] * 3
     assert (await present(store)).cascade_at is None
 
@@ -67,7 +67,7 @@ async def test_the_round_for_which_a_parent_waits_goes_on(
 ) -> None:
     subtasks = Subtasks(1, None, round=2, is_awaited=is_awaited)
     waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": store.now() + MINUTE}
-    await cascade.take(await parent_of(store, 1, 2, **waiting, subtasks=subtasks))
+    await cascade.work_on(await parent_of(store, 1, 2, **waiting, subtasks=subtasks))
     assert await statuses(store, 1, 2) == ["CANCELLED", newest]
 
 
@@ -76,7 +76,7 @@ async def test_a_round_whose_cascade_was_overtaken_by_those_of_later_rounds_is_n
 ) -> None:
     subtasks = Subtasks(1, None, round=5, is_awaited=True)
     waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": store.now() + MINUTE}
-    await cascade.take(await parent_of(store, 1, 2, 4, 5, **waiting, subtasks=subtasks))
+    await cascade.work_on(await parent_of(store, 1, 2, 4, 5, **waiting, subtasks=subtasks))
     assert await statuses(store, 1, 2, 4, 5) == ["CANCELLED"] * 3 + ["QUEUED"]
 
 
@@ -96,7 +96,7 @@ async def test_a_sub_task_that_changes_its_status_meanwhile_is_found(
     await store.insert(
         [new_task(task_id="another", now=store.now(), status=TaskStatus.RETRYING, parent=ParentLink("parent", 0, 7))]
     )
-    await cascade.take(parent)
+    await cascade.work_on(parent)
     assert await statuses(store, 1) == ["CANCELLED"]
 
 
@@ -104,7 +104,7 @@ async def test_of_several_processes_one_does_it(store: SqliteStore, cascade: Cas
     parent = await parent_of(store, 1)
     assert parent.cascade_at is not None
     assert await store.apply(MoveDriver("parent", CASCADE, parent.cascade_at, MINUTE)) is not None
-    await cascade.take(parent)
+    await cascade.work_on(parent)
     assert await statuses(store, 1) == ["QUEUED"]
 
 
@@ -123,23 +123,23 @@ async def test_what_some_process_may_be_about_to_store_is_looked_for_a_minute(
 ) -> None:
     if "retry_at" in growing:
         growing = {"retry_at": store.now()}
-    await cascade.take(await parent_of(store, 1, **growing))
+    await cascade.work_on(await parent_of(store, 1, **growing))
     again = (await present(store)).cascade_at
     assert again is not None
     assert store.now() < again < store.now() + MINUTE
     clock.advance(MINUTE)
-    await cascade.take(await present(store))
+    await cascade.work_on(await present(store))
     assert (await present(store)).cascade_at is None
 
 
 async def test_what_runs_is_asked_to_stop_and_the_next_ones_are_not_forgotten(
     store: SqliteStore, cascade: Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cascading, "TOGETHER", 1)
+    monkeypatch.setattr(cascading, "BATCH_SIZE", 1)
     parent = await parent_of(store, subtasks=Subtasks(2, None))
     lease = Lease("worker-1", "claim", store.now() + MINUTE)
     running: dict[str, Any] = {"status": TaskStatus.RUNNING, "lease": lease, "next_dispatch_at": None}
     below = [new_task(task_id=f"child-{slot}", parent=ParentLink("parent", 0, slot), **running) for slot in range(2)]
     await store.insert(below)
-    await cascade.take(parent)
+    await cascade.work_on(parent)
     assert [(await present(store, task.task_id)).cancel is not None for task in below] == [True, True]

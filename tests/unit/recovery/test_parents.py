@@ -74,10 +74,10 @@ async def test_nobody_waits_for_the_pause_after_the_last_sub_task(store: SqliteS
     parent, first, second = family(store, [TaskStatus.COMPLETED, TaskStatus.COMPLETED])
     await store.insert([parent, first])
     reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
-    reporter.take(first)
+    reporter.handle_task(first)
     await eventually(lambda: clock.sleeping == 1)  # counted, and in the pause
     await store.insert([second])
-    reporter.take(second)
+    reporter.handle_task(second)
 
     await eventually(lambda: is_over(store))  # although the clock stands still
 
@@ -86,15 +86,15 @@ async def test_the_pause_is_short_when_the_rest_will_soon_have_ended(store: Sqli
     parent, *ended = family(store, [TaskStatus.COMPLETED] * 11)
     await store.insert([parent, ended[0]])
     reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
-    reporter.take(ended[0])
+    reporter.handle_task(ended[0])
     await eventually(lambda: clock.sleeping == 1)  # counted, and in the pause
     await store.insert(ended[1:9])  # eight in 40 milliseconds, so the last two will take some ten
-    reporter.take(ended[1])
+    reporter.handle_task(ended[1])
     clock.advance(0.04)
     await eventually(lambda: counted(store, 9))
     await eventually(lambda: clock.sleeping == 1)
     await store.insert(ended[9:])  # in another process: nobody tells that these were the last
-    reporter.take(ended[2])
+    reporter.handle_task(ended[2])
 
     clock.advance(0.012)
     await eventually(lambda: is_over(store))
@@ -114,14 +114,14 @@ async def test_the_pause_is_longer_when_others_count_too_and_never_too_long_for_
             assert present is not None
             assert await store.apply(CountSubtasks.of(present, Counts(3, 0, 0)))
 
-    reporter.take(ended[0])
+    reporter.handle_task(ended[0])
     await eventually(lambda: clock.sleeping == 1)
     await count_elsewhere()
-    reporter.take(ended[1])
+    reporter.handle_task(ended[1])
     clock.advance(0.04)
     await eventually(lambda: serial(store, others + 2))
     await eventually(lambda: clock.sleeping == 1)
-    reporter.take(ended[2])
+    reporter.handle_task(ended[2])
     clock.advance(1.9)
     await asyncio.sleep(0)
     assert clock.sleeping == 1, "all of them together count no more often than one alone"
@@ -160,10 +160,10 @@ async def test_an_end_is_told_as_reported_after_the_count_and_once(store: Sqlite
         assert told == [], "nobody may mark it before the count is written"
 
     counted = Interrupted(store, look)
-    reporter.take(child, lambda: told.append(1))
+    reporter.handle_task(child, lambda: told.append(1))
     await counted_by(reporter, clock)
     assert (told, counted.counts) == ([1], 1)
-    reporter.take(child, lambda: told.append(2))
+    reporter.handle_task(child, lambda: told.append(2))
     assert told == [1, 2], "it is known to be reported"
 
 
@@ -177,10 +177,10 @@ async def test_what_is_heard_while_the_reporter_finishes_makes_no_pause(store: S
         finishing.append(asyncio.create_task(reporter.finished()))
         await asyncio.sleep(0)  # it has asked for the end of pauses
         await store.insert([second])
-        reporter.take(second, lambda: told.append(2))
+        reporter.handle_task(second, lambda: told.append(2))
 
     Interrupted(store, hear_the_other)
-    reporter.take(first, lambda: told.append(1))
+    reporter.handle_task(first, lambda: told.append(1))
     await eventually(lambda: told == [1, 2])
     await finishing[0]  # although the clock stands still
 
@@ -194,10 +194,10 @@ async def test_an_end_whose_count_fails_is_left_to_the_repair(store: SqliteStore
 
     Interrupted(store, fail)
     reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
-    reporter.take(child, lambda: told.append(1))
+    reporter.handle_task(child, lambda: told.append(1))
     await reporter.finished()
     assert told == []
-    reporter.take(child, lambda: told.append(2))
+    reporter.handle_task(child, lambda: told.append(2))
     await counted_by(reporter, clock)
     assert told == [2], "it comes again"
 
@@ -216,7 +216,7 @@ async def test_who_is_overtaken_by_another_count_counts_again(
 
     Interrupted(store, *[other] * others)
     reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
-    reporter.take(subtasks[1], lambda: told.append(1))
+    reporter.handle_task(subtasks[1], lambda: told.append(1))
     await (counted_by(reporter, clock) if is_told else reporter.finished())
     assert told == [1] * is_told
     present = await store.get("parent", EVERYONE)
@@ -232,10 +232,10 @@ async def test_what_ends_during_a_count_is_in_the_next_one(store: SqliteStore, c
 
     async def ends() -> None:
         await store.insert([second])
-        reporter.take(second)
+        reporter.handle_task(second)
 
     Interrupted(store, ends)
-    reporter.take(first)
+    reporter.handle_task(first)
     await eventually(lambda: clock.sleeping == 1)
     clock.advance(SECOND)
     await eventually(lambda: is_over(store))
@@ -396,7 +396,7 @@ async def test_a_plan_that_waited_too_long_in_its_process_is_stored_by_one_of_th
     store.insert = counted  # type: ignore[method-assign]
     clock.advance(SPAWN_AFTER)
     await repair()
-    await Spawner(store, bus, SECOND).take(parent)
+    await Spawner(store, bus, SECOND).work_on(parent)
     assert len(inserts) == 1, "the repair of another process has it in hand"
     assert [task.parameters for task in await below(store)] == [0]
 
@@ -409,7 +409,7 @@ async def test_a_plan_that_waited_too_long_is_stored_if_nobody_else_does(
     [parent] = family(store, [], subtasks=Subtasks(1, plan), spawn_at=spawn_at, check_at=check_at)
     await store.insert([parent])
     clock.advance(2 * SPAWN_AFTER)
-    await Spawner(store, bus, SECOND).take(parent)
+    await Spawner(store, bus, SECOND).work_on(parent)
     assert [task.parameters for task in await below(store)] == [0]
 
 

@@ -63,10 +63,10 @@ class Bridge:
         self.taken: list[str] = []
         self.awaited: list[str] = []
 
-    def take(self, task: Task) -> None:
+    def enqueue(self, task: Task) -> None:
         self.taken.append(task.task_id)
 
-    async def published(self, tasks: Iterable[Task]) -> None:
+    async def wait_until_published(self, tasks: Iterable[Task]) -> None:
         self.awaited += [task.task_id for task in tasks]
 
 
@@ -220,7 +220,7 @@ async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again
 
 
 async def test_what_a_pause_put_off_is_made_due_in_parts(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskframework.recovery.pauses._PAGE", 2)
+    monkeypatch.setattr("taskframework.recovery.pauses._PAGE_SIZE", 2)
     tasks = await put(store, 5, task_type="t")
     await store.mark(*(MakeDue(task.task_id, task.dispatch_epoch, 60 * SECOND) for task in tasks))
     [pause] = await store.write_records([PAUSE.new("t", content=Pause("t", "tests", store.now()))])
@@ -265,7 +265,7 @@ async def test_the_topology_is_declared_once_until_it_is_doubted() -> None:
         assert not await repair.repair()
         assert (repair.is_declared, repair.problem) == (True, None)
     assert connection.declared == [["reports"]]
-    repair.doubt()
+    repair.request_check()
     assert not repair.is_declared
     await repair.repair()
     assert len(connection.declared) == 2

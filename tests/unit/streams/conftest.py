@@ -107,7 +107,7 @@ class Installation:
 
     async def look(self, task: Task) -> None:
         """What a listener or a relay brings about."""
-        self.services.looks.take(task)
+        self.services.looks.handle_task(task)
         await self.services.looks.finished()
 
     async def stream(self) -> Stream:

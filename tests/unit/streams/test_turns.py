@@ -286,11 +286,11 @@ async def test_who_needs_no_look_is_told_at_once_and_who_was_seen_to_as_well(her
     told: list[str] = []
     first, second = await here.submit_many(2)
     looks = here.services.looks
-    looks.take(await here.get(first), lambda: told.append("queued"))
-    looks.take(await here.get(second), lambda: told.append("blocked, seen to by its submission"))
+    looks.handle_task(await here.get(first), lambda: told.append("queued"))
+    looks.handle_task(await here.get(second), lambda: told.append("blocked, seen to by its submission"))
     assert told == ["queued", "blocked, seen to by its submission"]
     other = StreamLooks(here.services.looks.turns)
-    other.take(await here.get(second), lambda: told.append("another process"))
+    other.handle_task(await here.get(second), lambda: told.append("another process"))
     assert len(told) == 2
     await other.finished()
     assert told[2:] == ["another process"]
@@ -305,10 +305,10 @@ async def test_one_look_is_enough_for_who_asks_twice(here: Installation) -> None
 
     async def passing() -> None:
         passed.append(None)
-        looks.take(ended, lambda: told.append(2))
+        looks.handle_task(ended, lambda: told.append(2))
 
     failpoint.arm("stream.before_turn", passing)
-    looks.take(ended, lambda: told.append(1))
+    looks.handle_task(ended, lambda: told.append(1))
     await looks.finished()
     assert (told, len(passed)) == ([1, 2], 1)
     assert await here.statuses(second) == [QUEUED]

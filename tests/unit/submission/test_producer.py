@@ -89,9 +89,9 @@ async def test_a_delay_is_held_by_the_broker_by_a_timer_or_if_long_by_the_store_
     task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
     store = SlowStore(clock, task, timedelta(0))
     producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
-    producer.hear(TaskRetryingEvent(task))
-    producer.hear(TaskRetryingEvent(task.evolve(status=TaskStatus.RUNNING)))
-    await producer.sent()
+    producer.on_event(TaskRetryingEvent(task))
+    producer.on_event(TaskRetryingEvent(task.evolve(status=TaskStatus.RUNNING)))
+    await producer.wait_until_sent()
     await asyncio.sleep(0)
     assert (broker.delays, len(producer._timers.tasks)) == (delays, timers)
     await producer.close()
@@ -117,7 +117,7 @@ async def test_what_the_broker_does_not_take_is_left_to_the_sweeper(
         cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy(), lambda: told.append("refused")
     )
     assert await producer.dispatch(task) is is_sent
-    producer.hear(TaskSubmittedEvent(task))
+    producer.on_event(TaskSubmittedEvent(task))
     await producer.close()
     assert told == ["refused"] * (2 * is_told)
     assert store.marked == [task.task_id] * is_sent
@@ -132,11 +132,11 @@ async def test_what_waits_for_a_sender_or_its_time_is_bounded_and_has_no_paramet
     producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, policy)
     tasks = [new_task(now=clock.now()) for _ in range(500)]
     for _ in tasks:
-        producer.hear(TaskRetryingEvent(later))
+        producer.on_event(TaskRetryingEvent(later))
     for task in tasks:
-        producer.hear(TaskSubmittedEvent(task))
+        producer.on_event(TaskSubmittedEvent(task))
     assert [task.parameters is None for task, _ in producer._outgoing] == [False] * 256 + [True] * 144
-    await producer.sent()
+    await producer.wait_until_sent()
     assert [message.task_id for message in broker.messages] == [task.task_id for task in tasks[:400]]
     assert len(producer._timers.tasks) == 400
     await producer.close()
@@ -149,7 +149,7 @@ async def test_while_the_broker_is_away_a_timer_reserves_nothing() -> None:
     task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
     store = SlowStore(clock, task, timedelta(seconds=10))
     producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
-    producer.hear(TaskRetryingEvent(task))
+    producer.on_event(TaskRetryingEvent(task))
     await eventually(lambda: clock.sleeping == 1)
     clock.advance(1)
     await eventually(lambda: not producer._timers.tasks)
@@ -164,7 +164,7 @@ async def test_a_timer_that_is_early_tries_again(behind: int, refused: int) -> N
     task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
     store = SlowStore(clock, task, behind * MILLISECOND)
     producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
-    producer.hear(TaskRetryingEvent(task))
+    producer.on_event(TaskRetryingEvent(task))
     for pause in (50, 10, 50, 250):
         await eventually(lambda: clock.sleeping or broker.messages)
         clock.advance(pause * MILLISECOND)
@@ -180,7 +180,7 @@ async def test_a_timer_whose_task_somebody_else_took_gives_up() -> None:
     task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
     store = SlowStore(clock, task.evolve(status=TaskStatus.RUNNING), timedelta(0))
     producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
-    producer.hear(TaskRetryingEvent(task))
+    producer.on_event(TaskRetryingEvent(task))
     for pause in (50, 10, 50, 250):
         await eventually(lambda: clock.sleeping)
         clock.advance(pause * MILLISECOND)
@@ -209,16 +209,16 @@ class Contexts(Published):
 async def test_a_sender_carries_no_log_context_or_span_from_one_task_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(producer_module, "_SENDERS", 1)
+    monkeypatch.setattr(producer_module, "_MAX_SENDERS", 1)
     clock, broker = FakeClock(), Contexts()
     store = SlowStore(clock, new_task(now=clock.now()), timedelta(0))
     producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
     for name in ("one task", "another"):
         token = _heard_in.set(name)
-        producer.hear(TaskSubmittedEvent(new_task(now=clock.now())))
+        producer.on_event(TaskSubmittedEvent(new_task(now=clock.now())))
         _heard_in.reset(token)
     broker.gate.set()
-    await producer.sent()
+    await producer.wait_until_sent()
     assert broker.contexts == ["nothing", "nothing"]
     assert len(broker.messages) == 2
     await producer.close()

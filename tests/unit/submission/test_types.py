@@ -30,7 +30,7 @@ def declares(store: SqliteStore, *names: str, max_attempts: int = 1) -> TaskType
 
 async def known(store: SqliteStore) -> dict[str, int | None]:
     """What a process without any type knows of them: their attempts."""
-    return {each.task_type: each.max_attempts for each in await TaskTypes(TaskRegistry(), store).known()}
+    return {each.task_type: each.max_attempts for each in await TaskTypes(TaskRegistry(), store).list_known()}
 
 
 async def test_the_last_one_to_start_counts(store: SqliteStore, clock: FakeClock) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from taskframework import BackgroundTaskExecutable, QueueTimeout, RateLimit, RegistrationError, TaskContext, TaskOptions
-from taskframework.limits.names import check_limits
+from taskframework.limits.task_limits import check_limits
 from taskframework.model.options import StartLimit
 from taskframework.tasks.limits import limit_key, start_limit_of
 from taskframework.tasks.registry import TaskRegistry

@@ -185,7 +185,7 @@ async def test_a_cancel_in_the_same_process_stops_the_attempt_under_its_claim_at
     cancel = CancelRequest("ada", datetime.now(UTC), None)
     stopped = []
     for held in (None, elsewhere, lease):
-        heartbeat.hear(TaskCancelRequestedEvent(running.task.evolve(lease=held, cancel=cancel)))
+        heartbeat.on_cancel_requested(TaskCancelRequestedEvent(running.task.evolve(lease=held, cancel=cancel)))
         stopped.append((running.stop_reason, running.cancel))
     assert stopped == [(None, None), (None, None), (StopReason.CANCELLED, cancel)]
     assert other.stop_reason is None

@@ -13,7 +13,7 @@ import pytest
 from taskframework import BackgroundTaskExecutable, RateLimit, TaskContext, TaskOptions
 from taskframework.errors import StoreUnavailableError
 from taskframework.limits.buckets import MemoryBuckets
-from taskframework.limits.names import BucketHolds
+from taskframework.limits.task_limits import BucketHolds
 from taskframework.model.message import TaskMessage
 from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, TakePermits
 from taskframework.model.scope import Scope
@@ -237,5 +237,5 @@ async def test_a_hold_is_of_the_bucket_of_the_task(executable: type[Untyped]) ->
     task = new_task(now=stage.now(), parameters={"user": "alice"})
     await BucketHolds(stage.buckets, {"openai": stage.limit}).hold(registration, task, timedelta(seconds=30))
     held = ALICE if executable is Keyed else RATE.id_of("openai")
-    assert [name for name, _ in await stage.buckets.known(10)] == [held]
+    assert [name for name, _ in await stage.buckets.list_known(10)] == [held]
     assert (await stage.buckets.take(TakePermits(held, stage.limit))).granted == 0

@@ -88,7 +88,7 @@ class Bench:
         self.events: list[str] = []
         self.stale: list[str] = []
         aggregator = StateAggregatorService(TaskMoves(store, self.bus))
-        self.bus.listen(AttemptFinished, aggregator.hear, name="a", must_succeed=True)
+        self.bus.listen(AttemptFinished, aggregator.on_attempt_finished, name="a", must_succeed=True)
         self.bus.listen(TaskEvent, lambda event: self.events.append(type(event).__name__), name="events")
         self.policy = RetryPolicy(5, HOUR, HOUR, 2, 0)
 

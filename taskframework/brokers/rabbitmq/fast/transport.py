@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError
 
-from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames, opened_channels
+from taskframework.brokers.rabbitmq.fast.incoming_frames import IncomingFrames, opened_channels
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -41,7 +41,7 @@ class FrameTransport(TransportFactory):
         self._writer = _WatchedWriter(transport, protocol, reader, loop)
         return reader, self._writer
 
-    def serves(self, channel: int | None) -> bool:
+    def is_serving(self, channel: int | None) -> bool:
         """Return whether the driver opened a channel through this transport: its request went out here in whole frames,
         and the answer came in here.
         """

@@ -11,12 +11,12 @@ from aio_pika.abc import AbstractChannel
 
 from taskframework.brokers.rabbitmq.fast.properties import read_properties
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
-from taskframework.brokers.rabbitmq.fast.writing import FastWriter
+from taskframework.brokers.rabbitmq.fast.writer import FastWriter
 from taskframework.brokers.rabbitmq.plain import PlainWire
-from taskframework.brokers.rabbitmq.wire import PublicationWriter, Take
+from taskframework.brokers.rabbitmq.wire import OnMessage, PublicationWriter
 
 #: Called with the reason why the fast path is not taken.
-Refuse = Callable[[str], None]
+OnRefused = Callable[[str], None]
 
 
 class FastWire:
@@ -27,38 +27,39 @@ class FastWire:
     out before the driver sees it is only slower.
     """
 
-    def __init__(self, connection: Connection, refuse: Refuse) -> None:
+    def __init__(self, connection: Connection, on_refused: OnRefused) -> None:
         """Prepare a connection that will be opened."""
-        self._refuse = refuse
+        self._on_refused = on_refused
         self._transport = FrameTransport()
         self._plain = PlainWire()
         # aio-pika has no parameter for a transport. It passes these arguments on to aiormq, which has this parameter.
         connection.kwargs["transport_factory"] = self._transport
 
     async def consume(
-        self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
+        self, channel: AbstractChannel, queue: str, on_message: OnMessage, arguments: Mapping[str, int] | None
     ) -> str:
         try:
             self._transport.incoming.register(
-                self._proven(channel), lambda tag, header, body: take(tag, body, partial(read_properties, header))
+                self._require_own_transport(channel),
+                lambda tag, header, body: on_message(tag, body, partial(read_properties, header)),
             )
         except Exception as error:
-            self._refuse(f"reading deliveries: {error!r}")
-        return await self._plain.consume(channel, queue, take, arguments)
+            self._on_refused(f"reading deliveries: {error!r}")
+        return await self._plain.consume(channel, queue, on_message, arguments)
 
     async def writer(self, channel: AbstractChannel) -> PublicationWriter:
         try:
-            self._proven(channel)
+            self._require_own_transport(channel)
             inner = await channel.get_underlay_channel()
             if not isinstance(inner, aiormq.Channel):
                 raise TypeError(f"the driver gave a {type(inner).__name__}")
             return FastWriter(channel, inner, self._transport)
         except Exception as error:
-            self._refuse(f"publishing: {error!r}")
+            self._on_refused(f"publishing: {error!r}")
             return await self._plain.writer(channel)
 
-    def _proven(self, channel: AbstractChannel) -> int:
+    def _require_own_transport(self, channel: AbstractChannel) -> int:
         number = channel.number
-        if number is None or not self._transport.serves(number):
+        if number is None or not self._transport.is_serving(number):
             raise LookupError("the driver does not use the transport it was given")
         return number

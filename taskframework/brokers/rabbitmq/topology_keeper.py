@@ -18,11 +18,11 @@ from taskframework.errors import BrokerError, BrokerUnavailableError, Taskframew
 logger = logging.getLogger(__name__)
 
 #: Seconds that one declaration may take: a quorum queue is made on several nodes.
-_DECLARE_SECONDS = 10.0
+_DECLARE_TIMEOUT_SECONDS = 10.0
 #: How many task types are declared at once, each on its own channel.
-_PARTS_AT_ONCE = 8
+_MAX_CONCURRENT_PARTS = 8
 #: Seconds between two repairs at least.
-_REPAIR_INTERVAL = 1.0
+_REPAIR_INTERVAL_SECONDS = 1.0
 
 
 class TopologyKeeper:
@@ -33,18 +33,18 @@ class TopologyKeeper:
         self._names = names
         self._delivery_limit = delivery_limit
         self._plugin = plugin
-        self._wanted: set[str] = set()
-        self._broken: set[str] = set()
+        self._task_types: set[str] = set()
+        self._types_to_repair: set[str] = set()
         self._repairing: asyncio.Task[None] | None = None
         self._next_repair = 0.0
 
     @property
     def task_types(self) -> tuple[str, ...]:
-        return tuple(sorted(self._wanted))
+        return tuple(sorted(self._task_types))
 
     def remember(self, task_types: Iterable[str]) -> None:
         """Note that this process needs the queues of these types."""
-        self._wanted.update(task_types)
+        self._task_types.update(task_types)
 
     async def declare(self, task_types: Iterable[str]) -> None:
         """Declare exchanges and the queues of these types. After an error the other types are still declared.
@@ -66,14 +66,14 @@ class TopologyKeeper:
         Raises:
             BrokerUnavailableError: if the broker is away. Other errors are only logged, so that all else works.
         """
-        await self._look_for_plugin()
-        if self._wanted:
+        await self._probe_plugin()
+        if self._task_types:
             for problem in await self._declare(self.task_types):
                 logger.error("%s", problem)
 
     async def repair(self, task_types: Iterable[str]) -> None:
         """Declare missing queues and exchanges again. Requests at the same time share the work. Never fails."""
-        self._broken.update(task_types)
+        self._types_to_repair.update(task_types)
         if self._repairing is None or self._repairing.done():
             self._repairing = asyncio.create_task(self._repair())
         await asyncio.shield(self._repairing)
@@ -87,19 +87,19 @@ class TopologyKeeper:
         while True:
             # Pause, because every publication reports a queue as missing that cannot be declared.
             await asyncio.sleep(max(0.0, self._next_repair - loop.time()))
-            self._next_repair = loop.time() + _REPAIR_INTERVAL
-            types, self._broken = sorted(self._broken), set()
+            self._next_repair = loop.time() + _REPAIR_INTERVAL_SECONDS
+            types, self._types_to_repair = sorted(self._types_to_repair), set()
             try:
-                await self._look_for_plugin()
+                await self._probe_plugin()
                 problems = await self._declare(types)
             except BrokerUnavailableError as error:
                 logger.debug("repair postponed: %s", error)
             else:
                 _log_repair(", ".join(types) or self._names.prefix, problems)
-            if not self._broken:
+            if not self._types_to_repair:
                 return
 
-    async def _look_for_plugin(self) -> None:
+    async def _probe_plugin(self) -> None:
         try:
             await self._plugin.probe()
         except BrokerUnavailableError:
@@ -113,9 +113,9 @@ class TopologyKeeper:
             task_topology(self._names, name, delivery_limit=self._delivery_limit, with_plugin=with_plugin)
             for name in task_types
         ]
-        async with self._connector.opened("topology") as connection:
-            first = await _declared(connection, base_topology(self._names))  # the others are bound to it
-            return [error for error in [first, *await _all_declared(connection, parts)] if error is not None]
+        async with self._connector.temporary_connection("topology") as connection:
+            first = await _try_to_declare(connection, base_topology(self._names))  # the others are bound to it
+            return [error for error in [first, *await _declare_all(connection, parts)] if error is not None]
 
 
 def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
@@ -125,22 +125,22 @@ def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
         logger.error("%s", problem)
 
 
-async def _all_declared(connection: BrokerConnection, parts: Iterable[Topology]) -> list[BrokerError | None]:
+async def _declare_all(connection: BrokerConnection, parts: Iterable[Topology]) -> list[BrokerError | None]:
     """Declare parts, several at once, because the broker waits for its disk for each queue.
 
     Raises:
         BrokerUnavailableError: if the broker is away.
     """
-    turns = asyncio.Semaphore(_PARTS_AT_ONCE)
+    semaphore = asyncio.Semaphore(_MAX_CONCURRENT_PARTS)
 
-    async def declared(part: Topology) -> BrokerError | None:
-        async with turns:
-            return await _declared(connection, part)
+    async def declare_one(part: Topology) -> BrokerError | None:
+        async with semaphore:
+            return await _try_to_declare(connection, part)
 
-    return await asyncio.gather(*map(declared, parts))
+    return await asyncio.gather(*map(declare_one, parts))
 
 
-async def _declared(connection: BrokerConnection, part: Topology) -> BrokerError | None:
+async def _try_to_declare(connection: BrokerConnection, part: Topology) -> BrokerError | None:
     # A refusal closes the channel, so each part has its own channel.
     channel = await connection.channel()
     try:
@@ -161,13 +161,13 @@ async def declare_part(channel: AbstractChannel, part: Topology) -> None:
         The driver's errors.
     """
     for exchange in part.exchanges:
-        async with asyncio.timeout(_DECLARE_SECONDS):
+        async with asyncio.timeout(_DECLARE_TIMEOUT_SECONDS):
             await channel.declare_exchange(exchange.name, exchange.type, durable=True, arguments={**exchange.arguments})
     for queue in part.queues:
-        async with asyncio.timeout(_DECLARE_SECONDS):
+        async with asyncio.timeout(_DECLARE_TIMEOUT_SECONDS):
             await channel.declare_queue(queue.name, durable=True, arguments={**queue.arguments})
     for binding in part.bindings:
-        async with asyncio.timeout(_DECLARE_SECONDS):
+        async with asyncio.timeout(_DECLARE_TIMEOUT_SECONDS):
             target = await (channel.get_exchange if binding.to_exchange else channel.get_queue)(
                 binding.target, ensure=False
             )

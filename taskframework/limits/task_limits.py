@@ -45,7 +45,7 @@ class BucketHolds:
             await self._buckets.hold(HoldBucket(record_id, self._limits[limit.name], delay.total_seconds()))
 
 
-def limit_at_once(registration: Registration | None, numbers: Mapping[str, int]) -> ConcurrencyLimit | None:
+def concurrency_limit_of(registration: Registration | None, numbers: Mapping[str, int]) -> ConcurrencyLimit | None:
     """Return the concurrency limit of a task type; a number in the settings replaces the number in its options."""
     if registration is None:
         return None
@@ -70,16 +70,16 @@ def check_limits(registration: Registration, buckets: Iterable[str]) -> None:
     Raises:
         RegistrationError: if a bucket or a field does not exist; names the nearest name.
     """
-    if (at_once := registration.concurrency_limit) is not None:
-        _check_key(registration, "concurrency limit", at_once.key)
+    if (concurrency := registration.concurrency_limit) is not None:
+        _check_key(registration, "concurrency limit", concurrency.key)
     if (limit := registration.rate_limit) is None:
         return
     if limit.name not in (names := list(buckets)):
-        in_test = f"rate_limiter={{'providers': {{{limit.name!r}: {{'rate': 5}}}}}}"
+        test_example = f"rate_limiter={{'providers': {{{limit.name!r}: {{'rate': 5}}}}}}"
         raise RegistrationError(
             f"Task type {registration.task_type!r} has the rate limit {limit.name!r}, which is not in the settings.",
             hint=f"{_nearest(limit.name, names)} Set rate_limiter.providers.{limit.name}, or rate_limiter.default. "
-            f"A test, which reads no application.yml, gives it to its harness: {in_test}.",
+            f"A test, which reads no application.yml, gives it to its harness: {test_example}.",
         )
     _check_key(registration, "rate limit", limit.key)
 

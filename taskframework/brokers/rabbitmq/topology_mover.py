@@ -20,9 +20,8 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
-from taskframework.brokers.rabbitmq.declaring import declare_part
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
-from taskframework.brokers.rabbitmq.faults import driver_errors, translated
+from taskframework.brokers.rabbitmq.faults import driver_errors, translate_error
 from taskframework.brokers.rabbitmq.topology import (
     Binding,
     Exchange,
@@ -32,19 +31,20 @@ from taskframework.brokers.rabbitmq.topology import (
     delayed_exchange,
     whole_topology,
 )
+from taskframework.brokers.rabbitmq.topology_keeper import declare_part
 from taskframework.errors import BrokerError, TopologyMismatchError
 from taskframework.settings.servers import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
 #: How many messages are carried together.
-_TOGETHER = 200
+_CARRY_BATCH_SIZE = 200
 #: How often a move is tried. A process with other settings may declare the queue as it was, at most once a second.
-_TRIES = 5
+_MAX_MOVE_TRIES = 5
 #: Seconds that one publication or declaration may take.
-_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 #: Seconds in which a message arrives that was on its way to a queue when the bindings of the queue were removed.
-_ARRIVED_SECONDS = 0.5
+_ARRIVAL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class TopologyMover:
         Raises:
             BrokerUnavailableError: if the broker is away.
         """
-        async with self._connector.opened("topology plan") as connection:
-            return await self._differences(connection, await self._wanted(probes=False))
+        async with self._connector.temporary_connection("topology plan") as connection:
+            return await self._differences(connection, await self._wanted_topology(should_probe=False))
 
     async def migrate(self) -> list[str]:
         """Make the broker as it is wanted: declare what is missing, move the queues that differ.
@@ -97,9 +97,9 @@ class TopologyMover:
                 `<queue>.moving`; call this again to continue.
             BrokerUnavailableError: if the broker is away.
         """
-        wanted = await self._wanted(probes=True)
+        wanted = await self._wanted_topology(should_probe=True)
         moved = []
-        async with self._connector.opened("topology migrate") as connection:
+        async with self._connector.temporary_connection("topology migrate") as connection:
             for difference in await self._differences(connection, wanted):
                 if difference.kind == "exchange" and not difference.is_missing:
                     raise BrokerError(
@@ -109,15 +109,15 @@ class TopologyMover:
             await _declare(connection, replace(wanted, queues=(), bindings=()))
             for queue in wanted.queues:
                 bindings = [binding for binding in wanted.bindings if binding.target == queue.name]
-                if await _QueueMove(connection, queue, bindings).done():
+                if await _QueueMove(connection, queue, bindings).move():
                     moved.append(queue.name)
             await _declare(connection, wanted)
         return moved
 
-    async def _wanted(self, *, probes: bool) -> Topology:
+    async def _wanted_topology(self, *, should_probe: bool) -> Topology:
         names = Names(self._settings.prefix)
         plugin = DelayPlugin(self._settings.delay, delayed_exchange(names), self._connector)
-        has_plugin = await plugin.probe() if probes else self._settings.delay == "plugin"
+        has_plugin = await plugin.probe() if should_probe else self._settings.delay == "plugin"
         limit = self._settings.delivery_limit
         return whole_topology(names.prefix, self._task_types, delivery_limit=limit, with_plugin=has_plugin)
 
@@ -134,41 +134,41 @@ class _QueueMove:
         self._connection = connection
         self._queue = queue
         self._bindings = bindings
-        self._beside = replace(queue, name=f"{queue.name}.moving")
+        self._temporary = replace(queue, name=f"{queue.name}.moving")
 
-    async def done(self) -> bool:
+    async def move(self) -> bool:
         """Move the queue; return False if there was nothing to move."""
-        what = await _difference(self._connection, self._queue)
-        was_begun = await _difference(self._connection, self._beside) != "missing"
-        if what in (None, "missing") and not was_begun:
+        difference = await _difference(self._connection, self._queue)
+        was_begun = await _difference(self._connection, self._temporary) != "missing"
+        if difference in (None, "missing") and not was_begun:
             return False
-        await self._bind(self._beside)
-        for _ in range(_TRIES):
-            if what not in (None, "missing"):
-                logger.info("moving %s: %s", self._queue.name, what)
-                await self._carry(self._queue, self._beside)
-            if await self._declared():
-                await self._carry(self._beside, self._queue)
+        await self._bind(self._temporary)
+        for _ in range(_MAX_MOVE_TRIES):
+            if difference not in (None, "missing"):
+                logger.info("moving %s: %s", self._queue.name, difference)
+                await self._move_messages(self._queue, self._temporary)
+            if await self._try_to_bind():
+                await self._move_messages(self._temporary, self._queue)
                 return True
-            what = await _difference(self._connection, self._queue)
+            difference = await _difference(self._connection, self._queue)
         raise BrokerError(
-            f"RabbitMQ: {self._queue.name} is declared again as before: {what}.",
+            f"RabbitMQ: {self._queue.name} is declared again as before: {difference}.",
             hint="A process with other settings declares it. Give all processes the new settings, then run this again. "
-            f"Until then, messages wait in {self._beside.name}.",
+            f"Until then, messages wait in {self._temporary.name}.",
         )
 
     async def _bind(self, queue: Queue) -> None:
         bindings = tuple(replace(binding, target=queue.name) for binding in self._bindings)
         await _declare(self._connection, Topology(queues=(queue,), bindings=bindings))
 
-    async def _declared(self) -> bool:
+    async def _try_to_bind(self) -> bool:
         try:
             await self._bind(self._queue)
         except BrokerError:
             return False
         return True
 
-    async def _carry(self, old: Queue, new: Queue) -> None:
+    async def _move_messages(self, old: Queue, new: Queue) -> None:
         """Remove the bindings of a queue, carry its waiting messages to another queue, and delete it.
 
         Deliveries of it that workers hold are lost with the queue; the drivers of their tasks continue these tasks.
@@ -178,11 +178,11 @@ class _QueueMove:
             source = await channel.get_queue(old.name, ensure=False)
             for binding in self._bindings:
                 await source.unbind(binding.source, binding.key)
-            while await _some_carried(channel, source, new.name):
+            while await _move_some_messages(channel, source, new.name):
                 pass
             # Wait and carry again, because RabbitMQ cannot delete a quorum queue on the condition that it is empty.
-            await asyncio.sleep(_ARRIVED_SECONDS)
-            while await _some_carried(channel, source, new.name):
+            await asyncio.sleep(_ARRIVAL_SECONDS)
+            while await _move_some_messages(channel, source, new.name):
                 pass
             await channel.queue_delete(old.name)
             await channel.close()
@@ -192,11 +192,13 @@ def _kind_of(item: Exchange | Queue) -> Literal["exchange", "queue"]:
     return "queue" if isinstance(item, Queue) else "exchange"
 
 
-async def _some_carried(channel: AbstractChannel, source: AbstractQueue, target: str) -> bool:
+async def _move_some_messages(channel: AbstractChannel, source: AbstractQueue, target: str) -> bool:
     taken: list[AbstractIncomingMessage] = []
-    while len(taken) < _TOGETHER and (message := await source.get(fail=False)) is not None:
+    while len(taken) < _CARRY_BATCH_SIZE and (message := await source.get(fail=False)) is not None:
         taken.append(message)
-    await asyncio.gather(*(channel.default_exchange.publish(message, target, timeout=_SECONDS) for message in taken))
+    await asyncio.gather(
+        *(channel.default_exchange.publish(message, target, timeout=_TIMEOUT_SECONDS) for message in taken)
+    )
     if taken:
         await taken[-1].ack(multiple=True)
     return bool(taken)
@@ -214,7 +216,7 @@ async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> s
     for is_passive in (True, False):
         channel = await connection.channel()
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 declared: Any = {"durable": True, "passive": is_passive, "arguments": {**item.arguments}}
                 if isinstance(item, Queue):
                     await channel.declare_queue(item.name, **declared)
@@ -223,7 +225,9 @@ async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> s
         except ChannelNotFoundEntity:
             return "missing"
         except ChannelPreconditionFailed as error:
-            said = translated(error, f"comparing {item.name}")
-            return said.detail if isinstance(said, TopologyMismatchError) else said.message.rstrip(".")
+            translated = translate_error(error, f"comparing {item.name}")
+            return (
+                translated.detail if isinstance(translated, TopologyMismatchError) else translated.message.rstrip(".")
+            )
         await channel.close()
     return None

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: A frame is kind, channel and size, then as many bytes as the size says, then the end mark; a header is class, weight
 #: and body size.
-_header = struct.Struct(">BHIHHQ").pack
-_body = struct.Struct(">BHI").pack
+_pack_header = struct.Struct(">BHIHHQ").pack
+_pack_body = struct.Struct(">BHI").pack
 _BASIC, _HEADER_BYTES = 60, 12
 _END = b"\xce"
 
@@ -45,46 +45,46 @@ class FastWriter:
         self._transport = transport
         #: How many bytes of a body go into one frame. For a broker without a limit the driver has a negative number: 0
         #: minus the frame's own bytes.
-        self._size = inner.max_content_size if inner.max_content_size > 0 else MAX_BODY_BYTES
+        self._max_content_bytes = inner.max_content_size if inner.max_content_size > 0 else MAX_BODY_BYTES
         self._frames: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
-        self._tag = 0
+        self._last_tag = 0
         #: The publications that are not confirmed yet: message id and confirm, by their number, the oldest first.
-        self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
+        self._unconfirmed: dict[int, tuple[str, asyncio.Future[None]]] = {}
         self._deadlines = Deadlines()
-        channel.close_callbacks.add(lambda _, reason: self._end_all(reason))
-        transport.incoming.register_confirms(inner.number, self._confirmed, self._returned)
+        channel.close_callbacks.add(lambda _, reason: self._fail_all(reason))
+        transport.incoming.register_confirms(inner.number, self._on_confirm, self._on_return)
 
     async def send(self, publication: Publication, deadline: float) -> None:
         confirm = self._write(publication)
         self._deadlines.limit(confirm, deadline)
         await confirm
 
-    def _end_all(self, reason: BaseException | None) -> None:
+    def _fail_all(self, reason: BaseException | None) -> None:
         if self._flushing is not None:
             self._flushing.cancel()
         error = reason if isinstance(reason, AMQPError) else AMQPConnectionError("the channel was closed")
         if error is not reason:  # an error inside the driver, which does not help the caller
             error.__cause__ = reason
-        unconfirmed, self._open = self._open, {}
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
         for _, confirm in unconfirmed.values():
-            _end(confirm, error)
+            _resolve(confirm, error)
 
     def _write(self, publication: Publication) -> asyncio.Future[None]:
         channel, content = self._channel, publication.body
         if channel.is_closed:  # a confirm would never come
             raise ChannelInvalidStateError("the channel is closed")
-        number, size = channel.number, self._size
-        method = _method(number, publication.exchange, publication.routing_key, publication.mandatory)
+        number, size = channel.number, self._max_content_bytes
+        method = _encode_method(number, publication.exchange, publication.routing_key, publication.mandatory)
         properties = publication.properties
-        header = _header(2, number, _HEADER_BYTES + len(properties), _BASIC, 0, len(content))
+        header = _pack_header(2, number, _HEADER_BYTES + len(properties), _BASIC, 0, len(content))
         self._frames += (method, header, properties, _END)
-        for at in range(0, len(content), size):
-            piece = content[at : at + size]
-            self._frames += (_body(3, number, len(piece)), piece, _END)
-        self._tag += 1
+        for offset in range(0, len(content), size):
+            piece = content[offset : offset + size]
+            self._frames += (_pack_body(3, number, len(piece)), piece, _END)
+        self._last_tag += 1
         confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open[self._tag] = publication.message_id, confirm
+        self._unconfirmed[self._last_tag] = publication.message_id, confirm
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
         return confirm
@@ -95,28 +95,28 @@ class FastWriter:
         try:
             self._transport.write(b"".join(frames))
         except AMQPError as error:
-            self._end_all(error)
+            self._fail_all(error)
 
-    def _confirmed(self, tag: int, is_multiple: bool, is_taken: bool) -> None:
+    def _on_confirm(self, tag: int, is_multiple: bool, is_taken: bool) -> None:
         error = None if is_taken else RefusedError()
         if not is_multiple:
-            if (found := self._open.pop(tag, None)) is not None:
-                _end(found[1], error)
+            if (found := self._unconfirmed.pop(tag, None)) is not None:
+                _resolve(found[1], error)
             return
-        for other in list(takewhile(lambda number: number <= tag, self._open)):
-            _end(self._open.pop(other)[1], error)
+        for other in list(takewhile(lambda number: number <= tag, self._unconfirmed)):
+            _resolve(self._unconfirmed.pop(other)[1], error)
 
-    def _returned(self, header: bytes) -> None:
-        # The confirm of this message still follows; `_end` ignores it.
+    def _on_return(self, header: bytes) -> None:
+        # The confirm of this message still follows; `_resolve` ignores it.
         message_id = read_message_id(header)
-        for sent, confirm in self._open.values():
-            if sent == message_id:
-                _end(confirm, ReturnedError())
+        for sent_id, confirm in self._unconfirmed.values():
+            if sent_id == message_id:
+                _resolve(confirm, ReturnedError())
                 return
         logger.warning("a message came back that is not under way here: %r", message_id)
 
 
-def _end(confirm: asyncio.Future[None], error: Exception | None) -> None:
+def _resolve(confirm: asyncio.Future[None], error: Exception | None) -> None:
     if confirm.done():  # nobody waits any more, or the message came back
         return
     if error is None:
@@ -126,7 +126,7 @@ def _end(confirm: asyncio.Future[None], error: Exception | None) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _method(channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:
+def _encode_method(channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:
     try:
         method = spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
         return frame.marshal(method, channel)
