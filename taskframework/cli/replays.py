@@ -69,7 +69,7 @@ def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
         )
         for replay in replays
     ]
-    print_rows(("Replay", "What", "ActionFilter", "Status", "Done", "Not done", "Begun"), rows)
+    print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Begun"), rows)
 
 
 def _conditions_text(replay: BulkAction) -> str:
