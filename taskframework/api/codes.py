@@ -210,7 +210,7 @@ TASK_CODES: Mapping[str, TaskCode] = {
     ),
     "lease_expired": TaskCode(
         "The worker stopped renewing its lease: it died, hung or lost the store. The task is retried until this"
-        " has happened `worker.max_crashes` times.",
+        " has happened `worker.max_crashes` times, or `max_attempts` are used up: each lost lease was an attempt, too.",
         "Find out why that worker ended: out of memory, killed, or a blocked event loop. Run what may crash with"
         ' `run_in="process"`.',
     ),

@@ -225,6 +225,8 @@ def _explain_sent(facts: Facts) -> Cause | None:
             f"It starts when its turn comes. Its concurrency limit lets {facts.slots.number} run at once; more workers "
             "help only up to that limit."
         )
+    elif facts.bucket is not None:
+        change = f"It starts when its turn comes. More workers help only up to its rate limit, {facts.bucket!r}."
     return Cause(
         "sent",
         because,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskframework.model.facts import Cause, Facts
+from taskframework.model.interventions import BY_NEWER_VERSION
 from taskframework.model.message import rfc3339
 from taskframework.model.status import REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command
@@ -23,7 +24,9 @@ def explain_ended(facts: Facts) -> Cause | None:
         return None
     since = "" if task.finished_at is None else f" since {rfc3339(task.finished_at)}"
     change = "No action is needed: it has ended."
-    if task.status in REPLAYABLE:
+    if task.cancel is not None and task.cancel.by == BY_NEWER_VERSION:
+        change = "No action is needed: a newer version has taken its place. To run it, submit a higher version."
+    elif task.status in REPLAYABLE:
         change = f"To queue it again: taskframework tasks retry {task.task_id}"
     details = {"finished_at": format_time(task.finished_at), "error": error_view(task.error)}
     return Cause("final", f"It is {task.status}{since}{_error_suffix(task)}.", change, details)

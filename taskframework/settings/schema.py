@@ -172,7 +172,7 @@ class WorkerSettings(Section):
         description="How long a silent worker keeps its tasks; a live one renews its leases every third of this",
     )
     max_crashes: int = Field(
-        default=3, ge=1, description="Number of lost leases after which a task becomes a dead letter"
+        default=3, ge=1, description="Lost leases after which a task becomes a dead letter, even with attempts left"
     )
     max_threads: int = Field(default=32, ge=1, description="Threads for tasks written as plain functions")
     max_processes: int | None = Field(

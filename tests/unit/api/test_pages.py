@@ -70,7 +70,7 @@ async def test_a_list_of_large_tasks_comes_in_short_pages(worker: Api) -> None:
     assert [task["task_id"] for page in found for task in page] == ids[::-1]
 
 
-async def test_a_search_for_large_tasks_does_so_too(worker: Api) -> None:
+async def test_a_search_for_large_tasks_comes_in_short_pages(worker: Api) -> None:
     ids = await submitted(worker, _LARGE, correlation_id="mine")
     found = await pages_of(worker, f"{TASKS}?correlation_id=mine")
     assert len(found) > 1
@@ -94,7 +94,7 @@ async def test_a_list_of_dead_letters_shows_no_parameters_and_reads_few_of_them_
     assert limits == [25, 25, 25]
 
 
-async def test_the_items_of_a_large_batch_do_so_too(worker: Api) -> None:
+async def test_the_items_of_a_large_batch_come_in_short_pages(worker: Api) -> None:
     body = {"task_type": "echoes", "items": [_LARGE] * _COUNT}
     batch = (await worker.post(BATCHES, json=body)).json()
     await finished(worker, batch)
@@ -108,7 +108,7 @@ async def test_the_items_of_a_large_batch_do_so_too(worker: Api) -> None:
     ]
 
 
-async def test_the_results_of_a_large_stream_do_so_too(worker: Api) -> None:
+async def test_the_results_of_a_large_stream_come_in_short_pages(worker: Api) -> None:
     await submitted(worker, _LARGE, stream={"key": "o", "mode": "ordered_results"})
     found = await pages_of(worker, "/api/v1/streams/o/results", "from_position")
     assert len(found) > 1

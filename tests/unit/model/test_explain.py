@@ -11,12 +11,13 @@ import pytest
 
 from taskframework.model.explain import explain
 from taskframework.model.facts import CauseCode, Facts
+from taskframework.model.interventions import BY_NEWER_VERSION
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import Stream, Turn, go_on_command
-from taskframework.model.task import LimitWait, SignalWait, Subtasks, Task
+from taskframework.model.task import CancelRequest, LimitWait, SignalWait, Subtasks, Task
 from taskframework.model.versions import Newest
 from taskframework.model.workers import Presence
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, an_error, in_status, queued, running, wish_to_stop
@@ -171,6 +172,14 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     "behind others, with a limit of which a slot is free": (
         facts(queued(dispatches=1), ahead=9, slots=Slots(2)),
         *("sent", "9 tasks are ahead of it", "lets 2 run at once"),
+    ),
+    "behind others, with a rate limit that lets one through at this moment": (
+        facts(queued(dispatches=1), ahead=9, bucket="openai", bucket_free_at=None),
+        *("sent", "9 tasks are ahead of it", "More workers help only up to its rate limit, 'openai'."),
+    ),
+    "superseded by a newer version": (
+        facts(in_status(TaskStatus.CANCELLED, cancel=CancelRequest(BY_NEWER_VERSION, NOW, None))),
+        *("final", "It is CANCELLED", "submit a higher version"),
     ),
     "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
     "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "A worker has its message", "was lost"),
