@@ -87,7 +87,7 @@ class SlotCases(StoreSuite):
     async def test_no_more_claims_hold_a_slot_than_there_are(self, store: TaskStore) -> None:
         assert len((await change_and_check(store, take("a"))).holders) == 1
         assert len((await change_and_check(store, take("b"))).holders) == 2
-        refused = await change_and_check(store, take("c", back_within=30.0))
+        refused = await change_and_check(store, take("c", asks_again_within=30.0))
         assert refused.held_by("c") is None
         assert refused.has_waiting_tasks
         await change_and_check(store, GiveSlotBack(RESIZE, "a"))
@@ -163,7 +163,7 @@ class SlotCases(StoreSuite):
 
     async def test_slots_are_kept_while_one_is_held_or_waited_for(self, store: TaskStore) -> None:
         await change_and_check(store, take("a", number=1))
-        await change_and_check(store, take("b", number=1, back_within=100.0))
+        await change_and_check(store, take("b", number=1, asks_again_within=100.0))
         assert (await store.read_records([RESIZE]))[RESIZE].expires_at is None
         await change_and_check(store, GiveSlotBack(RESIZE, "a"))
         expires_at = (await store.read_records([RESIZE]))[RESIZE].expires_at
