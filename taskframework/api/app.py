@@ -36,9 +36,9 @@ from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.middleware import AnswerAlways
 from taskframework.api.openapi import DocumentedApi
-from taskframework.api.problems import handle_problems
+from taskframework.api.problems import RETRY_AFTER_SECONDS, RequestRefusedError, handle_problems
 from taskframework.console import routes as console
-from taskframework.errors import StoreOnlyError, StoreUnavailableError
+from taskframework.errors import NotRunningError, StoreOnlyError, StoreUnavailableError
 from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
@@ -122,7 +122,17 @@ def _count_answer(framework: Framework, path: str, status: int) -> None:
 def _require_store(framework: Framework) -> None:
     with suppress(StoreOnlyError):
         if framework.process.breaker.is_silent:
-            raise StoreUnavailableError
+            raise RequestRefusedError(
+                "The store is away, so the request was not tried.",
+                hint=f"Repeat it in {RETRY_AFTER_SECONDS} seconds.",
+                code="store_unavailable",
+            )
+
+
+def _suspect_store(framework: Framework, error: StoreUnavailableError) -> None:
+    """Find out early that the store is away: then further requests are answered at once."""
+    with suppress(StoreOnlyError, NotRunningError):
+        framework.process.breaker.suspect(error)
 
 
 def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
@@ -142,5 +152,6 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
         routes=[route for router in routers for route in router.routes],
     )
     app.state.framework = framework
+    app.state.on_store_failure = partial(_suspect_store, framework)
     handle_problems(app)
     return app

@@ -7,7 +7,7 @@ import difflib
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -117,8 +117,13 @@ class Problem:
         return document
 
 
-def problem_of(error: Exception) -> Problem:
-    """The problem for an exception. For a foreign exception it only says that an error happened."""
+def problem_of(error: Exception, method: str | None = None) -> Problem:
+    """The problem for an exception. For a foreign exception it only says that an error happened.
+
+    Args:
+        error: the exception.
+        method: of the request, if it is known: one that only reads took no effect.
+    """
     if isinstance(error, RequestRefusedError):
         return Problem(error.code, error.message, error.hint, error.fields, error.headers)
     if isinstance(error, SubmissionError):
@@ -126,7 +131,7 @@ def problem_of(error: Exception) -> Problem:
         return Problem(code, error.message, error.hint, _wrong_fields(error), task=_conflicting_task(error))
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # the outage is logged elsewhere, once
-        return _STORE_UNAVAILABLE
+        return _READ_FAILED if method in _READING_METHODS else _STORE_UNAVAILABLE
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
         return Problem(code, error.message, error.hint, task=_conflicting_task(error))
     if isinstance(error, NotRunningError):
@@ -174,6 +179,12 @@ _STORE_UNAVAILABLE = Problem(
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds; give a submission an idempotency key, then it happens once.",
     headers=_RETRY_LATER_HEADERS,
 )
+_READ_FAILED = replace(
+    _STORE_UNAVAILABLE,
+    detail="The store is away, full or too slow, so the request cannot be answered now.",
+    hint=f"Repeat it in {RETRY_AFTER_SECONDS} seconds.",
+)
+_READING_METHODS = frozenset({"GET", "HEAD"})
 _LIMITER_UNAVAILABLE = Problem(
     "limiter_unavailable",
     "The server of the rate limits did not answer.",
@@ -277,7 +288,9 @@ def handle_problems(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return problem_response(problem_of(error), request)
+    if isinstance(error, StoreUnavailableError):
+        request.app.state.on_store_failure(error)
+    return problem_response(problem_of(error, request.method), request)
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:

@@ -240,6 +240,7 @@ class ApiConnection:
             wait=_seconds_until_retry,
             stop=is_over,
             sleep=self.transport.sleep,
+            before_sleep=self._before_retry,
             retry_error_callback=_last_outcome,
         )
         try:
@@ -251,6 +252,9 @@ class ApiConnection:
             hint = next((hint for words, hint in _TLS_HINTS.items() if words in reason), None)
             message = f"No answer from {redacted(self.url)}: {reason.removesuffix('.')}."
             raise ApiUnavailableError(message, hint=hint) from error
+
+    def _before_retry(self, state: RetryCallState) -> None:
+        """Called before the pause that precedes each repetition; for a subclass that reports it."""
 
     async def _send_once(self, call: Call, timeout: httpx.Timeout, is_streamed: bool) -> httpx.Response:
         query = {name: value for name, value in call.query.items() if value is not None}

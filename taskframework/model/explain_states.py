@@ -60,8 +60,9 @@ def explain_running(facts: Facts) -> Cause | None:
         because = f"{attempt}, but its lease expired at {rfc3339(lease.expires_at)} without being renewed."
         change = "It goes to another worker within seconds, if at least one api or worker process is running."
         return Cause("running", because, change, details)
-    until = "" if lease is None else f" The worker renews its lease, now valid until {rfc3339(lease.expires_at)}."
-    return Cause("running", f"{attempt}.{until}", "It ends when its code ends.", details)
+    until = "" if lease is None else f" Its lease is valid until {rfc3339(lease.expires_at)}, and is renewed before."
+    change = "It ends when its code ends. If its worker is lost, another worker takes it when the lease is over."
+    return Cause("running", f"{attempt}.{until}", change, details)
 
 
 def explain_waiting(facts: Facts) -> Cause | None:

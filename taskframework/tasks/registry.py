@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
@@ -23,7 +23,7 @@ from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import retention_from_option
-from taskframework.tasks.schemas import describe_parameters_cached
+from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters_cached
 from taskframework.tasks.stages import Part, describe_executable, resources_of, stages_of
 from taskframework.tasks.values import storable_parameters
 
@@ -91,7 +91,9 @@ class Registration:
             schema = self.parameters.json_schema()
         except Exception:  # authors can add their own code to a schema
             return None
-        is_open = schema.get("additionalProperties", "properties" not in schema and schema.get("type") != "null")
+        if schema == NO_PARAMETERS:
+            return frozenset()
+        is_open = schema.get("additionalProperties", "properties" not in schema)
         return None if is_open else frozenset(schema.get("properties", ()))
 
     @property
@@ -173,7 +175,7 @@ class TaskRegistry:
         stages = stages_of(instance)
         registration = Registration(
             instance,
-            _adapter(parameters, instance, "parameters"),
+            _adapter(_NOTHING if parameters in (None, type(None)) else parameters, instance, "parameters"),
             _adapter(result, instance, "result"),
             stages,
             resources_of(instance, stages),
@@ -291,6 +293,14 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
             hint="Queues are named by type and lane, so a type cannot end in .high, .normal or .low.",
         )
     return task_type
+
+
+#: The type of no parameters.
+_NOTHING = Annotated[
+    None,
+    BeforeValidator(lambda value: None if value == {} else value),
+    WithJsonSchema(NO_PARAMETERS),
+]
 
 
 def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:

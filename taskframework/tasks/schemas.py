@@ -14,6 +14,8 @@ from taskframework.model.values import Json
 
 logger = logging.getLogger(__name__)
 
+#: The schema of a type without parameters. Many callers send an empty object, and mean null.
+NO_PARAMETERS: Json = {"anyOf": [{"type": "null"}, {"type": "object", "maxProperties": 0}]}
 #: The most fields that a message names.
 _MAX_NAMED_FIELDS = 10
 _TYPE_NAMES = {
@@ -61,6 +63,8 @@ def describe_parameters(schema: Json) -> str:
 
 
 def _sentence(schema: Json, root: Json) -> str:
+    if schema == NO_PARAMETERS:
+        return "It takes no parameters: null or {}."
     fields = schema.get("properties")
     if not fields:
         return f"It takes JSON of this kind: {_type_names_of(schema)}."

@@ -79,6 +79,7 @@ class StoreBreaker:
         self._relapses = 0
         self._is_stopped = False
         self._probing: asyncio.Task[None] | None = None
+        self._suspecting: asyncio.Task[bool] | None = None
         #: Called when the breaker opens and when it closes.
         self.on_change: Callable[[], None] = lambda: None
 
@@ -112,6 +113,11 @@ class StoreBreaker:
                 return self._clock.monotonic() - self._closed_at < _SOON
         return self.is_open
 
+    def suspect(self, error: StoreUnavailableError) -> None:
+        """`is_away` in the background, for a caller that does not wait for the answer; one ping at a time."""
+        if not self.is_open and (self._suspecting is None or self._suspecting.done()):
+            self._suspecting = asyncio.create_task(self.is_away(error))
+
     async def closed(self, within: float | None) -> bool:
         """Wait until the breaker is closed, at most `within` seconds and not longer than until `give_up` is called.
 
@@ -129,8 +135,9 @@ class StoreBreaker:
 
     async def stop(self) -> None:
         """Send no more pings."""
-        if self._probing is not None:
-            await end(self._probing)
+        for task in (self._suspecting, self._probing):  # the first may start the second
+            if task is not None:
+                await end(task)
 
     @property
     def _is_told(self) -> bool:

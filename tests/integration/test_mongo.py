@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from motor.frameworks.asyncio import max_workers, run_on_executor
 from pymongo import MongoClient
 
 from taskframework.errors import (
@@ -422,3 +424,19 @@ async def client(url: str) -> AsyncIterator[Any]:
         yield opened.get_default_database()["tasks"]
     finally:
         opened.close()
+
+
+async def test_a_call_that_gets_no_thread_of_the_driver_ends_too(mongo_url: str) -> None:
+    """The driver's own limit begins only when one of its threads takes the call up."""
+    free = threading.Event()
+    async with opened(mongo_url, timeout=SECOND / 5) as store:
+        loop = asyncio.get_running_loop()
+        run: Any = run_on_executor
+        blocked = [run(loop, free.wait) for _ in range(max_workers)]
+        try:
+            with pytest.raises(StoreUnavailableError, match=r"no answer within 1\.2 s"):
+                await store.list_tasks(EVERYONE, TaskFilter(), limit=1)
+        finally:
+            free.set()
+            await asyncio.gather(*blocked)
+        assert (await store.list_tasks(EVERYONE, TaskFilter(), limit=1)).items == ()

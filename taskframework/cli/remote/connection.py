@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenacity import RetryCallState
+
+from taskframework.cli.output import note
 from taskframework.client.connection import ApiConnection, Call
 from taskframework.errors import ApiError
+from taskframework.settings.urls import redacted
 
 
 class CommandConnection(ApiConnection):
     """Makes calls as the client does. If an answer is not one that commands can read, the error says so."""
+
+    _has_told_of_retries = False
+
+    def _before_retry(self, state: RetryCallState) -> None:
+        """Tell once why a command takes long."""
+        if self._has_told_of_retries or state.outcome is None:
+            return
+        self._has_told_of_retries = True
+        failed = state.outcome.failed
+        reason = "does not answer" if failed else f"cannot serve the request now ({state.outcome.result().status_code})"
+        note(f"{redacted(self.url)} {reason}; trying again for {self._patience:g} s ...")
 
     async def ask_with_status(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
         """As `ApiConnection.ask_with_status`.

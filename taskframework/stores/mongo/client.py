@@ -14,7 +14,6 @@ from typing import Any, Literal, cast
 
 import bson
 import pymongo
-from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 from bson.raw_bson import RawBSONDocument
 from motor._version import version as motor_version
 from motor.motor_asyncio import AsyncIOMotorClient
@@ -25,14 +24,19 @@ from pymongo.read_concern import ReadConcern
 from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
 from taskframework.settings.urls import redacted
+from taskframework.stores.mongo.codec import CODEC, with_plain_integers
 from taskframework.stores.mongo.documents import Document
-from taskframework.stores.mongo.faults import AWAY, UNENCODABLE, PartlyRefused, driver_errors, refusal
+from taskframework.stores.mongo.faults import AWAY, UNENCODABLE, PartlyRefused, driver_call, driver_errors, refusal
 
 MongoDriver = Literal["motor", "pymongo"]
 #: The failpoints after the reply to a write.
 Points = Iterable[str]
 
 _SERVER_SELECTION = timedelta(seconds=5)
+#: How much longer than the driver's time limit a call may take. The driver's limit begins when one of its threads takes
+#: the call up; without a second limit, calls waited for a thread for minutes while MongoDB was away. The driver has a
+#: second to be first, because its error tells the reason.
+_DRIVER_FIRST = timedelta(seconds=1)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: The index on `_id`. Updates name it as a hint: otherwise the planner also tries indexes on other fields of the guard.
 BY_ID = "_id_"
@@ -45,19 +49,6 @@ _MAJORITY = {"w": "majority", "j": True}
 #: Reads the state that a majority had at one moment. With "majority" only, a document that moves in the index may be
 #: read twice.
 _SNAPSHOT = ReadConcern("snapshot")
-
-
-class _PlainInteger(TypeDecoder):
-    """Reads integers of 64 bits as `int`, not as the driver's own class."""
-
-    bson_type = bson.Int64
-
-    def transform_bson(self, value: int) -> int:
-        return int(value)
-
-
-#: Times are read without their zone; see `documents.moment`.
-_CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainInteger()]))
 
 
 def encoded(document: Document, what: str) -> RawBSONDocument:
@@ -78,19 +69,23 @@ def encoded(document: Document, what: str) -> RawBSONDocument:
 class Collection:
     """The calls that the store makes on one collection. They raise only errors of the framework."""
 
-    def __init__(self, raw: AsyncCollection[Document], run: Callable[[Document], Awaitable[Document]]) -> None:
+    def __init__(
+        self, raw: AsyncCollection[Document], run: Callable[[Document], Awaitable[Document]], timeout: timedelta
+    ) -> None:
         """Prepare the calls.
 
         Args:
             raw: the driver's collection. That of Motor has the same calls as that of PyMongo, except `aggregate`, but
                 no types.
             run: runs a command on this collection's database.
+            timeout: the driver's time limit for one call.
         """
         self._raw = raw
         self._run = run
+        self._seconds = (timeout + _DRIVER_FIRST).total_seconds()
 
     async def find_one(self, filter: Document) -> Document | None:
-        with driver_errors():
+        async with driver_call(self._seconds):
             return await self._raw.find_one(filter)
 
     async def find(
@@ -103,7 +98,7 @@ class Collection:
         index: str | None = None,
     ) -> list[Document]:
         """The matching documents; `limit` 0 means all. Without the name of an index the server chooses one."""
-        with driver_errors():
+        async with driver_call(self._seconds):
             order = list(sort.items()) if sort else None
             cursor = self._raw.find(filter, fields, sort=order, limit=limit, hint=index)
             return await cursor.to_list(None)
@@ -114,7 +109,7 @@ class Collection:
         """All matching documents, `size` at a time."""
         cursor = self._raw.find(filter, fields, hint=index, batch_size=size)
         while True:
-            with driver_errors():
+            async with driver_call(self._seconds):
                 found = await cursor.to_list(size)
             if not found:
                 return
@@ -122,7 +117,7 @@ class Collection:
 
     async def count_all(self) -> int:
         """How many documents there are, by the server's own counter; after a crash it may be a little wrong."""
-        with driver_errors():
+        async with driver_call(self._seconds):
             return await self._raw.estimated_document_count()
 
     async def aggregate(
@@ -131,7 +126,7 @@ class Collection:
         """The result of a pipeline. `at_one_moment` reads all documents in the state of a majority at one moment."""
         raw = self._raw.with_options(read_concern=_SNAPSHOT) if at_one_moment else self._raw
         options: dict[str, Any] = {} if index is None else {"hint": index}
-        with driver_errors():
+        async with driver_call(self._seconds):
             cursor: Any = raw.aggregate(list(pipeline), **options)
             if inspect.iscoroutine(cursor):  # of pymongo; motor returns the cursor itself
                 cursor = await cursor
@@ -139,7 +134,7 @@ class Collection:
 
     async def update_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document | None:
         """The document after the update, or None if no document matched."""
-        with driver_errors():
+        async with driver_call(self._seconds):
             document = await self._raw.find_one_and_update(
                 filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=BY_ID
             )
@@ -150,7 +145,7 @@ class Collection:
         """`update_one`, but sent only once: see `_write_once`."""
         command = {"findAndModify": self._raw.name, "query": filter, "update": list(update), "new": True, "hint": BY_ID}
         reply = await self._write_once(command, points)
-        return cast("Document | None", _with_plain_integers(reply["value"]))
+        return cast("Document | None", with_plain_integers(reply["value"]))
 
     async def upsert_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document:
         """The document after the update; the update inserts the document if it does not exist.
@@ -158,7 +153,7 @@ class Collection:
         Raises:
             DuplicateDocumentError: if another process inserted the document at the same moment; now it exists.
         """
-        with driver_errors():
+        async with driver_call(self._seconds):
             document = await self._raw.find_one_and_update(
                 filter, list(update), upsert=True, return_document=pymongo.ReturnDocument.AFTER
             )
@@ -167,7 +162,7 @@ class Collection:
 
     async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
         """Update all documents that match a filter, which has to name them by ids; return how many matched."""
-        with driver_errors():
+        async with driver_call(self._seconds):
             result = await self._raw.update_many(filter, list(update), hint=BY_ID)
             await failpoint.replied(points, _broken)
             return int(result.matched_count)
@@ -177,15 +172,15 @@ class Collection:
     ) -> dict[int, StoreError]:
         """Make independent updates at once; return the errors of the updates that the server refused, by position."""
         operations = [pymongo.UpdateOne(filter, list(update), hint=BY_ID) for filter, update in updates]
-        return await _each(lambda: self._raw.bulk_write(operations, ordered=False), points)
+        return await self._each(self._raw.bulk_write(operations, ordered=False), points)
 
     async def insert_each(self, documents: Sequence[Any], points: Points) -> dict[int, StoreError]:
         """Insert independent documents at once; return the errors of documents that the server refused, by position."""
-        return await _each(lambda: self._raw.insert_many(documents, ordered=False), points)
+        return await self._each(self._raw.insert_many(documents, ordered=False), points)
 
     async def replace_one(self, filter: Document, document: Any, points: Points) -> bool:
         """Replace the document that matches; return whether a document matched."""
-        with driver_errors():
+        async with driver_call(self._seconds):
             result = await self._raw.replace_one(filter, document, hint=BY_ID)
             await failpoint.replied(points, _broken)
             return bool(result.matched_count)
@@ -195,13 +190,24 @@ class Collection:
         reply = await self._write_once({"insert": self._raw.name, "documents": [document]}, points)
         return {entry["index"]: refusal(entry) for entry in reply.get("writeErrors", ())}
 
+    async def _each(self, write: Awaitable[Any], points: Points) -> dict[int, StoreError]:
+        try:
+            async with driver_call(self._seconds):
+                try:
+                    await write
+                finally:  # a reply that reports refusals can be lost too
+                    await failpoint.replied(points, _broken)
+        except PartlyRefused as partly:
+            return partly.refused
+        return {}
+
     async def _write_once(self, command: Document, points: Points) -> Document:
         """Send a write as a plain command.
 
         The drivers' own methods repeat the write if a connection breaks; this method is for callers that repeat it
         anyway. It saves half a millisecond for a task that is written alone.
         """
-        with driver_errors():
+        async with driver_call(self._seconds):
             reply = await self._run({**command, "writeConcern": _MAJORITY})
             await failpoint.replied(points, _broken)
         doubts = [entry for entry in reply.get("writeErrors", ()) if entry["code"] in AWAY]
@@ -214,7 +220,7 @@ class Collection:
     async def delete_these(self, ids: Sequence[str], filter: Document, points: Points = ()) -> int:
         """Delete the documents of these ids that match; return how many were deleted."""
         chosen = {"$and": [{"_id": {"$in": list(ids)}}, filter]}
-        with driver_errors():
+        async with driver_call(self._seconds):
             result = await self._raw.delete_many(chosen, hint=BY_ID)
             await failpoint.replied(points, _broken)
             return int(result.deleted_count)
@@ -245,21 +251,19 @@ class Connection:
     tasks: Collection
     dead_messages: Collection
     records: Collection
+    #: Finds a collection by its name, for one of another release.
+    collection: Callable[[str], Collection]
     _database: Any
     _client: Any
     _to_any_set: Callable[[], Connection]
 
     async def command(self, command: Mapping[str, Any]) -> Document:
         with driver_errors():
-            return cast("Document", await self._database.command(command, codec_options=_CODEC))
+            return cast("Document", await self._database.command(command, codec_options=CODEC))
 
     async def hello(self) -> Document:
         """The primary's description of itself; fails if there is no primary."""
         return await self.command({"hello": 1})
-
-    def collection(self, name: str) -> Collection:
-        """A collection of another release."""
-        return Collection(self._database[name], self.command)
 
     async def count_clients(self, app_name: str) -> int:
         """How many connections to this server have this name, including idle connections."""
@@ -347,14 +351,18 @@ def connect(
             **tls.options,
             **options,
         )
-        database = client.get_default_database(codec_options=_CODEC)
+        database = client.get_default_database(codec_options=CODEC)
     except (PyMongoError, ValueError, OSError) as error:  # the files for TLS may raise OSError
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url, or the files for TLS.") from error
-    run = partial(database.command, codec_options=_CODEC)
-    tasks, dead_messages, records = (Collection(database[name], run) for name in _COLLECTIONS)
+    run = partial(database.command, codec_options=CODEC)
+
+    def collection(name: str) -> Collection:
+        return Collection(database[name], run, timeout)
+
     to_any_set = partial(connect, url, driver, timeout, pool_size=1, tls=tls, replicaSet=None)
-    return Connection(tasks, dead_messages, records, database, client, to_any_set)
+    tasks, dead_messages, records = map(collection, _COLLECTIONS)
+    return Connection(tasks, dead_messages, records, collection, database, client, to_any_set)
 
 
 def driver_version(driver: MongoDriver) -> str:
@@ -364,34 +372,6 @@ def driver_version(driver: MongoDriver) -> str:
 def time_limit(limit: timedelta) -> AbstractContextManager[None]:
     """One time limit for all calls inside the block together, instead of the client's limit for each."""
     return pymongo.timeout(limit.total_seconds())
-
-
-def _with_plain_integers(value: Any) -> Any:
-    """`_PlainInteger` for the reply to a plain command, in which the drivers do not convert integers."""
-    if isinstance(value, bson.Int64):
-        return int(value)
-    if isinstance(value, dict):
-        items: Iterable[tuple[Any, Any]] = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    else:
-        return value
-    for place, item in items:
-        if isinstance(item, (dict, list, bson.Int64)):
-            value[place] = _with_plain_integers(item)
-    return value
-
-
-async def _each(write: Callable[[], Awaitable[Any]], points: Points) -> dict[int, StoreError]:
-    try:
-        with driver_errors():
-            try:
-                await write()
-            finally:  # a reply that reports refusals can be lost too
-                await failpoint.replied(points, _broken)
-    except PartlyRefused as partly:
-        return partly.refused
-    return {}
 
 
 def _broken() -> PyMongoError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from bson.errors import BSONError
@@ -68,6 +69,17 @@ def driver_errors() -> Iterator[None]:
         raise StoreUnavailableError("MongoDB: no majority confirmed the write.") from error
     except UNENCODABLE as error:
         raise ValueNotStorableError("a value", str(error)[:200]) from error
+
+
+@asynccontextmanager
+async def driver_call(seconds: float) -> AsyncIterator[None]:
+    """`driver_errors` for one call, which ends after these seconds even if the driver has not begun with it."""
+    with driver_errors():
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise StoreUnavailableError(f"MongoDB: no answer within {seconds:g} s.") from error
 
 
 def refusal(entry: Mapping[str, Any]) -> StoreError:

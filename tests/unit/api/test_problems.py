@@ -109,6 +109,35 @@ async def test_the_store_away_is_503_with_a_time_to_come_back(api: Api, monkeypa
         assert SECRET not in answer.text
 
 
+async def test_only_of_a_change_it_is_said_that_it_may_have_happened(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError
+
+    for name in ("insert", "list_tasks"):
+        monkeypatch.setattr(api.framework.services.store, name, away)
+    change = problem_of(await api.post(TASKS, json=COUNT_WORDS), 503, "store_unavailable")
+    read = problem_of(await api.get(TASKS), 503, "store_unavailable")
+    assert "not known whether" in change["detail"]
+    assert "idempotency key" in change["hint"]
+    assert read["detail"] == "The store is away, full or too slow, so the request cannot be answered now."
+    assert read["hint"] == "Repeat it in 5 seconds."
+
+
+async def test_a_failed_request_opens_the_breaker(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests alone find out that the store is away, even in a process in which nothing else asks it."""
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError
+
+    breaker = api.framework.process.breaker
+    with monkeypatch.context() as patch:
+        patch.setattr(breaker, "_ping", away)
+        patch.setattr(api.framework.services.store, "list_tasks", away)
+        problem_of(await api.get(TASKS), 503, "store_unavailable")
+        await eventually(lambda: breaker.is_silent)
+    await eventually(lambda: not breaker.is_open)
+
+
 async def test_a_store_that_is_known_to_be_silent_is_not_asked(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is not answered waits for as long as the driver does, which is longer than most clients wait."""
 
@@ -126,7 +155,8 @@ async def test_a_store_that_is_known_to_be_silent_is_not_asked(api: Api, monkeyp
         assert await breaker.is_away(StoreUnavailableError("gone"))
         async with asyncio.timeout(20):
             for answer in [await api.get(TASKS), await api.post(TASKS, json=COUNT_WORDS), await api.get("/api/v1/me")]:
-                problem_of(answer, 503, "store_unavailable")
+                told = problem_of(answer, 503, "store_unavailable")
+                assert told["detail"] == "The store is away, so the request was not tried."
                 assert answer.headers["retry-after"] == "5"
             assert (await api.get("/healthz")).status_code == 200
     await eventually(lambda: not breaker.is_open)

@@ -246,14 +246,20 @@ def test_a_signal_handler_submits_while_the_framework_is_opened(
 
     @asynccontextmanager
     async def running(**options: Any) -> AsyncIterator[TaskFramework]:
-        signal.pthread_kill(here, signal.SIGUSR1)
-        assert await asyncio.to_thread(has_begun.wait, PATIENCE)
+        await asyncio.to_thread(interrupt)
         async with really(**options) as opened:
             yield opened
 
+    def interrupt() -> None:
+        # A signal just before the thread waits for a lock is seen only after the lock is free.
+        while not has_begun.is_set():
+            signal.pthread_kill(here, signal.SIGUSR1)
+            has_begun.wait(0.1)
+
     def submit(*_: object) -> None:
-        has_begun.set()
-        handles.append(tasks.submit(double, 2))
+        if not has_begun.is_set():
+            has_begun.set()
+            handles.append(tasks.submit(double, 2))
 
     monkeypatch.setattr(framework, "running", running)
     before = signal.signal(signal.SIGUSR1, submit)

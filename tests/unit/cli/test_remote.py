@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -213,6 +214,31 @@ class Installation:
         self._names: list[str] = []
 
 
+@contextmanager
+def answering(*answers: tuple[int, bytes]) -> Iterator[str]:
+    """The address of a server that gives these answers one after the other, and the last one again and again."""
+    left = list(answers)
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.fixture
 def installation(folder: Path) -> Iterator[Installation]:
     (folder / "items.ndjson").write_text("1\n2\n")
@@ -256,24 +282,19 @@ def installation(folder: Path) -> Iterator[Installation]:
 def test_answers_of_another_program_are_told_from_those_of_an_api(
     cli: Cli, command: str, answer: bytes, said: str
 ) -> None:
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            """Write nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Other) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        done = cli(*command.split(), "--api", f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-        thread.join()
+    with answering((200, answer)) as url:
+        done = cli(*command.split(), "--api", url)
     assert done.code == 1
     assert "is not from a taskframework API" in done.err
     assert said in done.err
+
+
+def test_a_command_that_tries_again_says_why_it_takes_long(cli: Cli) -> None:
+    empty = b'{"items": [], "next_cursor": null}'
+    with answering((503, b"{}"), (503, b"{}"), (200, empty)) as url:
+        done = cli("tasks", "list", "--json", "--api", url)
+    assert (done.code, json.loads(done.out)) == (0, {"items": [], "next_cursor": None})
+    assert done.err.splitlines() == [f"{url} cannot serve the request now (503); trying again for 30 s ..."]
 
 
 def test_who_needs_a_key_is_told_the_option(cli: Cli, installation: Installation) -> None:

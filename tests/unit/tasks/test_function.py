@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from taskframework import RegistrationError, TaskContext, TaskOptions, task
+from taskframework import InvalidParametersError, RegistrationError, TaskContext, TaskOptions, task
+from taskframework.tasks.declarations import TaskDeclaration
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing import run
 
@@ -54,7 +55,22 @@ def triple(context: TaskContext[int]) -> int:
 async def test_it_may_do_without_parameters_and_without_the_context() -> None:
     assert (await run(clean_up)).result == "clean"
     assert (await run(triple, 2)).result == 6
-    assert TaskRegistry().register(clean_up).validate_parameters(None) is None
+    registration = TaskRegistry().register(clean_up)
+    assert registration.validate_parameters(None) is registration.validate_parameters({}) is None
+    with pytest.raises(InvalidParametersError):
+        registration.validate_parameters({"path": "/tmp"})
+
+
+@pytest.mark.parametrize(
+    ("value", "is_accepted"), [(None, True), ({}, True), ({"path": "/tmp"}, False), (0, False), ("", False)]
+)
+def test_where_the_code_is_not_no_parameters_are_checked_alike(value: object, is_accepted: bool) -> None:
+    declaration = TaskDeclaration.of(TaskRegistry().register(clean_up))
+    if is_accepted:
+        assert declaration.accept(value)[0] == value
+    else:
+        with pytest.raises(InvalidParametersError, match=r"It takes no parameters: null or \{\}"):
+            declaration.accept(value)
 
 
 def test_a_module_registers_its_functions() -> None:

@@ -158,3 +158,29 @@ async def test_a_store_that_answers_pings_and_fails_at_writes_does_not_fill_the_
     breaker.open(StoreUnavailableError("gone"))
     assert "is away: gone" in caplog.messages[-1]
     await breaker.stop()
+
+
+async def test_many_failed_calls_at_once_are_one_ping() -> None:
+    pinged, answer = [], asyncio.Event()
+
+    async def ping() -> None:
+        pinged.append(1)
+        await answer.wait()
+        raise StoreUnavailableError
+
+    breaker = StoreBreaker(ping, FakeClock())
+    for _ in range(10):
+        breaker.suspect(StoreUnavailableError("too late"))
+    await eventually(lambda: bool(pinged))
+    assert not breaker.is_open, "one call that fails may only have been slow"
+    answer.set()
+    await eventually(lambda: breaker.is_open and breaker.is_silent)
+    assert len(pinged) == 1
+    await breaker.stop()
+
+
+async def test_a_breaker_that_stops_ends_its_suspicion() -> None:
+    breaker = StoreBreaker(asyncio.Event().wait, FakeClock())  # type: ignore[arg-type]
+    breaker.suspect(StoreUnavailableError("too late"))
+    await breaker.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
