@@ -10,7 +10,7 @@ from taskframework.model.records import Record
 from taskframework.model.recurrence import zone, zone_hint
 from taskframework.model.schedules import SCHEDULE, Schedule
 from taskframework.stores.base import Records
-from taskframework.stores.reading import all_records, read_record
+from taskframework.stores.reading import read_all_records, read_record
 
 #: How often a change is tried, because another process may be faster.
 _ROUNDS = 20
@@ -18,7 +18,7 @@ _ROUNDS = 20
 
 async def all_schedules(store: Records) -> list[Record]:
     """Return the records of all schedules, by name."""
-    return await all_records(store, SCHEDULE)
+    return await read_all_records(store, SCHEDULE)
 
 
 async def read_schedule(store: Records, name: str) -> Record | None:

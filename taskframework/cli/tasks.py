@@ -38,7 +38,7 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
-from taskframework.stores.base import SEARCHED
+from taskframework.stores.base import SEARCH_PAGE_SIZE
 
 app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, explain, follow, cancel, signal, retry.")
 
@@ -140,7 +140,7 @@ async def list_tasks(
     if not page.items:
         await note_unknown_type(framework, task_type)
     is_all = (scope, wanted) == (EVERYONE, TaskFilter())
-    more = "" if page.next_cursor is None else f" among the {SEARCHED:,} that were searched"
+    more = "" if page.next_cursor is None else f" among the {SEARCH_PAGE_SIZE:,} that were searched"
     _print_page(framework, page, as_json, "No tasks." if is_all else f"No such tasks{more}.")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from taskframework.model.pauses import PAUSE, Pause
 from taskframework.stores.base import Records
-from taskframework.stores.reading import all_contents
+from taskframework.stores.reading import read_all_contents
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Pauses:
         Raises:
             StoreUnavailableError: if the store does not answer.
         """
-        paused = {pause.task_type: pause for pause in await all_contents(self._records, PAUSE)}
+        paused = {pause.task_type: pause for pause in await read_all_contents(self._records, PAUSE)}
         new_pauses, ended = paused.keys() - self.paused.keys(), frozenset(self.paused.keys() - paused.keys())
         self.paused = paused
         for task_type in new_pauses:

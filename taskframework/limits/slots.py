@@ -24,7 +24,7 @@ from taskframework.model.slots import (
 )
 from taskframework.model.task import HeldSlot, new_claim_id
 from taskframework.stores.base import DueTask, TaskStore
-from taskframework.stores.reading import all_records
+from taskframework.stores.reading import read_all_records
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class SlotKeeper:
         """
         now = seconds_of(self._store.now())
         late: list[tuple[str, Holder]] = []
-        for record in await all_records(self._store, SLOTS):
+        for record in await read_all_records(self._store, SLOTS):
             slots = replace(SLOTS.content(record), asked_at=now)
             late += [
                 (record.id, holder) for holder in slots.holders if holder.until + MAX_CLOCK_DIFFERENCE_SECONDS <= now

@@ -13,7 +13,7 @@ class Sequences:
     """For each task the highest sequence up to which its events were handled. The oldest tasks are forgotten."""
 
     def __init__(self, most: int = MAX_REMEMBERED_TASKS) -> None:
-        self._most = most
+        self._max_tasks = most
         self._by_task: OrderedDict[str, int] = OrderedDict()
 
     def of(self, task_id: str) -> int:
@@ -28,7 +28,7 @@ class Sequences:
         """
         known = self._by_task
         highest = known[task_id] = max(sequence, known.pop(task_id, 0))
-        if len(known) > self._most:
+        if len(known) > self._max_tasks:
             known.popitem(last=False)
         return highest
 

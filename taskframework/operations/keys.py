@@ -18,7 +18,7 @@ from taskframework.model.scope import ANONYMOUS
 from taskframework.model.values import MAX_NAME_LENGTH, is_name
 from taskframework.model.view import format_time
 from taskframework.stores.base import Records
-from taskframework.stores.reading import page_of, read_record
+from taskframework.stores.reading import read_page, read_record
 
 #: Seconds that a process remembers a key that it has read, and so the longest time in which a revoked key still works.
 REMEMBERED_SECONDS = 5.0
@@ -127,7 +127,7 @@ class KeyOperations:
 
     async def list_keys(self, *, limit: int, after: str | None = None) -> Page[ApiKey]:
         """Return keys in the order of their prefixes, from the first after `after`, including revoked keys."""
-        return await page_of(self._records, KEY, lambda key: key.prefix, limit=limit, after=after)
+        return await read_page(self._records, KEY, lambda key: key.prefix, limit=limit, after=after)
 
     async def get(self, prefix: str) -> ApiKey:
         """Read one key.

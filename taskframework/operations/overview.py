@@ -18,7 +18,7 @@ from taskframework.model.view import format_time
 from taskframework.model.workers import PRESENCE
 from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import all_contents
+from taskframework.stores.reading import read_all_contents
 from taskframework.submission.types import TaskTypes
 
 
@@ -86,10 +86,10 @@ class OverviewOperations:
             traffic,
             await self._count(),
             tuple(sorted(declared | traffic.task_types)),
-            {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)},
+            {pause.task_type: pause for pause in await read_all_contents(self._store, PAUSE)},
             tuple(map(PRESENCE.content, found)),
             None if broker is None else broker.is_connected,
-            tuple(await all_contents(self._store, SCHEDULE)),
+            tuple(await read_all_contents(self._store, SCHEDULE)),
             await self._is_limiter_away(),
         )
 

@@ -18,7 +18,7 @@ from taskframework.model.traffic import Traffic
 from taskframework.operations.overview import lane_view
 from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import all_contents, read_record
+from taskframework.stores.reading import read_all_contents, read_record
 from taskframework.submission.types import TaskTypes
 
 
@@ -59,7 +59,7 @@ class QueueOperations:
 
     async def list_queues(self, broker: Broker | None = None) -> Sequence[Queue]:
         """Return every task type that was declared or paused, by name."""
-        pauses = {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)}
+        pauses = {pause.task_type: pause for pause in await read_all_contents(self._store, PAUSE)}
         names = pauses.keys() | set(await self._types.names())
         traffic = await read_traffic(self._store)
         return [await self._queue(name, pauses.get(name), broker, traffic) for name in sorted(names)]

@@ -36,7 +36,7 @@ from taskframework.operations.dead_letters import MOST_MESSAGES
 from taskframework.operations.replays import ReplayOperations, scope_of
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import all_records, read_record
+from taskframework.stores.reading import read_all_records, read_record
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class ReplayCarrier:
             Whether some actions are due again at once.
         """
         more = False
-        for mark in await all_records(self._store, RUNNING_ACTION):
+        for mark in await read_all_records(self._store, RUNNING_ACTION):
             try:
                 more |= await self._carry(mark)
             except StoreUnavailableError:

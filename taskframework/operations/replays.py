@@ -27,7 +27,7 @@ from taskframework.model.task import new_task_id
 from taskframework.model.values import fingerprint
 from taskframework.operations.dead_letters import MOST_MESSAGES, MOST_TASKS
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import all_contents, read_record
+from taskframework.stores.reading import read_all_contents, read_record
 
 #: The most tasks, other than dead letters, that are counted: these tasks are read page by page.
 MOST_COUNTED = 10_000
@@ -167,7 +167,7 @@ class ReplayOperations:
         Raises:
             CursorInvalidError: if the cursor does not belong to this list.
         """
-        found = [(replay.at, replay.replay_id, replay) for replay in await all_contents(self._store, REPLAY)]
+        found = [(replay.at, replay.replay_id, replay) for replay in await read_all_contents(self._store, REPLAY)]
         found.sort(key=lambda each: each[:2], reverse=True)
         if cursor is not None:
             place = Cursor.decode(cursor)

@@ -26,7 +26,7 @@ from taskframework.model.view import format_time
 from taskframework.schedules import all_schedules, change_schedule, know_zone, read_schedule
 from taskframework.settings.durations import format_duration
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import page_of
+from taskframework.stores.reading import read_page
 from taskframework.submission.schedules import (
     ScheduleDefinition,
     accept_schedule,
@@ -131,7 +131,7 @@ class ScheduleOperations:
 
     async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[SeenSchedule]:
         """Return schedules in the order of their names, from the first after `after`."""
-        page = await page_of(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
+        page = await read_page(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
         return Page(await self._seen(*page.items), page.next_cursor)
 
     async def get(self, name: str) -> Schedule:

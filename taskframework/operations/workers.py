@@ -15,7 +15,7 @@ from taskframework.model.task import Task
 from taskframework.model.view import format_time
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import page_of, read_record
+from taskframework.stores.reading import read_page, read_record
 
 #: How many pages of running tasks one call looks through.
 _PAGES = 10
@@ -70,7 +70,7 @@ class WorkerOperations:
         Raises:
             StoreUnavailableError: if the store does not answer.
         """
-        page = await page_of(self._store, PRESENCE, lambda presence: presence.worker_id, limit=limit, after=after)
+        page = await read_page(self._store, PRESENCE, lambda presence: presence.worker_id, limit=limit, after=after)
         now = self._store.now()
         return Page(tuple(WorkerState(presence, presence.is_lost(now)) for presence in page.items), page.next_cursor)
 

@@ -24,7 +24,7 @@ from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
 
 #: How many tasks one page of a search looks through.
-SEARCHED = 5_000
+SEARCH_PAGE_SIZE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class TaskReads(Protocol):
     async def search_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        """The same list, for a filter without an index: a page looks through the next `SEARCHED` tasks only.
+        """The same list, for a filter without an index: a page looks through the next `SEARCH_PAGE_SIZE` tasks only.
 
         So a page may have fewer tasks than `limit`, or none, although more pages follow.
 

@@ -25,12 +25,12 @@ MarkT = TypeVar("MarkT", bound=Mark)
 
 #: How long a mark waits for other marks, and for a newer mark that replaces it. Repairs come after five seconds,
 #: or later, when the mark has long been written.
-LONGEST_DELAY = timedelta(seconds=2)
+MAX_MARK_DELAY = timedelta(seconds=2)
 #: The share of the delay after which a mark may be written together with a mark whose delay is over.
-_EARLY = 0.9
+_EARLY_WRITE_SHARE = 0.9
 #: Most marks in one write. Under load there are many small writes, spread as evenly as the marks came: one large write
 #: would block all other calls of the store for tens of milliseconds.
-_MOST_IN_A_WRITE = 100
+_MAX_MARKS_PER_WRITE = 100
 
 
 class DelayedMarks(Generic[MarkT]):
@@ -41,7 +41,7 @@ class DelayedMarks(Generic[MarkT]):
         make: Callable[..., MarkT],
         write: Callable[[Sequence[MarkT]], Awaitable[None]],
         clock: Clock,
-        delay: timedelta = LONGEST_DELAY,
+        delay: timedelta = MAX_MARK_DELAY,
     ) -> None:
         """Start without marks.
 
@@ -88,8 +88,8 @@ class DelayedMarks(Generic[MarkT]):
 
     def _taken(self) -> list[MarkT]:
         """The marks of the next write, taken from those that wait."""
-        since_when = self._clock.monotonic() - (0 if self._is_drained.is_set() else self._delay * _EARLY)
-        oldest = itertools.islice(self._waiting.items(), _MOST_IN_A_WRITE)
+        since_when = self._clock.monotonic() - (0 if self._is_drained.is_set() else self._delay * _EARLY_WRITE_SHARE)
+        oldest = itertools.islice(self._waiting.items(), _MAX_MARKS_PER_WRITE)
         marks = [(task_id, values) for task_id, (since, *values) in oldest if since <= since_when]
         for task_id, _ in marks:
             del self._waiting[task_id]

@@ -16,7 +16,7 @@ from taskframework.stores.base import Records, TaskStore
 Content = TypeVar("Content")
 
 #: How many records one read gets when all records of a kind are read.
-_TOGETHER = 500
+_READ_BATCH_SIZE = 500
 
 
 async def read_record(records: Records, record_id: str) -> Record | None:
@@ -28,7 +28,7 @@ async def read_record(records: Records, record_id: str) -> Record | None:
     return (await records.read_records([record_id])).get(record_id)
 
 
-async def page_of(
+async def read_page(
     records: Records, kind: RecordKind[Content], name_of: Callable[[Content], str], *, limit: int, after: str | None
 ) -> Page[Content]:
     """The contents of some records of a kind, in the order of their names.
@@ -49,7 +49,7 @@ async def page_of(
     return Page(tuple(page), name_of(page[-1]) if len(found) > limit else None)
 
 
-async def all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
+async def read_all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
     """All records of a kind, in the order of their ids; for kinds of which there are not many.
 
     Raises:
@@ -57,15 +57,15 @@ async def all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
     """
     found: list[Record] = []
     while True:
-        page = await records.list_records(kind.name, limit=_TOGETHER, after=found[-1].id if found else "")
+        page = await records.list_records(kind.name, limit=_READ_BATCH_SIZE, after=found[-1].id if found else "")
         found += page
-        if len(page) < _TOGETHER:
+        if len(page) < _READ_BATCH_SIZE:
             return found
 
 
-async def all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
-    """The contents of all records of a kind; see `all_records`."""
-    return [kind.content(record) for record in await all_records(records, kind)]
+async def read_all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
+    """The contents of all records of a kind; see `read_all_records`."""
+    return [kind.content(record) for record in await read_all_records(records, kind)]
 
 
 class JointReads:

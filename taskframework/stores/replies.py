@@ -26,6 +26,6 @@ _POINTS: dict[type[object], str] = {
 }
 
 
-def reply_point(asked: Transition | Mark) -> str:
+def reply_point(request: Transition | Mark) -> str:
     """The failpoint for the reply to this write."""
-    return _POINTS.get(type(asked), "mark.reply")
+    return _POINTS.get(type(request), "mark.reply")

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 #: Most pieces that one call looks at, so that it ends soon even if very many tasks have to stay.
-_PIECES = 10
+_MAX_PIECES_PER_CALL = 10
 
 Tie = TypeVar("Tie", int, str)
 
@@ -40,7 +40,7 @@ class Walk(Generic[Tie]):
     def __init__(self) -> None:
         self._place: Place[Tie] | None = None
 
-    async def go_on(self, look: Callable[[Place[Tie] | None, int], Awaitable[Piece[Tie]]], limit: int) -> int:
+    async def continue_walk(self, look: Callable[[Place[Tie] | None, int], Awaitable[Piece[Tie]]], limit: int) -> int:
         """Delete at most `limit` tasks.
 
         Args:
@@ -50,15 +50,15 @@ class Walk(Generic[Tie]):
         Returns:
             How many were deleted. If fewer than `limit`, no other task may go, or very many tasks have to stay.
         """
-        removed, may_begin_anew = 0, self._place is not None
-        for _ in range(_PIECES):
+        removed, can_restart = 0, self._place is not None
+        for _ in range(_MAX_PIECES_PER_CALL):
             if removed == limit:
                 break
             piece = await look(self._place, limit - removed)
             removed += piece.removed
             self._place = piece.end
             if piece.end is None:
-                if not may_begin_anew:
+                if not can_restart:
                     break
-                may_begin_anew = False
+                can_restart = False
         return removed

@@ -26,7 +26,7 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE, Priority, TaskStatus, lane_below
 from taskframework.model.task import Task
 from taskframework.stores.base import DueTask, TaskStore
-from taskframework.stores.delayed_marks import LONGEST_DELAY, DelayedMarks
+from taskframework.stores.delayed_marks import MAX_MARK_DELAY, DelayedMarks
 from taskframework.telemetry import current_traceparent, is_tracing, span
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class DispatchPolicy:
     redispatch_max: timedelta = timedelta(minutes=15)
     delay_limit: timedelta = timedelta(minutes=10)
     #: How long the mark of a confirmed message waits. Most tasks are claimed before that and need no mark.
-    mark_after: timedelta = LONGEST_DELAY
+    mark_after: timedelta = MAX_MARK_DELAY
     #: The most tasks that wait to be published, and the most that wait for their time. All others are left to the
     #: sweeper, so that memory stays bounded.
     max_pending: int = 20_000

@@ -12,7 +12,7 @@ from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.values import Json
 from taskframework.settings.urls import redacted, scheme_of, sqlite_file
 from taskframework.stores.base import Records, TaskStore
-from taskframework.stores.reading import all_contents
+from taskframework.stores.reading import read_all_contents
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
 
@@ -146,4 +146,4 @@ class TaskTypes:
 
 async def declared_types(records: Records) -> list[TaskDeclaration]:
     """Return the declarations of all task types."""
-    return await all_contents(records, DECLARATION)
+    return await read_all_contents(records, DECLARATION)

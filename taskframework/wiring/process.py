@@ -20,7 +20,7 @@ from taskframework.operations.collector import DeadLetterCollector
 from taskframework.operations.health import Health
 from taskframework.recovery.topology import TopologyRepair
 from taskframework.stores.base import DueTask
-from taskframework.stores.delayed_marks import LONGEST_DELAY
+from taskframework.stores.delayed_marks import MAX_MARK_DELAY
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.tasks.extensions import WorkerExtensions
 from taskframework.wiring.listeners import register_listeners
@@ -104,7 +104,7 @@ def _build_dispatch_policy(services: StoreServices) -> DispatchPolicy:
         recovery.redispatch,
         recovery.redispatch_max,
         services.settings.broker.delay_limit,
-        mark_after=min(LONGEST_DELAY, recovery.dispatch_grace * 2 / 5),
+        mark_after=min(MAX_MARK_DELAY, recovery.dispatch_grace * 2 / 5),
         lowers_retries=services.settings.priority.retries == "lower",
     )
 

@@ -19,7 +19,7 @@ import bson
 from taskframework.model.shape import Shape
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
-from taskframework.stores.mongo.client import _CODEC
+from taskframework.stores.mongo.codec import CODEC
 from taskframework.stores.mongo.documents import document_of, task_of
 from taskframework.stores.sqlite.rows import TaskRow, new_row, read_row, to_json
 from taskframework.testing.conformance.comparison import same_json
@@ -27,7 +27,7 @@ from taskframework.testing.conformance.store_values import HOSTILE
 from taskframework.testing.factories import new_task
 
 def through_mongo(task):
-    return task_of(bson.decode(bson.encode(document_of(task)), _CODEC))
+    return task_of(bson.decode(bson.encode(document_of(task)), CODEC))
 
 def through_sqlite(task):
     first = new_row(new_task())

@@ -84,4 +84,4 @@ def test_no_store_knows_a_kind_by_name_but_those_of_tasks_that_are_deleted() -> 
         for path in (PACKAGE / "stores").rglob("*.py")
         if "RecordKind(" in path.read_text() or "model.idempotency" in path.read_text()
     }
-    assert naming == {"stores/mongo/earlier.py", "stores/mongo/records.py", "stores/sqlite/records.py"}
+    assert naming == {"stores/mongo/earlier_release.py", "stores/mongo/records.py", "stores/sqlite/records.py"}

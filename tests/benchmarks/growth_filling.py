@@ -20,7 +20,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import HistoryEntry, ParentLink, Task, new_task_id
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.sqlite import queries
-from taskframework.stores.sqlite.rows import Stored, new_row
+from taskframework.stores.sqlite.rows import StoredTask, new_row
 from taskframework.testing.factories import new_task
 
 OWNERS, TYPES, CHILDREN = 20, 10, 500
@@ -138,9 +138,9 @@ class SqliteFiller:
             os.fsync(file)
 
 
-def _insert(rows: Sequence[Stored], connection: sqlite3.Connection, *, whole: bool) -> None:
-    for at in range(0, len(rows), queries.MOST_ROWS):
-        part = rows[at : at + queries.MOST_ROWS]
+def _insert(rows: Sequence[StoredTask], connection: sqlite3.Connection, *, whole: bool) -> None:
+    for at in range(0, len(rows), queries.MAX_ROWS):
+        part = rows[at : at + queries.MAX_ROWS]
         connection.execute(*queries.insert_tasks([row.inserted() for row in part], whole=whole))
         connection.execute(*queries.insert_parameters([(row.task.task_id, row.parameters) for row in part]))
 

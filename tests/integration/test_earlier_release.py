@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from taskframework.errors import IdempotencyConflictError
 from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id
 from taskframework.model.task import Task
-from taskframework.stores.mongo import earlier
+from taskframework.stores.mongo import earlier_release
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
@@ -168,7 +168,7 @@ async def test_a_record_of_a_submission_under_way_is_left_alone_for_a_while(
 ) -> None:
     """Its process has written the record and not the task; meanwhile the earlier release accepted the key."""
     passed = timedelta(0)
-    release = earlier.EarlierRelease(store._parts.connection, store, lambda: store.now() + passed)
+    release = earlier_release.EarlierRelease(store._parts.connection, store, lambda: store.now() + passed)
     content = IdempotencyKey("not-there", "hash")
     await store.write_records([IDEMPOTENCY.new("alice", "key", content=content, expires_at=store.now() + HOUR)])
     task_id = await asyncio.to_thread(old.submit, "key")
@@ -189,9 +189,9 @@ async def test_after_a_day_without_a_key_of_it_the_index_goes(
     async def those(_: object) -> int | None:
         return connected
 
-    monkeypatch.setattr(earlier, "connections", those)
+    monkeypatch.setattr(earlier_release, "count_connections", those)
     passed = timedelta(0)
-    release = earlier.EarlierRelease(store._parts.connection, store, lambda: store.now() + passed)
+    release = earlier_release.EarlierRelease(store._parts.connection, store, lambda: store.now() + passed)
     for hours in (0, 10, 20):
         passed = timedelta(hours=hours)
         await release.look()

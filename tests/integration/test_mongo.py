@@ -34,7 +34,7 @@ from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import APP_NAME, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
-from taskframework.stores.mongo.transitions import write_of
+from taskframework.stores.mongo.transitions import build_write
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
@@ -395,7 +395,7 @@ async def test_the_store_tells_the_time_of_the_server(driver: MongoDriver, mongo
 
 def test_a_request_without_a_rule_is_a_clear_error() -> None:
     with pytest.raises(TypeError, match=r"str has no rule for MongoDB; add it to .*transitions"):
-        write_of(["no transition"])
+        build_write(["no transition"])
 
 
 @both_drivers

@@ -53,7 +53,7 @@ async def test_a_standalone_is_refused_with_the_remedy(driver: MongoDriver) -> N
 async def test_the_name_of_another_replica_set_is_refused_with_the_right_one(
     driver: MongoDriver, mongo_server: MongoServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(deployment, "_SILENCE", 0.0)
+    monkeypatch.setattr(deployment, "_WARN_AFTER_SECONDS", 0.0)
     said = await refusal(MongoStore(mongo_server.url.replace("=rs0", "=rs7"), driver=driver, timeout=PATIENCE))
     assert "names the replica set 'rs7', but the servers there are in 'rs0'" in said
     assert "Write replicaSet=rs0" in said

@@ -30,7 +30,7 @@ from taskframework.model.task import CancelRequest, HistoryEntry, Lease, LimitWa
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.model.waiting import Wait
 from taskframework.stores.mongo.documents import document_of, task_of
-from taskframework.stores.mongo.transitions import JOINT, write_of
+from taskframework.stores.mongo.transitions import JOINT, build_write
 from taskframework.testing.factories import new_task
 
 SECOND = timedelta(seconds=1)
@@ -174,7 +174,7 @@ class Documents:
         requests = [about(request, task.task_id) for task, (_, request) in zip(there, group, strict=True)]
         self._tasks.insert_many([document_of(task) for task in there])
         for asked in [requests] if joint else [[request] for request in requests]:
-            write = write_of(asked)
+            write = build_write(asked)
             self._tasks.update_many(write.guard, list(write.stages), hint="_id_")
         found = {document["_id"]: document for document in self._tasks.find()}
         return [task_of(found[task.task_id]) for task in there]

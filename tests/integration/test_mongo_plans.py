@@ -25,7 +25,7 @@ from taskframework.model.task import Lease, LimitWait, ParentLink, Subtasks, Tas
 from taskframework.model.traffic import Crowd
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
-from taskframework.stores.mongo.queries import FEW
+from taskframework.stores.mongo.queries import MAX_GROUPED_SUBTASKS
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
@@ -207,7 +207,7 @@ async def test_a_list_reads_little_more_than_its_pages(name: str, database: Any,
 async def test_a_search_looks_through_no_more_than_its_part(
     name: str, database: Any, store: MongoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskframework.stores.mongo.search.SEARCHED", LIMIT)
+    monkeypatch.setattr("taskframework.stores.mongo.search.SEARCH_PAGE_SIZE", LIMIT)
     scope, filter = LISTS[name]
     sought = replace(filter, error="nowhere")
     looked, _ = await asked(database, store, lambda store: store.search_tasks(scope, sought, limit=LIMIT))
@@ -273,7 +273,7 @@ async def test_a_tally_reads_no_more_than_its_bound(crowd: Crowd, database: Any,
 async def test_a_round_of_subtasks_is_counted_without_reading_them(database: Any, store: MongoStore) -> None:
     few, counted = await asked(database, store, lambda store: store.count_subtasks(LARGE))
     assert few["planSummary"].startswith("IXSCAN { parent.task_id: 1, status: 1, ")
-    assert few["keysExamined"] <= FEW + SLACK
+    assert few["keysExamined"] <= MAX_GROUPED_SUBTASKS + SLACK
     assert counted["planSummary"].startswith("COUNT_SCAN { parent.task_id: 1, status: 1, ")
     assert counted["keysExamined"] <= 4_000 + SLACK
     assert {operation["docsExamined"] for operation in (few, counted)} == {0}

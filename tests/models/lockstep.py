@@ -16,8 +16,8 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, TaskStore
-from taskframework.stores.mongo.expressions import change, is_set, milliseconds
-from taskframework.stores.mongo.writes import Write, write_alone
+from taskframework.stores.mongo.expressions import is_set, milliseconds, set_fields
+from taskframework.stores.mongo.writes import Write, build_single_write
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import insert_one
 from tests.models.invariants import Watch
@@ -157,7 +157,7 @@ def _differences(actual: Task, expected: Task) -> list[str]:
     return differences(left, right, _TOLERANCE)
 
 
-@write_alone.register
+@build_single_write.register
 def _time_passes(passing: TimePasses) -> Write:
     by = milliseconds(passing.by)
     changes = {
@@ -166,4 +166,4 @@ def _time_passes(passing: TimePasses) -> Write:
     for record, name in (("lease", "expires_at"), ("waits_for", "until")):
         sooner = {"$mergeObjects": [f"${record}", {name: {"$subtract": [f"${record}.{name}", by]}}]}
         changes[record] = {"$cond": [is_set(f"${record}"), sooner, None]}
-    return Write({"_id": passing.task_id}, [change({**changes, "revision": {"$add": ["$revision", 1]}})])
+    return Write({"_id": passing.task_id}, [set_fields({**changes, "revision": {"$add": ["$revision", 1]}})])

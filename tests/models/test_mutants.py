@@ -19,10 +19,10 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo import queries as mongo_queries
 from taskframework.stores.mongo import writer
 from taskframework.stores.mongo.store import MongoStore
-from taskframework.stores.mongo.transitions import write_of
+from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writes import Write
 from taskframework.stores.sqlite import SqliteStore, groups, queries
-from taskframework.stores.sqlite.rows import Stored
+from taskframework.stores.sqlite.rows import StoredTask
 from tests.models.mutants import MUTANTS, Mutant
 from tests.models.walk import walk, walk_together
 
@@ -113,7 +113,9 @@ _FIRST = {"an outcome without the fence": 192, "a mark that may go back": 48}
 async def test_a_mongo_write_that_deviates_is_found_out(
     name: str, mongo_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "write_of", lambda requests: _BROKEN_WRITES[name](requests[0], write_of(requests)))
+    monkeypatch.setattr(
+        writer, "build_write", lambda requests: _BROKEN_WRITES[name](requests[0], build_write(requests))
+    )
     await _is_found_out(MongoStore(mongo_url), first=_FIRST.get(name, 0))
 
 
@@ -152,12 +154,12 @@ async def test_a_sqlite_column_that_is_left_as_it_was_is_found_out(
 async def test_a_sqlite_document_that_forgets_a_field_is_found_out(
     field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed_to = Stored.changed_to
+    changed_to = StoredTask.changed_to
 
-    def forgetful(row: Stored, task: Task) -> Stored:
+    def forgetful(row: StoredTask, task: Task) -> StoredTask:
         return changed_to(row, task.evolve(**{field: getattr(row.task, field)}))
 
-    monkeypatch.setattr(Stored, "changed_to", forgetful)
+    monkeypatch.setattr(StoredTask, "changed_to", forgetful)
     await _is_found_out(SqliteStore(tmp_path / "tasks.db"))
 
 

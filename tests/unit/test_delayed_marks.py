@@ -72,12 +72,12 @@ async def test_a_mark_is_written_after_its_moment() -> None:
 async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> None:
     writes = Writes()
     marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=10))
-    marks = [mark(number) for number in range(3 * module._MOST_IN_A_WRITE)]
+    marks = [mark(number) for number in range(3 * module._MAX_MARKS_PER_WRITE)]
     for one in marks:
         marking.add(one.task_id, one.sequence)
     await eventually(lambda: sum(map(len, writes.groups)) == len(marks))
     assert [one for group in writes.groups for one in group] == marks
-    assert max(map(len, writes.groups)) <= module._MOST_IN_A_WRITE
+    assert max(map(len, writes.groups)) <= module._MAX_MARKS_PER_WRITE
 
 
 async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> None:
@@ -160,10 +160,10 @@ async def test_marks_that_could_not_be_written_are_left_to_the_repairs_and_hold_
     writes = Writes()
     writes.error = error
     marking = DelayedMarks(MarkPublished, writes, SystemClock(), LONG)
-    for number in range(2 * module._MOST_IN_A_WRITE):
+    for number in range(2 * module._MAX_MARKS_PER_WRITE):
         marking.add(f"t{number}", 1)
     await marking.drain()
-    assert sum(map(len, writes.groups)) == 2 * module._MOST_IN_A_WRITE
+    assert sum(map(len, writes.groups)) == 2 * module._MAX_MARKS_PER_WRITE
     assert {record.levelname for record in caplog.records} == {level}
     writes.error = None
     marking.add("t1", 2)

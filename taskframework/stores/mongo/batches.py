@@ -19,20 +19,20 @@ from taskframework.stores.mongo.expressions import (
     NOW,
     REOPENED,
     Expression,
-    at_rest,
-    change,
     error_of,
+    has_passed,
+    in_scope,
     in_status,
     is_set,
     later,
-    lit,
-    passed,
+    literal,
     plus,
+    set_fields,
     with_error,
     with_event,
-    within,
+    with_final_status,
 )
-from taskframework.stores.mongo.writes import Write, write_alone
+from taskframework.stores.mongo.writes import Write, build_single_write
 
 _IS_BATCH: Document = {"batch": {"$type": "object"}}
 _IS_OPEN: Document = {**_IS_BATCH, "status": TaskStatus.WAITING, "subtasks.planned": None}
@@ -41,16 +41,16 @@ _IS_SEALED: Document = {**_IS_BATCH, "subtasks.planned": {"$type": "number"}}
 _IS_BEING_STORED: Expression = {"$or": [is_set("$subtasks.plan"), {"$gt": ["$subtasks.plan_records", 0]}]}
 
 
-@write_alone.register
+@build_single_write.register
 def _announce(announce: Announce) -> Write:
     announced = {
         "batch.items": {"$max": ["$batch.items", announce.items]},
         "seal_by": later(announce.timeout),
     }
-    return Write({"_id": announce.task_id, **_IS_OPEN}, [change(announced)])
+    return Write({"_id": announce.task_id, **_IS_OPEN}, [set_fields(announced)])
 
 
-@write_alone.register
+@build_single_write.register
 def _seal(seal: Seal) -> Write:
     chunks = {"$ceil": {"$divide": [seal.items, "$batch.chunk_size"]}}
     sealed = {
@@ -58,29 +58,29 @@ def _seal(seal: Seal) -> Write:
         "subtasks.report_serial": plus("$subtasks.report_serial", 1),
         "seal_by": None,
         "check_at": NOW,
-        **with_event("sealed", data=lit({"items": seal.items})),
+        **with_event("sealed", data=literal({"items": seal.items})),
     }
-    return Write({"_id": seal.task_id, **_IS_OPEN, "batch.items": seal.items}, [change(sealed)])
+    return Write({"_id": seal.task_id, **_IS_OPEN, "batch.items": seal.items}, [set_fields(sealed)])
 
 
-@write_alone.register
+@build_single_write.register
 def _abandon_upload(abandon: AbandonUpload) -> Write:
     data = {"by": BY_UPLOAD, "reason": UPLOAD_ABANDONED}
     error = framework_error("upload_abandoned", UPLOAD_ABANDONED, retryable=False)
     cancelled = {
         "cancel": {**data, "at": NOW},
         **with_error(error_of(error)),
-        **at_rest(TaskStatus.CANCELLED),
-        **with_event("cancelled", data=lit(data)),
+        **with_final_status(TaskStatus.CANCELLED),
+        **with_event("cancelled", data=literal(data)),
     }
-    return Write({"_id": abandon.task_id, **_IS_OPEN, **passed("seal_by")}, [change(cancelled)])
+    return Write({"_id": abandon.task_id, **_IS_OPEN, **has_passed("seal_by")}, [set_fields(cancelled)])
 
 
 #: The fields of the end of a batch, which are removed when the batch is reopened.
 _NONE_AFTER_REOPENING = ("finished_at", "purge_at", "cancel", "deadline", "error", "result")
 
 
-@write_alone.register
+@build_single_write.register
 def _reopen_batch(reopen: ReopenBatch) -> Write:
     may_wait = in_status(*(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING)
     waiting = {
@@ -91,15 +91,15 @@ def _reopen_batch(reopen: ReopenBatch) -> Write:
         "retry_at": later(RETRY_AFTER),
         "spawn_at": {"$cond": [_IS_BEING_STORED, NOW, None]},
         "check_at": later(RETRY_AFTER),
-        **with_event("reopened", data=lit({"by": reopen.by})),
+        **with_event("reopened", data=literal({"by": reopen.by})),
     }
-    guard = {"_id": reopen.task_id, **_IS_SEALED, "status": may_wait, "cascade_at": None, **within(reopen.scope)}
-    return Write(guard, [change(waiting)])
+    guard = {"_id": reopen.task_id, **_IS_SEALED, "status": may_wait, "cascade_at": None, **in_scope(reopen.scope)}
+    return Write(guard, [set_fields(waiting)])
 
 
-@write_alone.register
+@build_single_write.register
 def _end_retry(end: EndRetry) -> Write:
     guard: Document = {"_id": end.task_id, **_IS_BATCH, "subtasks": {"$type": "object"}}
     guard |= {"status": TaskStatus.WAITING, "retry_at": end.retry_at}
     ended = {"batch.retry_until": None, "retry_at": None, "check_at": NOW}
-    return Write(guard, [change({**ended, "subtasks.report_serial": plus("$subtasks.report_serial", 1)})])
+    return Write(guard, [set_fields({**ended, "subtasks.report_serial": plus("$subtasks.report_serial", 1)})])

@@ -26,7 +26,14 @@ from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnava
 from taskframework.settings.urls import redacted
 from taskframework.stores.mongo.codec import CODEC, with_plain_integers
 from taskframework.stores.mongo.documents import Document
-from taskframework.stores.mongo.faults import AWAY, UNENCODABLE, PartlyRefused, driver_call, driver_errors, refusal
+from taskframework.stores.mongo.faults import (
+    UNCERTAIN_CODES,
+    UNENCODABLE,
+    PartlyRefused,
+    driver_call,
+    driver_errors,
+    write_error,
+)
 
 MongoDriver = Literal["motor", "pymongo"]
 #: The failpoints after the reply to a write.
@@ -41,7 +48,7 @@ _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: The index on `_id`. Updates name it as a hint: otherwise the planner also tries indexes on other fields of the guard.
 BY_ID = "_id_"
 #: The name by which the server knows this program. A release whose writes concern older releases takes the next number,
-#: so that `earlier.py` can count the connections of older releases. Releases without a number kept no records.
+#: so that `earlier_release.py` can count the connections of older releases. Releases without a number kept no records.
 APP_NAME = "taskframework/2"
 TASKS = "tasks"
 _COLLECTIONS = (TASKS, "dead_letters", "records")
@@ -51,7 +58,7 @@ _MAJORITY = {"w": "majority", "j": True}
 _SNAPSHOT = ReadConcern("snapshot")
 
 
-def encoded(document: Document, what: str) -> RawBSONDocument:
+def encode_document(document: Document, what: str) -> RawBSONDocument:
     """A document in BSON. It is encoded before it joins a group, so that a value that cannot be stored is found early.
 
     Raises:
@@ -138,7 +145,7 @@ class Collection:
             document = await self._raw.find_one_and_update(
                 filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=BY_ID
             )
-            await failpoint.replied(points, _broken)
+            await failpoint.replied(points, _connection_closed_error)
             return document
 
     async def update_once(self, filter: Document, update: Sequence[Any], points: Points) -> Document | None:
@@ -157,14 +164,14 @@ class Collection:
             document = await self._raw.find_one_and_update(
                 filter, list(update), upsert=True, return_document=pymongo.ReturnDocument.AFTER
             )
-            await failpoint.replied(points, _broken)
+            await failpoint.replied(points, _connection_closed_error)
             return cast("Document", document)
 
-    async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
+    async def update_by_ids(self, filter: Document, update: Sequence[Any], points: Points) -> int:
         """Update all documents that match a filter, which has to name them by ids; return how many matched."""
         async with driver_call(self._seconds):
             result = await self._raw.update_many(filter, list(update), hint=BY_ID)
-            await failpoint.replied(points, _broken)
+            await failpoint.replied(points, _connection_closed_error)
             return int(result.matched_count)
 
     async def update_each(
@@ -182,13 +189,13 @@ class Collection:
         """Replace the document that matches; return whether a document matched."""
         async with driver_call(self._seconds):
             result = await self._raw.replace_one(filter, document, hint=BY_ID)
-            await failpoint.replied(points, _broken)
+            await failpoint.replied(points, _connection_closed_error)
             return bool(result.matched_count)
 
     async def insert_once(self, document: Any, points: Points) -> dict[int, StoreError]:
         """`insert_each` of one document, but sent only once: see `_write_once`."""
         reply = await self._write_once({"insert": self._raw.name, "documents": [document]}, points)
-        return {entry["index"]: refusal(entry) for entry in reply.get("writeErrors", ())}
+        return {entry["index"]: write_error(entry) for entry in reply.get("writeErrors", ())}
 
     async def _each(self, write: Awaitable[Any], points: Points) -> dict[int, StoreError]:
         try:
@@ -196,7 +203,7 @@ class Collection:
                 try:
                     await write
                 finally:  # a reply that reports refusals can be lost too
-                    await failpoint.replied(points, _broken)
+                    await failpoint.replied(points, _connection_closed_error)
         except PartlyRefused as partly:
             return partly.refused
         return {}
@@ -209,20 +216,20 @@ class Collection:
         """
         async with driver_call(self._seconds):
             reply = await self._run({**command, "writeConcern": _MAJORITY})
-            await failpoint.replied(points, _broken)
-        doubts = [entry for entry in reply.get("writeErrors", ()) if entry["code"] in AWAY]
+            await failpoint.replied(points, _connection_closed_error)
+        doubts = [entry for entry in reply.get("writeErrors", ()) if entry["code"] in UNCERTAIN_CODES]
         if (unconfirmed := reply.get("writeConcernError")) is not None:
             doubts.append(unconfirmed)
         if doubts:
             raise StoreUnavailableError(f"MongoDB: {doubts[0]['errmsg']}.")
         return reply
 
-    async def delete_these(self, ids: Sequence[str], filter: Document, points: Points = ()) -> int:
+    async def delete_by_ids(self, ids: Sequence[str], filter: Document, points: Points = ()) -> int:
         """Delete the documents of these ids that match; return how many were deleted."""
         chosen = {"$and": [{"_id": {"$in": list(ids)}}, filter]}
         async with driver_call(self._seconds):
             result = await self._raw.delete_many(chosen, hint=BY_ID)
-            await failpoint.replied(points, _broken)
+            await failpoint.replied(points, _connection_closed_error)
             return int(result.deleted_count)
 
     async def indexes(self) -> Mapping[str, Any]:
@@ -374,6 +381,6 @@ def time_limit(limit: timedelta) -> AbstractContextManager[None]:
     return pymongo.timeout(limit.total_seconds())
 
 
-def _broken() -> PyMongoError:
+def _connection_closed_error() -> PyMongoError:
     """The drivers' error if the connection breaks before the reply, and again during their second write."""
     return AutoReconnect("connection closed")

@@ -10,7 +10,7 @@ from taskframework.model.query import DeadMessage, MessageOutline, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import Collection
-from taskframework.stores.mongo.documents import Document, dead_message_of, moment
+from taskframework.stores.mongo.documents import Document, dead_message_of, with_utc
 
 _OUTLINE = ("reason", "task_type", "at")
 
@@ -33,14 +33,14 @@ class DeadLetterCalls(ABC):
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
         order = queries.newest_first("at")
         found = await self._dead_messages.find({}, sort=order, limit=limit, fields=_OUTLINE, index="list")
-        return [MessageOutline(each["_id"], each["reason"], each["task_type"], moment(each["at"])) for each in found]
+        return [MessageOutline(each["_id"], each["reason"], each["task_type"], with_utc(each["at"])) for each in found]
 
     async def get_dead_message(self, message_id: str) -> DeadMessage | None:
         document = await self._dead_messages.find_one({"_id": message_id})
         return None if document is None else dead_message_of(document)
 
     async def delete_dead_message(self, message_id: str) -> bool:
-        return await self._dead_messages.delete_these([message_id], {}) == 1
+        return await self._dead_messages.delete_by_ids([message_id], {}) == 1
 
 
 def _count_of(group: Document) -> DeadCount:
@@ -50,8 +50,8 @@ def _count_of(group: Document) -> DeadCount:
         cause["task_type"],
         int(cause["hours"]),
         group["count"],
-        moment(group["first_at"]),
-        moment(group["last_at"]),
+        with_utc(group["first_at"]),
+        with_utc(group["last_at"]),
         group["error_type"],
         group["error_message"],
     )

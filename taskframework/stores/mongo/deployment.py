@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.base import StoreReport
-from taskframework.stores.mongo import earlier
+from taskframework.stores.mongo import earlier_release
 from taskframework.stores.mongo.client import Connection, MongoDriver, driver_version, time_limit
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.indexes import (
@@ -17,14 +17,14 @@ from taskframework.stores.mongo.indexes import (
     INDEX_BUILD,
     RECORD_INDEXES,
     TASK_INDEXES,
-    drift,
-    ensure,
+    create_missing_indexes,
+    find_index_differences,
 )
 
 logger = logging.getLogger(__name__)
 
 #: Seconds without an answer after which the log says that the program waits: the error may come ten seconds later.
-_SILENCE = 2.0
+_WARN_AFTER_SECONDS = 2.0
 #: Partial indexes with `$in` came with MongoDB 6.0.
 _OLDEST_WIRE_VERSION = 17
 
@@ -35,14 +35,14 @@ async def prepare(connection: Connection) -> None:
     Raises:
         StoreMisconfiguredError: with the remedy.
     """
-    await _fitting(connection)
+    await _check_primary(connection)
     with time_limit(INDEX_BUILD):
-        await ensure(connection.tasks, TASK_INDEXES)
-        await ensure(connection.dead_messages, DEAD_MESSAGE_INDEXES)
-        await ensure(connection.records, RECORD_INDEXES)
+        await create_missing_indexes(connection.tasks, TASK_INDEXES)
+        await create_missing_indexes(connection.dead_messages, DEAD_MESSAGE_INDEXES)
+        await create_missing_indexes(connection.records, RECORD_INDEXES)
 
 
-async def _fitting(connection: Connection) -> Document:
+async def _check_primary(connection: Connection) -> Document:
     """The primary's description of itself, if this deployment can keep the promises.
 
     A driver that knows the name of the replica set forgets servers that are not in it, and then only says that there is
@@ -52,28 +52,28 @@ async def _fitting(connection: Connection) -> Document:
         StoreMisconfiguredError: with the remedy.
         StoreUnavailableError: if there is no primary.
     """
-    with _telling_that_it_waits(connection.servers):
+    with _warning_while_waiting(connection.servers):
         try:
             hello = await connection.hello()
         except StoreUnavailableError:
             if connection.servers:
                 raise
             hello = await connection.hello_of_any_set()
-    check(hello, connection.replica_set)
+    check_deployment(hello, connection.replica_set)
     return hello
 
 
 @contextmanager
-def _telling_that_it_waits(servers: str) -> Iterator[None]:
+def _warning_while_waiting(servers: str) -> Iterator[None]:
     said = "waiting for MongoDB at %s ..."
-    timer = asyncio.get_running_loop().call_later(_SILENCE, logger.warning, said, servers)
+    timer = asyncio.get_running_loop().call_later(_WARN_AFTER_SECONDS, logger.warning, said, servers)
     try:
         yield
     finally:
         timer.cancel()
 
 
-def check(hello: Document, wanted: str | None) -> None:
+def check_deployment(hello: Document, wanted: str | None) -> None:
     """Accept the replica set of that name (None: any), or a router, of MongoDB 6.0 or newer.
 
     Raises:
@@ -102,14 +102,14 @@ async def inspect(connection: Connection, driver: MongoDriver) -> StoreReport:
     facts = {"driver": driver_version(driver), "database": connection.name}
     problems: list[str] = []
     try:
-        hello = await _fitting(connection)
+        hello = await _check_primary(connection)
         facts["server"] = f"MongoDB {(await connection.command({'buildInfo': 1}))['version']}"
         facts["replica set"] = f"{hello.get('setName')} ({len(hello.get('hosts', ()))} members)"
-        if (left := await earlier.state(connection)) is not None:
+        if (left := await earlier_release.describe_state(connection)) is not None:
             facts["earlier release"] = left
-        problems += await drift(connection.tasks, TASK_INDEXES)
-        problems += await drift(connection.dead_messages, DEAD_MESSAGE_INDEXES)
-        problems += await drift(connection.records, RECORD_INDEXES)
+        problems += await find_index_differences(connection.tasks, TASK_INDEXES)
+        problems += await find_index_differences(connection.dead_messages, DEAD_MESSAGE_INDEXES)
+        problems += await find_index_differences(connection.records, RECORD_INDEXES)
     except StoreError as error:
         problems.append(str(error))
     return StoreReport(facts, tuple(problems))

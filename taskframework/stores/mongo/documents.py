@@ -24,7 +24,7 @@ Entry = TypeVar("Entry")
 _MESSAGE_FIELDS = tuple(field.name for field in fields(DeadMessage) if field.name not in {"id", "headers"})
 
 
-def stored(value: Json) -> Any:
+def encode_value(value: Json) -> Any:
     """A user's value in its stored form: the value itself, or JSON bytes if a name in it has a meaning in MongoDB.
 
     The driver reads `{"$ref": …, "$id": …}` back as a reference object, a name in BSON cannot contain NUL, and servers
@@ -39,8 +39,8 @@ def stored(value: Json) -> Any:
         raise ValueNotStorableError("a value", str(error)) from error
 
 
-def restored(value: Any) -> Json:
-    """The value whose stored form this is; the reverse of `stored`."""
+def decode_value(value: Any) -> Json:
+    """The value whose stored form this is; the reverse of `encode_value`."""
     return orjson.loads(value) if isinstance(value, bytes) else value
 
 
@@ -61,7 +61,7 @@ def _is_special(name: object) -> bool:
 
 def document_of(task: Task) -> Document:
     """The document of a task."""
-    return USER_VALUES.change(task.to_document(), stored)
+    return USER_VALUES.change(task.to_document(), encode_value)
 
 
 def task_of(document: Document) -> Task:
@@ -71,12 +71,12 @@ def task_of(document: Document) -> Task:
         TaskUnreadableError: if this release cannot read the document.
     """
     try:
-        return Task.from_document(USER_VALUES.change(TIMES.change(document, moment), restored))
+        return Task.from_document(USER_VALUES.change(TIMES.change(document, with_utc), decode_value))
     except UNREADABLE as error:
         raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
 
 
-def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -> list[Entry]:
+def read_documents(documents: Iterable[Document], read: Callable[[Document], Entry]) -> list[Entry]:
     """The entries that this release can read: a document of a newer release must not make a list or group fail."""
     entries = []
     for document in documents:
@@ -88,7 +88,7 @@ def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -
 
 
 @lru_cache(maxsize=4096)
-def moment(stored: datetime) -> datetime:
+def with_utc(stored: datetime) -> datetime:
     """A time of a document, with its zone. The driver reads times without a zone, which takes a third less time.
 
     The result is cached, because the documents of one group of writes share the same few times.
@@ -103,5 +103,5 @@ def dead_message_document(message: DeadMessage) -> Document:
 
 
 def dead_message_of(document: Document) -> DeadMessage:
-    values = {name: document[name] for name in _MESSAGE_FIELDS} | {"at": moment(document["at"])}
+    values = {name: document[name] for name in _MESSAGE_FIELDS} | {"at": with_utc(document["at"])}
     return DeadMessage(id=document["_id"], headers=orjson.loads(document["headers"]), **values)

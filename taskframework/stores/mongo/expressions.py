@@ -1,7 +1,7 @@
 """The parts of pipeline updates: the helpers of `taskframework.model.transitions` as MongoDB expressions.
 
 In a stage, every expression sees the document before this stage. A text that begins with `$` is a field path, and an
-object with a `$` name is an operator; so every value that may come from a user must go through `lit`.
+object with a `$` name is an operator; so every value that may come from a user must go through `literal`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ REOPENED: dict[str, Any] = {
     "subtasks.report_serial": {"$add": ["$subtasks.report_serial", 1]},
 }
 #: When the sub-tasks of a task that ends or continues are cancelled: now, if some of them may be live.
-LEFT_BEHIND: Expression = {"$cond": [_HAS_OPEN_SUBTASKS, NOW, "$cascade_at"]}
+CASCADE_IF_OPEN: Expression = {"$cond": [_HAS_OPEN_SUBTASKS, NOW, "$cascade_at"]}
 
 
-def lit(value: Json) -> Expression:
+def literal(value: Json) -> Expression:
     """The value itself, also if it looks like a path or an operator."""
     return {"$literal": value}
 
@@ -72,7 +72,7 @@ def milliseconds(delay: timedelta) -> int:
     return delay // timedelta(milliseconds=1)
 
 
-def passed(*fields: str, by: timedelta = timedelta(0)) -> dict[str, Any]:
+def has_passed(*fields: str, by: timedelta = timedelta(0)) -> dict[str, Any]:
     """Filter: the times in these fields passed at least `by` ago, on the server's clock.
 
     The check of the type excludes null, which MongoDB sorts before every time.
@@ -86,17 +86,17 @@ def in_status(*statuses: TaskStatus) -> dict[str, Any]:
     return {"$in": sorted(statuses)}
 
 
-def within(scope: Scope) -> dict[str, Any]:
+def in_scope(scope: Scope) -> dict[str, Any]:
     """Filter: the task is within the scope."""
     return {} if scope.owner is None else {"user_id": scope.owner}
 
 
-def change(changes: Changes) -> Stage:
+def set_fields(changes: Changes) -> Stage:
     """A stage that replaces these fields; an object is replaced as a whole."""
-    return {"$set": {name: _stored(name, value) for name, value in changes.items()}}
+    return {"$set": {name: _stored_form(name, value) for name, value in changes.items()}}
 
 
-def _stored(name: str, value: Expression) -> Expression:
+def _stored_form(name: str, value: Expression) -> Expression:
     if value is None and name in SHAPE.rare:
         return "$$REMOVE"
     # `$set` would merge an object into the stored object; `$mergeObjects` makes it a value.
@@ -104,18 +104,18 @@ def _stored(name: str, value: Expression) -> Expression:
     return {"$mergeObjects": [value]} if is_object else value
 
 
-def choose(condition: Expression, then: Changes, otherwise: Expression) -> Stage:
+def choose_change(condition: Expression, then: Changes, otherwise: Expression) -> Stage:
     """A stage that makes one change or the other; `otherwise` may be a choice itself."""
     return {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"$cond": [condition, then, otherwise]}]}}
 
 
-def first_of(*cases: tuple[Expression, TaskStatus], otherwise: TaskStatus) -> Expression:
+def first_status_of(*cases: tuple[Expression, TaskStatus], otherwise: TaskStatus) -> Expression:
     """The status of the first case that holds."""
     branches = [{"case": case, "then": status.value} for case, status in cases]
     return {"$switch": {"branches": branches, "default": otherwise.value}}
 
 
-#: `model.transitions.status_after`, as the first cases of `first_of`.
+#: `model.transitions.status_after`, as the first cases of `first_status_of`.
 WHEN_CANCELLED: tuple[tuple[Expression, TaskStatus], ...] = (
     ({"$eq": ["$cancel.by", BY_DEADLINE]}, TaskStatus.FAILED),
     ({"$ne": ["$cancel", None]}, TaskStatus.CANCELLED),
@@ -139,7 +139,7 @@ def with_event(
     }
 
 
-def at_rest(status: Expression) -> Changes:
+def with_final_status(status: Expression) -> Changes:
     """`model.transitions.at_rest`, for a final status."""
     return {
         "status": status,
@@ -150,13 +150,13 @@ def at_rest(status: Expression) -> Changes:
         "unblock_at": None,
         "waits_for": None,
         "result": None,
-        "cascade_at": LEFT_BEHIND,
+        "cascade_at": CASCADE_IF_OPEN,
         "finished_at": NOW,
-        "purge_at": plus(NOW, _kept_for(status)),  # null if the settings decide
+        "purge_at": plus(NOW, _retention_of(status)),  # null if the settings decide
     }
 
 
-def _kept_for(status: Expression) -> Expression:
+def _retention_of(status: Expression) -> Expression:
     if isinstance(status, TaskStatus):
         return "$retention.failed" if status in DEAD else "$retention.finished"
     return {"$cond": [{"$in": [status, sorted(DEAD)]}, "$retention.failed", "$retention.finished"]}
@@ -164,7 +164,7 @@ def _kept_for(status: Expression) -> Expression:
 
 def ended_by_cancel(worker_id: Expression) -> Expression:
     """`model.transitions.ended_by_cancel`, for the status that the previous stage has set."""
-    ended = {**at_rest("$status"), **with_event(LOWER_STATUS, worker_id=worker_id)}
+    ended = {**with_final_status("$status"), **with_event(LOWER_STATUS, worker_id=worker_id)}
     late = with_error(error_of(deadline_error()))
     return {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
 
@@ -193,7 +193,7 @@ def start_by(claimable_from: Expression) -> Expression:
     return {"$cond": [is_set("$start_limit"), plus(claimable_from, "$start_limit.milliseconds"), "$start_by"]}
 
 
-def waits_from(time: Expression) -> Expression:
+def start_by_after(time: Expression) -> Expression:
     """`start_by` of a task that a limit holds back until a time; the rule is `model.marks._waits_from`."""
     is_moved = {"$and": [is_set("$start_by"), {"$eq": ["$start_limit.counts_limits", False]}]}
     moved = {"$max": ["$start_by", plus(time, "$start_limit.milliseconds")]}
@@ -202,4 +202,4 @@ def waits_from(time: Expression) -> Expression:
 
 def error_of(error: TaskError) -> Expression:
     """An error in its stored form."""
-    return lit(record_to_document(error))
+    return literal(record_to_document(error))

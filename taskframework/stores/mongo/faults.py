@@ -18,7 +18,7 @@ from taskframework.settings.urls import redacted
 _DUPLICATE_KEY = 11_000
 #: Codes of errors after which a write may still have been made: the server is no longer primary, is shutting down, was
 #: interrupted, ran out of time, or had no majority.
-AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
+UNCERTAIN_CODES = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
 #: The end of the useful part of a message; after it the drivers append the topology and the whole reply.
 _AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
 #: The drivers' message if the replica set and the address name the members differently, which they call the cause.
@@ -55,12 +55,12 @@ def driver_errors() -> Iterator[None]:
     try:
         yield
     except BulkWriteError as error:
-        doubts = [entry for entry in error.details["writeErrors"] if entry["code"] in AWAY]
+        doubts = [entry for entry in error.details["writeErrors"] if entry["code"] in UNCERTAIN_CODES]
         if doubts := [*error.details["writeConcernErrors"], *doubts]:
             raise StoreUnavailableError(f"MongoDB: {doubts[0]['errmsg']}.") from error
-        raise PartlyRefused({entry["index"]: refusal(entry) for entry in error.details["writeErrors"]}) from error
+        raise PartlyRefused({entry["index"]: write_error(entry) for entry in error.details["writeErrors"]}) from error
     except PyMongoError as error:
-        raise _translated(error) from error
+        raise _translate(error) from error
     except AttributeError as error:
         # With a type registry, pymongo 4.20 cannot read a write concern error that has labels. A primary that steps
         # down sends such an error. Like every write concern error it does not tell whether the write stays.
@@ -82,7 +82,7 @@ async def driver_call(seconds: float) -> AsyncIterator[None]:
             raise StoreUnavailableError(f"MongoDB: no answer within {seconds:g} s.") from error
 
 
-def refusal(entry: Mapping[str, Any]) -> StoreError:
+def write_error(entry: Mapping[str, Any]) -> StoreError:
     if entry["code"] == _DUPLICATE_KEY:
         return DuplicateDocumentError()
     return StoreError(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
@@ -97,7 +97,7 @@ def _reason_of(text: str) -> str:
     return redacted(_AFTER_THE_REASON.split(text, maxsplit=1)[0][:300]).rstrip(".")
 
 
-def _translated(error: PyMongoError) -> StoreError:
+def _translate(error: PyMongoError) -> StoreError:
     reason = _reason_of(str(error))
     code = error.code if isinstance(error, OperationFailure) else None
     if code == _DUPLICATE_KEY:
@@ -105,7 +105,7 @@ def _translated(error: PyMongoError) -> StoreError:
     if code in _NOT_ALLOWED:
         hint = "Check user and password in store.url, and that the user may read and write this database."
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
-    away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in AWAY
+    away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in UNCERTAIN_CODES
     if away or error.has_error_label("RetryableWriteError"):
         if "RSGhost" not in str(error):
             hints = (hint for words, hint in _TLS.items() if words in reason)

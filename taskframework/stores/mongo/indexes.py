@@ -107,7 +107,7 @@ DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
 RECORD_INDEXES = (Index("expiring", {"expires_at": 1}, {"expires_at": {"$type": "date"}}),)
 
 
-async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
+async def find_index_differences(collection: Collection, indexes: Iterable[Index]) -> list[str]:
     """The differences between the indexes in the database and these definitions, one sentence for each index."""
     found = await collection.indexes()
     if not found:  # no collection yet; the first start makes it with all its indexes
@@ -122,7 +122,7 @@ async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
     return problems
 
 
-async def ensure(collection: Collection, indexes: Sequence[Index]) -> None:
+async def create_missing_indexes(collection: Collection, indexes: Sequence[Index]) -> None:
     """Create the missing indexes.
 
     Raises:

@@ -12,31 +12,31 @@ from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadab
 from taskframework.grouping import Grouping
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
-from taskframework.stores.mongo.client import BY_ID, Collection, encoded
+from taskframework.stores.mongo.client import BY_ID, Collection, encode_document
 from taskframework.stores.mongo.documents import Document, document_of, task_of
 from taskframework.stores.mongo.faults import DuplicateDocumentError
-from taskframework.stores.mongo.retrying import patiently
+from taskframework.stores.mongo.retrying import retry_within
 
-_IN_A_GROUP = 500
+_GROUP_SIZE = 500
 
 #: For refused documents with new ids: finds the stored documents with equal keys in another unique index, by position.
-Elsewhere = Callable[[Sequence[Any]], Awaitable[dict[int, Document]]]
+DuplicateFinder = Callable[[Sequence[Any]], Awaitable[dict[int, Document]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class ExistingDocument:
     """The stored document because of which another one was not inserted."""
 
     document: Document
     #: Whether an earlier attempt of this insert had no reply, so that the document may come from this insert.
-    may_be_ours: bool
+    may_be_from_this_insert: bool
 
 
 #: None: the document is new.
-Reply = Twin | None
+Reply = ExistingDocument | None
 
 
-async def _nowhere(_: Sequence[Any]) -> dict[int, Document]:
+async def _find_nothing(_: Sequence[Any]) -> dict[int, Document]:
     return {}
 
 
@@ -47,9 +47,9 @@ class Inserter:
         self,
         collection: Collection,
         point: str,
-        patience: timedelta,
+        retry_time: timedelta,
         *,
-        elsewhere: Elsewhere = _nowhere,
+        find_duplicates: DuplicateFinder = _find_nothing,
         **limits: Any,
     ) -> None:
         """Prepare without writing.
@@ -57,15 +57,15 @@ class Inserter:
         Args:
             collection: the collection of the documents.
             point: the failpoint after the reply.
-            patience: how long a group is repeated while MongoDB is away.
-            elsewhere: called if another unique index than the index of ids refused a document.
+            retry_time: how long a group is repeated while MongoDB is away.
+            find_duplicates: called if another unique index than the index of ids refused a document.
             limits: the time limits of `Grouping`.
         """
         self._collection = collection
         self._points = (point,)
-        self._patience = patience
-        self._elsewhere = elsewhere
-        self._group = Grouping(self._insert_group, limit=_IN_A_GROUP, **limits)
+        self._retry_time = retry_time
+        self._find_duplicates = find_duplicates
+        self._group = Grouping(self._insert_group, limit=_GROUP_SIZE, **limits)
 
     async def drain(self) -> None:
         """Wait until all requested inserts are written."""
@@ -73,9 +73,9 @@ class Inserter:
 
     async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         """Insert independent documents, each with a reply of its own."""
-        if 0 < len(documents) <= _IN_A_GROUP:  # not with `gather`: its asyncio task costs half as much as an insert
+        if 0 < len(documents) <= _GROUP_SIZE:  # not with `gather`: its asyncio task costs half as much as an insert
             return await self._insert_some(documents)
-        groups = [documents[at : at + _IN_A_GROUP] for at in range(0, len(documents), _IN_A_GROUP)]
+        groups = [documents[at : at + _GROUP_SIZE] for at in range(0, len(documents), _GROUP_SIZE)]
         replies = await asyncio.gather(*map(self._insert_some, groups))
         return [reply for group in replies for reply in group]
 
@@ -88,32 +88,32 @@ class Inserter:
             return [error] * len(documents)
 
     async def _insert_group(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
-        unsure = False
+        may_be_applied = False
 
         async def insert_together() -> Sequence[Reply | StoreError]:
-            nonlocal unsure
+            nonlocal may_be_applied
             try:
-                refused = await self._refused(documents)
+                refused = await self._write_group(documents)
             except StoreUnavailableError:
-                unsure = True
+                may_be_applied = True
                 raise
-            return await self._replies(documents, refused, unsure)
+            return await self._replies(documents, refused, may_be_applied)
 
-        return await patiently(insert_together, self._patience)
+        return await retry_within(insert_together, self._retry_time)
 
-    async def _refused(self, documents: Sequence[Any]) -> dict[int, StoreError]:
+    async def _write_group(self, documents: Sequence[Any]) -> dict[int, StoreError]:
         if len(documents) == 1:
             return await self._collection.insert_once(documents[0], self._points)
         return await self._collection.insert_each(documents, self._points)
 
     async def _replies(
-        self, documents: Sequence[Any], refused: dict[int, StoreError], unsure: bool
+        self, documents: Sequence[Any], refused: dict[int, StoreError], may_be_applied: bool
     ) -> Sequence[Reply | StoreError]:
         replies: list[Reply | StoreError] = [refused.get(at) for at in range(len(documents))]
         duplicates = [at for at, error in refused.items() if isinstance(error, DuplicateDocumentError)]
         twins = await self._twins([documents[at] for at in duplicates])
         for at, twin in zip(duplicates, twins, strict=True):
-            replies[at] = Twin(twin, unsure and twin["_id"] == documents[at]["_id"])
+            replies[at] = ExistingDocument(twin, may_be_applied and twin["_id"] == documents[at]["_id"])
         return replies
 
     async def _twins(self, documents: Sequence[Any]) -> Sequence[Document]:
@@ -124,7 +124,7 @@ class Inserter:
         by_id = {document["_id"]: document for document in found}
         twins = {at: by_id[document["_id"]] for at, document in enumerate(documents) if document["_id"] in by_id}
         if missing := [at for at in range(len(documents)) if at not in twins]:
-            others = await self._elsewhere([documents[at] for at in missing])
+            others = await self._find_duplicates([documents[at] for at in missing])
             twins |= {missing[place]: other for place, other in others.items()}
         if unknown := [document["_id"] for at, document in enumerate(documents) if at not in twins]:
             raise StoreUnavailableError(f"A majority of MongoDB does not know the twin of {unknown[0]} yet.")
@@ -143,7 +143,7 @@ async def insert_tasks(inserter: Inserter, tasks: Sequence[Task]) -> Sequence[In
 
 def _encoded(task: Task) -> Any:
     try:
-        return encoded(document_of(task), "the task")
+        return encode_document(document_of(task), "the task")
     except ValueNotStorableError as error:
         return error
 
@@ -154,8 +154,8 @@ def _inserted(task: Task, reply: Reply | StoreError) -> Inserted | Exception:
     if isinstance(reply, StoreError):
         return reply
     try:
-        there = task_of(reply.document)
+        existing = task_of(reply.document)
     except TaskUnreadableError as error:  # a newer release wrote the twin; only this caller gets the error
         return error
     # A twin from this insert has the same time of creation. Another process makes a task with this id at another time.
-    return Inserted(there, is_new=reply.may_be_ours and there.created_at == task.created_at)
+    return Inserted(existing, is_new=reply.may_be_from_this_insert and existing.created_at == task.created_at)

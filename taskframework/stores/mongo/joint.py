@@ -15,7 +15,7 @@ from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import Expression
 
 
-class _AboutTask(Protocol):
+class _HasTaskId(Protocol):
     @property
     def task_id(self) -> str: ...
 
@@ -24,7 +24,7 @@ Request = TypeVar("Request")
 
 #: Types whose equal values are also stored in the same form. This is not so for floats (0.0 == -0.0) and lists
 #: ([True] == [1]).
-_SIMPLE = (str, int, datetime, type(None))
+_COMPARABLE_TYPES = (str, int, datetime, type(None))
 
 
 class JointRequests(Generic[Request]):
@@ -38,10 +38,10 @@ class JointRequests(Generic[Request]):
             ids: the ids of the documents, in the order of the requests; None: the `task_id` of each request.
         """
         self._requests = requests
-        ids = [cast(_AboutTask, request).task_id for request in requests] if ids is None else ids
+        ids = [cast(_HasTaskId, request).task_id for request in requests] if ids is None else ids
         self._place = {"$indexOfArray": [{"$literal": ids}, "$_id"]}
         #: Filter: one of these tasks.
-        self.of_them: Document = {"_id": ids[0] if len(ids) == 1 else {"$in": ids}}
+        self.id_filter: Document = {"_id": ids[0] if len(ids) == 1 else {"$in": ids}}
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
@@ -49,31 +49,33 @@ class JointRequests(Generic[Request]):
     def each(self, value: Callable[[Request], Any]) -> Expression:
         """An expression that gives each document the value of its own request; as data, never an operator or a path."""
         values = [value(request) for request in self._requests]
-        if _all_alike(values):
+        if _are_all_equal(values):
             return {"$literal": values[0]}
         return {"$arrayElemAt": [{"$literal": values}, self._place]}
 
     def where(self, **expected: Callable[[Request], str | int | datetime | None]) -> Document:
         """Filter: one of these documents, with the values that its own request expects in these fields."""
-        guard, conditions = dict(self.of_them), []
+        guard, conditions = dict(self.id_filter), []
         for field, value in expected.items():
             values = [value(request) for request in self._requests]
-            if _all_alike(values):
+            if _are_all_equal(values):
                 guard[field] = values[0]
             else:
                 conditions.append({"$eq": [f"${field}", self.each(value)]})
         return guard | ({"$expr": {"$and": conditions}} if conditions else {})
 
 
-def both(*filters: Document) -> Document:
+def combine_filters(*filters: Document) -> Document:
     """Filters as one, with their `$expr` joined by "and"; no other field may be in two of them."""
     joint = {name: condition for filter in filters for name, condition in filter.items()}
     conditions = [filter["$expr"] for filter in filters if "$expr" in filter]
     return joint | ({"$expr": {"$and": conditions}} if conditions else {})
 
 
-def _all_alike(values: Sequence[Any]) -> bool:
+def _are_all_equal(values: Sequence[Any]) -> bool:
     first = values[0]
     if len(values) == 1:
         return True
-    return isinstance(first, _SIMPLE) and all(type(value) is type(first) and value == first for value in values)
+    return isinstance(first, _COMPARABLE_TYPES) and all(
+        type(value) is type(first) and value == first for value in values
+    )

@@ -22,21 +22,21 @@ from taskframework.stores.mongo.expressions import (
     NOW,
     Changes,
     Expression,
-    change,
+    has_passed,
     in_status,
     milliseconds,
-    passed,
     plus,
-    waits_from,
+    set_fields,
+    start_by_after,
 )
-from taskframework.stores.mongo.joint import JointRequests, both
+from taskframework.stores.mongo.joint import JointRequests, combine_filters
 from taskframework.stores.mongo.queries import driven
 from taskframework.stores.mongo.writes import Write, claimable, under_claim
 
 
 def dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:
-    guard = both(claimable(marks), _still_due(marks.each(lambda mark: mark.due)))
-    return Write(guard, [change(_dispatched(marks))])
+    guard = combine_filters(claimable(marks), _still_due(marks.each(lambda mark: mark.due)))
+    return Write(guard, [set_fields(_dispatched(marks))])
 
 
 def _still_due(at: Expression) -> Document:
@@ -45,8 +45,8 @@ def _still_due(at: Expression) -> Document:
 
 
 def reservations(reservations: JointRequests[ReserveDispatch]) -> Write:
-    guard = both(claimable(reservations), passed("next_dispatch_at", "not_before"))
-    return Write(guard, [change(_dispatched(reservations))])
+    guard = combine_filters(claimable(reservations), has_passed("next_dispatch_at", "not_before"))
+    return Write(guard, [set_fields(_dispatched(reservations))])
 
 
 def _dispatched(marks: JointRequests[Any]) -> Changes:
@@ -60,33 +60,33 @@ def _dispatched(marks: JointRequests[Any]) -> Changes:
 def due_marks(marks: JointRequests[MakeDue]) -> Write:
     delay = marks.each(lambda mark: milliseconds(mark.delay))
     due = plus(NOW, delay)
-    start_by = {"$cond": [{"$gt": [delay, 0]}, waits_from(due), "$start_by"]}
+    start_by = {"$cond": [{"$gt": [delay, 0]}, start_by_after(due), "$start_by"]}
     made_due: Changes = {"next_dispatch_at": due, "dispatches": 0, "start_by": start_by}
     if any(mark.limit for mark in marks):
         limit = marks.each(lambda mark: mark.limit)
         turn = {"limit": limit, "dispatch_epoch": "$dispatch_epoch", "until": due}
         made_due["waits_for_limit"] = {"$cond": [{"$eq": [limit, None]}, "$waits_for_limit", turn]}
-    guard = both(claimable(marks), _still_due(marks.each(lambda mark: mark.due)))
-    return Write(guard, [change(made_due)])
+    guard = combine_filters(claimable(marks), _still_due(marks.each(lambda mark: mark.due)))
+    return Write(guard, [set_fields(made_due)])
 
 
-def waits_anew(marks: JointRequests[RestartQueueTimeout]) -> Write:
-    guard = {**marks.of_them, **driven(START), "start_by": {"$type": "date"}}
-    return Write(guard, [change({"start_by": waits_from(NOW)})])
+def restarted_queue_timeouts(marks: JointRequests[RestartQueueTimeout]) -> Write:
+    guard = {**marks.id_filter, **driven(START), "start_by": {"$type": "date"}}
+    return Write(guard, [set_fields({"start_by": start_by_after(NOW)})])
 
 
 def forgotten_dispatches(marks: JointRequests[ForgetDispatch]) -> Write:
-    guard = {**marks.of_them, "status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}}
+    guard = {**marks.id_filter, "status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}}
     may_have_message = {"$not": [marks.each(lambda mark: mark.only_put_off)]}
     is_behind = {"$gt": ["$next_dispatch_at", "$not_before"]}
     is_meant = {"$expr": {"$and": [is_behind, {"$or": [may_have_message, {"$eq": ["$dispatches", 0]}]}]}}
-    return Write({**guard, **is_meant}, [change({"next_dispatch_at": "$not_before", "dispatches": 0})])
+    return Write({**guard, **is_meant}, [set_fields({"next_dispatch_at": "$not_before", "dispatches": 0})])
 
 
 def renewals(renewals: JointRequests[RenewLease]) -> Write:
     expires_at = plus(NOW, renewals.each(lambda renewal: milliseconds(renewal.lease)))
     guard = under_claim(renewals)
-    return Write(guard, [change({"lease.expires_at": expires_at})])
+    return Write(guard, [set_fields({"lease.expires_at": expires_at})])
 
 
 def published_marks(marks: JointRequests[MarkPublished]) -> Write:
@@ -95,9 +95,9 @@ def published_marks(marks: JointRequests[MarkPublished]) -> Write:
         "published_sequence": {"$min": [mark, "$sequence"]},
         "publish_at": {"$cond": [{"$gte": [mark, "$sequence"]}, None, "$publish_at"]},
     }
-    return Write({**marks.of_them, "$expr": {"$lt": ["$published_sequence", mark]}}, [change(published)])
+    return Write({**marks.id_filter, "$expr": {"$lt": ["$published_sequence", mark]}}, [set_fields(published)])
 
 
 def relay_delays(marks: JointRequests[PostponeRelay]) -> Write:
     due = plus(NOW, marks.each(lambda mark: milliseconds(mark.delay)))
-    return Write({**marks.of_them, "publish_at": {"$ne": None}}, [change({"publish_at": due})])
+    return Write({**marks.id_filter, "publish_at": {"$ne": None}}, [set_fields({"publish_at": due})])

@@ -13,13 +13,13 @@ from taskframework.model.status import CLAIMABLE, DEAD, LANES, Priority, TaskSta
 from taskframework.model.streams import StreamKey
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
-from taskframework.stores.mongo.documents import Document, moment
-from taskframework.stores.mongo.expressions import NOW, Expression, in_status, lit, passed, within
+from taskframework.stores.mongo.documents import Document, with_utc
+from taskframework.stores.mongo.expressions import NOW, Expression, has_passed, in_scope, in_status, literal
 from taskframework.stores.mongo.indexes import SUBTASKS
-from taskframework.stores.mongo.joint import both
+from taskframework.stores.mongo.joint import combine_filters
 
 
-def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]:
+def _count_by_status(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]:
     """How many tasks are in each status. MongoDB counts the index keys of each status by itself in half the time that a
     group by status takes.
     """
@@ -27,25 +27,25 @@ def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]
         [{"$match": {**filter, "status": status}}, {"$count": "count"}, {"$set": {"_id": status}}]
         for status in sorted(statuses)
     ]
-    return _together(each)
+    return _union(each)
 
 
-def _together(pipelines: Iterable[list[Document]]) -> list[Document]:
+def _union(pipelines: Iterable[list[Document]]) -> list[Document]:
     """One pipeline with the results of all these pipelines."""
     first, *others = pipelines
     return [*first, *({"$unionWith": {"coll": TASKS, "pipeline": other}} for other in others)]
 
 
 #: Most tasks by far are completed; their number is the size of the collection without all others.
-COUNT_UNCOMPLETED: Sequence[Document] = _counted({}, set(TaskStatus) - {TaskStatus.COMPLETED})
+COUNT_UNCOMPLETED: Sequence[Document] = _count_by_status({}, set(TaskStatus) - {TaskStatus.COMPLETED})
 _ANY_STATUS = in_status(*TaskStatus)
 
 
-def one(task_id: str, scope: Scope) -> Document:
-    return {"_id": task_id, **within(scope)}
+def in_scope_by_id(task_id: str, scope: Scope) -> Document:
+    return {"_id": task_id, **in_scope(scope)}
 
 
-def asked_to_stop(fences: Sequence[Fence]) -> Document:
+def with_cancel_request(fences: Sequence[Fence]) -> Document:
     """The tasks of these fences that run and have a cancel request; the caller then compares the leases."""
     return {
         "_id": {"$in": [fence.task_id for fence in fences]},
@@ -69,13 +69,13 @@ DUE_FIELDS = (
 
 def due(driver: Driver, grace: timedelta) -> Document:
     """Tasks whose time of this driver passed more than `grace` ago."""
-    return both(driven(driver), passed(driver.field, by=grace), _not_held_back(driver))
+    return combine_filters(driven(driver), has_passed(driver.field, by=grace), _not_held_back(driver))
 
 
 def upcoming(driver: Driver) -> Document:
     """Tasks whose time of this driver is still to come."""
     ahead = {driver.field: {"$type": "date"}, "$expr": {"$gt": [f"${driver.field}", NOW]}}
-    return both(driven(driver), ahead, _not_held_back(driver))
+    return combine_filters(driven(driver), ahead, _not_held_back(driver))
 
 
 def put_off(task_type: str, since: datetime, until: datetime) -> Document:
@@ -92,10 +92,10 @@ def driven(driver: Driver) -> Document:
 
 
 def _not_held_back(driver: Driver) -> Document:
-    return passed(driver.also_passed) if driver.also_passed else {}
+    return has_passed(driver.also_passed) if driver.also_passed else {}
 
 
-def these(task_ids: Sequence[str]) -> Document:
+def with_ids(task_ids: Sequence[str]) -> Document:
     return {"_id": {"$in": list(task_ids)}}
 
 
@@ -133,16 +133,20 @@ def listed_subtasks(round: RoundOfSubtasks, after_slot: int, statuses: Collectio
 
 def counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
     """How many sub-tasks of a round are in each status."""
-    return _counted(subtasks_of(round), TaskStatus)
+    return _count_by_status(subtasks_of(round), TaskStatus)
 
 
 #: Up to this many sub-tasks it is quicker to group them by status; with more, to count each status by itself.
-FEW = 1_000
+MAX_GROUPED_SUBTASKS = 1_000
 
 
 def few_counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
-    """The same for the first `FEW` sub-tasks, in half of the server's time."""
-    return [{"$match": subtasks_of(round)}, {"$limit": FEW}, {"$group": {"_id": "$status", "count": {"$sum": 1}}}]
+    """The same for the first `MAX_GROUPED_SUBTASKS` sub-tasks, in half of the server's time."""
+    return [
+        {"$match": subtasks_of(round)},
+        {"$limit": MAX_GROUPED_SUBTASKS},
+        {"$group": {"_id": "$status", "count": {"$sum": 1}}},
+    ]
 
 
 def in_stream(stream: StreamKey, after_position: int = -1) -> Document:
@@ -173,7 +177,7 @@ def next_blocked(streams: Iterable[StreamKey]) -> list[Document]:
         "generation": {"$first": "$generation"},
         "position": {"$first": "$stream.position"},
     }
-    return _together(
+    return _union(
         [
             {"$match": {"status": TaskStatus.BLOCKED, "user_id": user_id, "stream.key": {"$in": theirs}}},
             {"$sort": {"status": 1, "user_id": 1, "stream.key": 1, **BY_POSITION}},
@@ -185,10 +189,10 @@ def next_blocked(streams: Iterable[StreamKey]) -> list[Document]:
 
 def undriven() -> Document:
     """Tasks that lack a driver that they need: `model.drivers.missing_drivers`."""
-    return {"$or": [_lacking(driver) for driver in DRIVERS if driver.needed_in]}
+    return {"$or": [_lacks_driver(driver) for driver in DRIVERS if driver.needed_in]}
 
 
-def _lacking(driver: Driver) -> Document:
+def _lacks_driver(driver: Driver) -> Document:
     lacking = {"status": in_status(*driver.needed_in), driver.field: None}
     if driver.needed_while_below is None:
         return lacking
@@ -199,9 +203,9 @@ def _lacking(driver: Driver) -> Document:
 def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
     """The tasks of a list from the cursor on."""
     if wanted.is_in_slot_order:
-        return _listed_by_plan(scope, wanted, cursor)
+        return _list_in_slot_order(scope, wanted, cursor)
     older = after(cursor, wanted.order)
-    filter: Document = {"status": _ANY_STATUS if wanted.status is None else wanted.status, **within(scope), **older}
+    filter: Document = {"status": _ANY_STATUS if wanted.status is None else wanted.status, **in_scope(scope), **older}
     if wanted.dead:
         statuses = DEAD if wanted.status is None else DEAD & {wanted.status}
         filter |= {"status": in_status(*statuses), wanted.order: {"$type": "date", **older.get(wanted.order, {})}}
@@ -212,28 +216,28 @@ def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
         filter["parent.task_id"] = wanted.parent_task_id
     if wanted.stream is not None:
         filter["stream.key"] = wanted.stream
-    if created := _created(wanted):
+    if created := _created_bounds(wanted):
         filter["created_at"] = {**older.get("created_at", {}), **created}
-    return both(filter, of_errors(wanted))
+    return combine_filters(filter, unindexed_conditions(wanted))
 
 
-def _created(wanted: TaskFilter) -> Document:
+def _created_bounds(wanted: TaskFilter) -> Document:
     """Conditions for the time of the submission."""
     bounds = {"$gte": wanted.created_after, "$lt": wanted.created_before}
     return {operator: time for operator, time in bounds.items() if time is not None}
 
 
-def of_errors(wanted: TaskFilter) -> Document:
+def unindexed_conditions(wanted: TaskFilter) -> Document:
     """The conditions without an index, and the conditions on the end of a task."""
     filter: Document = {"discarded": None} if wanted.dead else {}
     if wanted.has_unindexed_condition:
-        filter["$expr"] = is_found(wanted)
-    if wanted.dead and (ended := _ends(wanted)):
+        filter["$expr"] = matches_unindexed_conditions(wanted)
+    if wanted.dead and (ended := _finished_bounds(wanted)):
         filter["$and"] = [{"finished_at": ended}]  # in addition to the place in the list
     return filter
 
 
-def _ends(wanted: TaskFilter) -> Document:
+def _finished_bounds(wanted: TaskFilter) -> Document:
     """Conditions for the time of the end."""
     bounds = {"$lte": wanted.ended_by, "$gte": wanted.finished_after, "$lt": wanted.finished_before}
     return {operator: time for operator, time in bounds.items() if time is not None}
@@ -250,7 +254,7 @@ def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
         {"$match": ended},
         {"$sort": newest_first("finished_at")},
         {"$limit": most},
-        {"$match": {"batch": None, **type_of, **within(scope), **of_errors(wanted)}},
+        {"$match": {"batch": None, **type_of, **in_scope(scope), **unindexed_conditions(wanted)}},
         {
             "$group": {
                 "_id": cause,
@@ -264,27 +268,29 @@ def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
     ]
 
 
-def is_found(wanted: TaskFilter) -> Expression:
+def matches_unindexed_conditions(wanted: TaskFilter) -> Expression:
     """The expression that says whether a task meets all conditions without an index."""
     equal = {
         "$correlation_id": wanted.correlation_id,
         "$idempotency_key": wanted.idempotency_key,
         "$error.fingerprint": wanted.fingerprint,
     }
-    conditions: list[Expression] = [{"$eq": [path, lit(value)]} for path, value in equal.items() if value is not None]
+    conditions: list[Expression] = [
+        {"$eq": [path, literal(value)]} for path, value in equal.items() if value is not None
+    ]
     if wanted.error is not None:
-        place = {"$indexOfBytes": [{"$toLower": "$error.message"}, {"$toLower": lit(wanted.error)}]}
+        place = {"$indexOfBytes": [{"$toLower": "$error.message"}, {"$toLower": literal(wanted.error)}]}
         conditions.append({"$gte": [place, 0]})
-    if not wanted.dead and (ended := _ends(wanted)):
+    if not wanted.dead and (ended := _finished_bounds(wanted)):
         # Expressions order a missing time, which is null, before every other time.
         conditions.append({"$ne": ["$finished_at", None]})
         conditions += [{than: ["$finished_at", time]} for than, time in ended.items()]
     return {"$and": conditions}
 
 
-def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
-    those: Document = {"parent.task_id": wanted.parent_task_id, **within(scope)}
-    if created := _created(wanted):
+def _list_in_slot_order(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
+    those: Document = {"parent.task_id": wanted.parent_task_id, **in_scope(scope)}
+    if created := _created_bounds(wanted):
         those["created_at"] = created
     if wanted.stream is not None:
         those["stream.key"] = wanted.stream
@@ -343,7 +349,7 @@ def after(cursor: str | None, field: str) -> Document:
     return {field: {"$lte": place.at}, "$or": older}
 
 
-def cursor_behind(document: Document, wanted: TaskFilter) -> str:
+def cursor_after(document: Document, wanted: TaskFilter) -> str:
     """The cursor of a list after this task."""
     if wanted.is_in_slot_order:
         parent = document["parent"]
@@ -353,4 +359,4 @@ def cursor_behind(document: Document, wanted: TaskFilter) -> str:
 
 def cursor_by_time(document: Document, field: str) -> str:
     """The cursor after this entry, in a list that is ordered by a time."""
-    return Cursor(moment(document[field]), document["_id"]).encode()
+    return Cursor(with_utc(document[field]), document["_id"]).encode()

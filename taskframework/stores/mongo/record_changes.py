@@ -12,7 +12,7 @@ from typing import Any
 from taskframework.model import slots
 from taskframework.model.rate_limits import KEPT_AFTER_FULL, RATE, ROUNDING, HoldBucket, TakePermits
 from taskframework.model.streams import MAX_KEPT_REQUESTS, STREAMS, PassTurn, Stream, TakePositions, Turn
-from taskframework.stores.mongo.expressions import NOW, Changes, Expression, lit, milliseconds, plus
+from taskframework.stores.mongo.expressions import NOW, Changes, Expression, literal, milliseconds, plus
 from taskframework.stores.mongo.joint import JointRequests
 
 #: The server's time in seconds since 1970, like `seconds_of`.
@@ -72,17 +72,17 @@ def _hold_bucket(hold: HoldBucket) -> Changes:
 @changes_of.register
 def _take_slot(take: slots.TakeSlot) -> Changes:
     until = {"$add": ["$$now", float(take.claimed_within)]}
-    is_it: Expression = {"$eq": ["$$it.claim_id", lit(take.claim_id)]}
+    is_it: Expression = {"$eq": ["$$it.claim_id", literal(take.claim_id)]}
     renewed = {"$map": {"input": "$$holders", "as": "it", "in": {"$cond": [is_it, _with("$$it", until=until), "$$it"]}}}
     rank, since = {"$lt": ["$$it.rank", take.rank]}, {"$lt": ["$$it.since", float(take.since)]}
     is_ahead = {"$or": [rank, {"$and": [{"$eq": ["$$it.rank", take.rank]}, since]}]}
-    others = {"$and": [_COUNTS, {"$ne": ["$$it.task_id", lit(take.task_id)]}]}
+    others = {"$and": [_COUNTS, {"$ne": ["$$it.task_id", literal(take.task_id)]}]}
     in_use = {"$add": [{"$size": "$$holders"}, {"$size": _filtered("$$line", {"$and": [others, is_ahead]})}]}
-    names = {"task_id": lit(take.task_id), "claim_id": lit(take.claim_id), "worker_id": lit(take.worker_id)}
+    names = {"task_id": literal(take.task_id), "claim_id": literal(take.claim_id), "worker_id": literal(take.worker_id)}
     holder = {**names, "since": "$$now", "until": until}
     taken = {"holders": {"$concatArrays": ["$$holders", [holder]]}, "line": _filtered("$$line", others)}
     back = {"waiting_until": {"$max": [_field("waiting_until"), {"$add": ["$$now", float(take.asks_again_within)]}]}}
-    holds = {"$in": [lit(take.claim_id), "$$holders.claim_id"]}
+    holds = {"$in": [literal(take.claim_id), "$$holders.claim_id"]}
     refused = {"$gte": [in_use, take.number]}
     changed = {"$cond": [holds, {"holders": renewed}, {"$cond": [refused, back, taken]}]}
     return _slots({"$mergeObjects": [{"number": take.number}, changed]})
@@ -90,7 +90,7 @@ def _take_slot(take: slots.TakeSlot) -> Changes:
 
 @changes_of.register
 def _give_slot_back(back: slots.GiveSlotBack) -> Changes:
-    stays: Expression = {"$ne": ["$$it.claim_id", lit(back.claim_id)]}
+    stays: Expression = {"$ne": ["$$it.claim_id", literal(back.claim_id)]}
     if back.until is not None:
         stays = {"$or": [stays, {"$ne": ["$$it.until", back.until]}]}
     return _slots({"holders": _filtered("$$holders", stays)})
@@ -98,10 +98,10 @@ def _give_slot_back(back: slots.GiveSlotBack) -> Changes:
 
 @changes_of.register
 def _keep_place(keep: slots.KeepPlace) -> Changes:
-    is_it = {"$eq": ["$$it.task_id", lit(keep.task_id)]}
-    is_given = {"$and": [is_it, _COUNTS, {"$ne": ["$$it.by", lit(keep.by)]}]}
+    is_it = {"$eq": ["$$it.task_id", literal(keep.task_id)]}
+    is_given = {"$and": [is_it, _COUNTS, {"$ne": ["$$it.by", literal(keep.by)]}]}
     until = {"$add": ["$$now", float(keep.seconds)]}
-    place = {"task_id": lit(keep.task_id), "rank": keep.rank, "since": float(keep.since), "by": lit(keep.by)}
+    place = {"task_id": literal(keep.task_id), "rank": keep.rank, "since": float(keep.since), "by": literal(keep.by)}
     others = _filtered("$$line", {"$and": [_COUNTS, {"$not": is_it}]})
     line = {"$concatArrays": [others, [{**place, "until": until}]]}
     return _slots({"line": {"$cond": [{"$ne": [_filtered("$$line", is_given), []]}, "$$line", line]}})
@@ -144,7 +144,7 @@ _IS_NEW: Expression = {"$eq": [{"$type": "$data"}, "missing"]}
 def _take_positions(take: TakePositions) -> Changes:
     alone = JointRequests([take], [take.record_id])
     taken = taken_positions(alone)
-    new = lit(STREAMS.data_of(take.apply(Stream(take.mode))))
+    new = literal(STREAMS.data_of(take.apply(Stream(take.mode))))
     data = {"$cond": [_IS_NEW, new, {"$cond": [may_take(alone), taken["data"], "$data"]}]}
     return {**taken, "data": data}
 
@@ -174,7 +174,7 @@ def may_take(takes: JointRequests[TakePositions]) -> Expression:
 def _pass_turn(pass_: PassTurn) -> Changes:
     alone = JointRequests([pass_], [pass_.record_id])
     passed = passed_turns(alone)
-    new = lit(STREAMS.data_of(pass_.apply(Stream())))
+    new = literal(STREAMS.data_of(pass_.apply(Stream())))
     data = {"$cond": [_IS_NEW, new, {"$cond": [has_turns(alone), passed["data"], "$data"]}]}
     return {**passed, "data": data}
 

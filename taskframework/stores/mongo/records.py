@@ -16,18 +16,18 @@ from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.idempotency import key_id
 from taskframework.model.records import Record, RecordChange, new_revision
 from taskframework.model.streams import STREAMS, PassTurn, TakePositions
-from taskframework.stores.mongo.client import BY_ID, Collection, encoded
-from taskframework.stores.mongo.documents import Document, moment, stored
-from taskframework.stores.mongo.expressions import Changes, Expression, passed
+from taskframework.stores.mongo.client import BY_ID, Collection, encode_document
+from taskframework.stores.mongo.documents import Document, encode_value, with_utc
+from taskframework.stores.mongo.expressions import Changes, Expression, has_passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import Inserter, Reply
 from taskframework.stores.mongo.joint import JointRequests
 from taskframework.stores.mongo.record_changes import changes_of, has_turns, may_take, passed_turns, taken_positions
-from taskframework.stores.mongo.retrying import patiently
+from taskframework.stores.mongo.retrying import retry_within
 
 Change = TypeVar("Change", bound=RecordChange)
 
-POINT = "record.reply"
+RECORD_FAILPOINT = "record.reply"
 
 
 class RecordCalls(ABC):
@@ -39,7 +39,7 @@ class RecordCalls(ABC):
 
     @property
     @abstractmethod
-    def _patience(self) -> timedelta: ...
+    def _retry_time(self) -> timedelta: ...
 
     @abstractmethod
     def now(self) -> datetime: ...
@@ -59,25 +59,30 @@ class RecordCalls(ABC):
         new = [at for at, record in enumerate(records) if record.revision is None]
         others = [at for at, record in enumerate(records) if record.revision is not None]
         replaced = await asyncio.gather(
-            *(self._records.replace_one(_same(records[at]), documents[at], (POINT,)) for at in others),
+            *(
+                self._records.replace_one(_same_revision(records[at]), documents[at], (RECORD_FAILPOINT,))
+                for at in others
+            ),
             return_exceptions=True,  # so that no write is still running when the caller gets an error
         )
         inserted = await self._record_inserter.insert([documents[at] for at in new])
-        won = {at for at, reply in zip(new, inserted, strict=True) if _is_ours(reply, written[at])}
-        won |= {at for at, reply in zip(others, replaced, strict=True) if _is_made(reply)}
-        return [record if at in won else None for at, record in enumerate(written)]
+        applied = {at for at, reply in zip(new, inserted, strict=True) if _was_inserted(reply, written[at])}
+        applied |= {at for at, reply in zip(others, replaced, strict=True) if _was_replaced(reply)}
+        return [record if at in applied else None for at, record in enumerate(written)]
 
     async def change_record(self, change: RecordChange) -> Record:
         new = {"revision": new_revision(), **changes_of(change)}
         while True:
             try:
-                document = await self._records.upsert_one({"_id": change.record_id}, [{"$set": new}], (POINT,))
+                document = await self._records.upsert_one(
+                    {"_id": change.record_id}, [{"$set": new}], (RECORD_FAILPOINT,)
+                )
             except DuplicateDocumentError:  # another process inserted the record at this moment
                 continue
             return _record_of(document)
 
     async def take_positions(self, takes: Sequence[TakePositions]) -> Sequence[Record]:
-        return await patiently(lambda: self._take(takes), self._patience)
+        return await retry_within(lambda: self._take(takes), self._retry_time)
 
     async def _take(self, takes: Sequence[TakePositions]) -> Sequence[Record]:
         found: dict[str, Record] = {}
@@ -114,22 +119,24 @@ class RecordCalls(ABC):
         ids = [request.record_id for request in requests]
         joint = JointRequests(requests, ids)
         new = {"revision": joint.each(lambda _: new_revision()), **changes(joint)}
-        guarded = {**joint.of_them, "$expr": guard(joint)}
-        return await self._records.update_these(guarded, [{"$set": new}], [POINT] * len(ids))
+        guarded = {**joint.id_filter, "$expr": guard(joint)}
+        return await self._records.update_by_ids(guarded, [{"$set": new}], [RECORD_FAILPOINT] * len(ids))
 
     async def delete_records(self, records: Sequence[Record]) -> int:
         if not records:
             return 0
         # A revision belongs to one record, so no record can match by the revision of another record.
         revisions = {"revision": {"$in": [record.revision for record in records]}}
-        return await self._records.delete_these([record.id for record in records], revisions, (POINT,))
+        return await self._records.delete_by_ids([record.id for record in records], revisions, (RECORD_FAILPOINT,))
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
         found = await self._records.find({"_id": ids_of(kind, after)}, sort={"_id": 1}, limit=limit, index=BY_ID)
         return [_record_of(document) for document in found]
 
     async def expired_records(self, limit: int) -> Sequence[Record]:
-        found = await self._records.find(passed("expires_at"), sort={"expires_at": 1}, limit=limit, index="expiring")
+        found = await self._records.find(
+            has_passed("expires_at"), sort={"expires_at": 1}, limit=limit, index="expiring"
+        )
         return [_record_of(document) for document in found]
 
 
@@ -143,20 +150,22 @@ async def forget_keys(records: Collection, tasks: Sequence[Document]) -> None:
     keyed = [task for task in tasks if task["idempotency_key"] is not None]
     ids = [key_id(task["user_id"], task["idempotency_key"]) for task in keyed]
     if ids:
-        await records.delete_these(ids, {"data.task_id": {"$in": [task["_id"] for task in keyed]}}, (POINT,))
+        await records.delete_by_ids(
+            ids, {"data.task_id": {"$in": [task["_id"] for task in keyed]}}, (RECORD_FAILPOINT,)
+        )
 
 
-def _same(record: Record) -> Document:
+def _same_revision(record: Record) -> Document:
     return {"_id": record.id, "revision": record.revision}
 
 
-def _is_ours(reply: Reply | StoreError, record: Record) -> bool:
+def _was_inserted(reply: Reply | StoreError, record: Record) -> bool:
     if isinstance(reply, StoreError):
         raise reply
     return reply is None or reply.document["revision"] == record.revision
 
 
-def _is_made(reply: bool | BaseException) -> bool:
+def _was_replaced(reply: bool | BaseException) -> bool:
     if isinstance(reply, BaseException):
         raise reply
     return reply
@@ -165,9 +174,9 @@ def _is_made(reply: bool | BaseException) -> bool:
 def _document_of(record: Record) -> Any:
     fields = {"_id": record.id, "kind": record.kind, "revision": record.revision, "expires_at": record.expires_at}
     try:
-        return encoded({**fields, "data": stored(record.data)}, "the record")
+        return encode_document({**fields, "data": encode_value(record.data)}, "the record")
     except ValueNotStorableError:  # perhaps a number has more than 64 bits, which BSON does not support
-        return encoded({**fields, "data": record.data_as_json()}, "the record")
+        return encode_document({**fields, "data": record.data_as_json()}, "the record")
 
 
 def _record_of(document: Document) -> Record:
@@ -177,5 +186,5 @@ def _record_of(document: Document) -> Record:
         document["kind"],
         from_json(data) if isinstance(data, bytes) else data,
         document["revision"],
-        None if expires_at is None else moment(expires_at),
+        None if expires_at is None else with_utc(expires_at),
     )

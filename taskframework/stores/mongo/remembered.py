@@ -50,7 +50,7 @@ class RememberedAttempts:
 
     def __init__(self, most: int) -> None:
         """Start without tasks; remember at most `most`. With 0 every group is read back."""
-        self._most = most
+        self._max_tasks = most
         self._tasks: dict[str, Task] = {}
 
     def see_replies(self, transitions: Sequence[Transition], replies: Iterable[object]) -> None:
@@ -59,7 +59,7 @@ class RememberedAttempts:
             self._tasks.pop(transition.task_id, None)
             if isinstance(reply, Task) and reply.lease is not None and reply.subtasks is None:
                 self._tasks[reply.task_id] = reply
-        while len(self._tasks) > self._most:
+        while len(self._tasks) > self._max_tasks:
             del self._tasks[next(iter(self._tasks))]
 
     def see_marks(self, marks: Iterable[Mark]) -> None:

@@ -13,8 +13,8 @@ from functools import partial
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.streams import StreamKey
 from taskframework.stores.mongo.client import BY_ID, Collection
-from taskframework.stores.mongo.documents import Document, moment
-from taskframework.stores.mongo.expressions import in_status, passed
+from taskframework.stores.mongo.documents import Document, with_utc
+from taskframework.stores.mongo.expressions import has_passed, in_status
 from taskframework.stores.mongo.indexes import STREAM, SUBTASKS
 from taskframework.stores.mongo.queries import BY_POSITION
 from taskframework.stores.mongo.records import forget_keys
@@ -23,7 +23,7 @@ from taskframework.stores.retention import Piece, Place, Walk
 _FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round", "stream")
 _COMPLETED = FINAL - DEAD
 #: Ended tasks whose own `purge_at` has passed; they have this time if their type says how long they stay.
-_OVER: Document = {"status": in_status(*FINAL), **passed("purge_at")}
+_PAST_PURGE_TIME: Document = {"status": in_status(*FINAL), **has_passed("purge_at")}
 #: The index for each field whose time decides.
 _INDEX = {"finished_at": "ended", "purge_at": "purge"}
 
@@ -40,11 +40,16 @@ class Purge:
     async def __call__(self, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         """Delete at most `limit` tasks that ended longer ago than they are kept; None keeps tasks forever."""
         kept = {statuses: time for statuses, time in ((_COMPLETED, finished), (DEAD, dead_letters)) if time is not None}
-        due = {"$or": [_OVER, *({**_ended(statuses, time), "purge_at": None} for statuses, time in kept.items())]}
-        removed = await self._walks[FINAL].go_on(partial(self._look, _OVER, "purge_at", due), limit)
+        due = {
+            "$or": [
+                _PAST_PURGE_TIME,
+                *({**_ended(statuses, time), "purge_at": None} for statuses, time in kept.items()),
+            ]
+        }
+        removed = await self._walks[FINAL].continue_walk(partial(self._look, _PAST_PURGE_TIME, "purge_at", due), limit)
         for statuses, time in kept.items():
             look = partial(self._look, _ended(statuses, time), "finished_at", due)
-            removed += await self._walks[statuses].go_on(look, limit - removed)
+            removed += await self._walks[statuses].continue_walk(look, limit - removed)
         return removed
 
     async def _look(self, over: Document, order: str, due: Document, place: Place[str] | None, most: int) -> Piece[str]:
@@ -52,14 +57,14 @@ class Purge:
         over = {**over, "publish_at": None}
         oldest_first, index = {order: 1, "_id": 1}, _INDEX[order]
         found = await self._tasks.find(
-            {**over, **_behind(place, order)}, sort=oldest_first, limit=most, fields=_FIELDS, index=index
+            {**over, **_after(place, order)}, sort=oldest_first, limit=most, fields=_FIELDS, index=index
         )
         kept = await self._kept_by_family(found, due) | await self._kept_by_stream(found)
         kept |= {task["_id"] for task in found if order != "purge_at" and task.get("purge_at")}
         gone = [task for task in found if task["_id"] not in kept]
         await forget_keys(self._records, gone)
-        removed = await self._tasks.delete_these([task["_id"] for task in gone], over) if gone else 0
-        end = None if len(found) < most else Place(moment(found[-1][order]), str(found[-1]["_id"]))
+        removed = await self._tasks.delete_by_ids([task["_id"] for task in gone], over) if gone else 0
+        end = None if len(found) < most else Place(with_utc(found[-1][order]), str(found[-1]["_id"]))
         return Piece(removed, end)
 
     async def _kept_by_family(self, tasks: Sequence[Document], due: Document) -> set[str]:
@@ -99,10 +104,10 @@ class Purge:
 
 def _ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
     """Filter: tasks that ended longer ago than they are kept."""
-    return {"status": in_status(*statuses), **passed("finished_at", by=kept)}
+    return {"status": in_status(*statuses), **has_passed("finished_at", by=kept)}
 
 
-def _behind(place: Place[str] | None, order: str) -> Mapping[str, object]:
+def _after(place: Place[str] | None, order: str) -> Mapping[str, object]:
     """Filter: tasks after a place."""
     if place is None:
         return {}

@@ -18,16 +18,16 @@ Value = TypeVar("Value")
 _PAUSE = wait_random_exponential(multiplier=0.05, max=1)
 
 
-async def patiently(
-    write: Callable[[], Awaitable[Value]], patience: timedelta, *, first: Callable[[], Awaitable[Value]] | None = None
+async def retry_within(
+    write: Callable[[], Awaitable[Value]], retry_time: timedelta, *, first: Callable[[], Awaitable[Value]] | None = None
 ) -> Value:
-    """Make a write, several times if necessary, within `patience` in total.
+    """Make a write, several times if necessary, within `retry_time` in total.
 
     One attempt gets half of this time, so that time is left to find out whether a write without a reply was made.
 
     Args:
         write: makes one attempt. An earlier attempt may have been applied although its reply was lost.
-        patience: the time for all attempts.
+        retry_time: the time for all attempts.
         first: makes the first attempt instead of `write`.
 
     Raises:
@@ -35,16 +35,16 @@ async def patiently(
     """
 
     async def attempt(write: Callable[[], Awaitable[Value]]) -> Value:
-        with time_limit(patience / 2):
+        with time_limit(retry_time / 2):
             return await write()
 
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_delay(patience),
+        stop=stop_after_delay(retry_time),
         wait=_PAUSE,
         reraise=True,
     )
-    with time_limit(patience):
+    with time_limit(retry_time):
         with contextlib.suppress(StoreUnavailableError):
             return await attempt(first or write)
         await asyncio.sleep(_PAUSE.multiplier)

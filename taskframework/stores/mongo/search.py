@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from taskframework.model.query import Page, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.task import Task
-from taskframework.stores.base import SEARCHED
+from taskframework.stores.base import SEARCH_PAGE_SIZE
 from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import BY_ID, Collection
-from taskframework.stores.mongo.documents import Document, readable, task_of
+from taskframework.stores.mongo.documents import Document, read_documents, task_of
 
 
 async def search_tasks(
@@ -22,13 +22,15 @@ async def search_tasks(
     if not looked_through:
         return Page((), None)
     [looked] = looked_through
-    found, last = looked["found"], looked["last"] if looked["seen"] == SEARCHED else None
+    found, last = looked["found"], looked["last"] if looked["seen"] == SEARCH_PAGE_SIZE else None
     if len(found) > limit:
         found, last = found[:limit], found[limit - 1]
     ids = [place["_id"] for place in found]
-    whole = {task.task_id: task for task in readable(await tasks.find(queries.these(ids), index=BY_ID), task_of)}
+    whole = {
+        task.task_id: task for task in read_documents(await tasks.find(queries.with_ids(ids), index=BY_ID), task_of)
+    }
     page = tuple([whole[task_id] for task_id in ids if task_id in whole])
-    return Page(page, None if last is None else queries.cursor_behind(last, filter))
+    return Page(page, None if last is None else queries.cursor_after(last, filter))
 
 
 def _pipeline(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Sequence[Document]:
@@ -37,13 +39,13 @@ def _pipeline(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) 
     return [
         {"$match": queries.listed(scope, filter.indexed, cursor)},
         {"$sort": queries.list_order(filter)},
-        {"$limit": SEARCHED},
+        {"$limit": SEARCH_PAGE_SIZE},
         {
             "$group": {
                 "_id": None,
                 "seen": {"$sum": 1},
                 "last": {"$last": place},
-                "found": {"$push": {"$cond": [queries.is_found(filter), place, "$$REMOVE"]}},
+                "found": {"$push": {"$cond": [queries.matches_unindexed_conditions(filter), place, "$$REMOVE"]}},
             }
         },
         {"$set": {"found": {"$slice": ["$found", limit + 1]}}},

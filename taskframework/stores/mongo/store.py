@@ -29,7 +29,7 @@ from taskframework.stores.mongo.client import (
     MongoDriver,
     TlsFiles,
     connect,
-    encoded,
+    encode_document,
     time_limit,
 )
 from taskframework.stores.mongo.dead_letters import DeadLetterCalls
@@ -37,33 +37,33 @@ from taskframework.stores.mongo.documents import (
     Document,
     dead_message_document,
     dead_message_of,
-    moment,
-    readable,
+    read_documents,
     task_of,
+    with_utc,
 )
-from taskframework.stores.mongo.earlier import EarlierRelease
-from taskframework.stores.mongo.expressions import passed, within
+from taskframework.stores.mongo.earlier_release import EarlierRelease
+from taskframework.stores.mongo.expressions import has_passed, in_scope
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.indexes import SUBTASKS, WAITING_FOR_LIMIT
 from taskframework.stores.mongo.inserts import Inserter, insert_tasks
-from taskframework.stores.mongo.records import POINT, RecordCalls
+from taskframework.stores.mongo.records import RECORD_FAILPOINT, RecordCalls
 from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.search import search_tasks
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.stream_reads import StreamCalls
 from taskframework.stores.mongo.traffic import tally
-from taskframework.stores.mongo.transitions import write_of
+from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writer import TaskWriter
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
-_PING = timedelta(seconds=2)
+_PING_TIMEOUT = timedelta(seconds=2)
 #: Heartbeats have connections of their own, so that a slow list or a flood of writes does not delay them. They always
 #: use pymongo: the calls of all motor clients share a few threads.
 _HEARTBEAT_CONNECTIONS = 4
 #: How many running attempts are remembered: more than a process usually runs at once, including some whose lease it
 #: lost. The ends of further attempts are read back.
-_REMEMBERED = 1_000
+_MAX_REMEMBERED_ATTEMPTS = 1_000
 _DISPATCH_FIELDS = (*queries.DUE_FIELDS, DISPATCH.field)
 
 
@@ -92,7 +92,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         driver: MongoDriver = "motor",
         timeout: timedelta = timedelta(seconds=10),
         pool_size: int = 100,
-        remembered: int = _REMEMBERED,
+        remembered: int = _MAX_REMEMBERED_ATTEMPTS,
         tls: TlsFiles = TlsFiles(),  # noqa: B008 - frozen
     ) -> None:
         """Prepare a store; nothing is sent before `open` or `inspect`.
@@ -117,17 +117,19 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     async def open(self) -> None:
         connection = self._connect(self._pool_size)
         heartbeats = connect(self._url, "pymongo", self._timeout, _HEARTBEAT_CONNECTIONS, self._tls)
-        limits: Any = {"timeout": self._timeout.total_seconds(), "on_timeout": self._too_late}
+        limits: Any = {"timeout": self._timeout.total_seconds(), "on_timeout": self._timeout_error}
         earlier = EarlierRelease(connection, self, self._clock.now)
         self._opened = _Opened(
             connection,
             heartbeats,
             earlier,
-            Inserter(connection.tasks, "submit.reply", self._patience, elsewhere=earlier.others, **limits),
-            Inserter(connection.records, POINT, self._patience, **limits),
-            TaskWriter(connection.tasks, self._patience, self._remembered, **limits),
+            Inserter(
+                connection.tasks, "submit.reply", self._retry_time, find_duplicates=earlier.find_by_keys, **limits
+            ),
+            Inserter(connection.records, RECORD_FAILPOINT, self._retry_time, **limits),
+            TaskWriter(connection.tasks, self._retry_time, self._remembered, **limits),
             Purge(connection.tasks, connection.records),
-            Grouping(partial(_keep_all, connection.dead_messages), **limits),
+            Grouping(partial(_insert_messages, connection.dead_messages), **limits),
         )
         try:
             await deployment.prepare(connection)
@@ -151,7 +153,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         await opened.heartbeats.close()
 
     async def ping(self) -> None:
-        with time_limit(min(_PING, self._timeout)):
+        with time_limit(min(_PING_TIMEOUT, self._timeout)):
             if not (await self._heartbeats.hello())["isWritablePrimary"]:
                 raise StoreUnavailableError("MongoDB has no primary at present.")
 
@@ -179,9 +181,9 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
             return {}
         # If two fences belong to one task, only the newer claim can still be valid.
         newest = {fence.task_id: fence for fence in sorted(fences, key=lambda fence: fence.fencing_token)}
-        renewal = write_of([RenewLease(fence, lease) for fence in newest.values()])
+        renewal = build_write([RenewLease(fence, lease) for fence in newest.values()])
         tasks = self._heartbeats.tasks
-        await tasks.update_these(renewal.guard, renewal.stages, ("renew.reply",))
+        await tasks.update_by_ids(renewal.guard, renewal.stages, ("renew.reply",))
         found = await tasks.find(renewal.guard, fields=("fencing_token", "lease", "cancel"), index=BY_ID)
         return {_fence_of(document): _cancel_of(document) for document in found}
 
@@ -189,21 +191,21 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         if not fences:
             return {}
         fields = ("fencing_token", "lease.claim_id", "cancel")
-        found = await self._heartbeats.tasks.find(queries.asked_to_stop(fences), fields=fields, index=BY_ID)
+        found = await self._heartbeats.tasks.find(queries.with_cancel_request(fences), fields=fields, index=BY_ID)
         asked = {_fence_of(document): cast(CancelRequest, _cancel_of(document)) for document in found}
         return {fence: asked[fence] for fence in fences if fence in asked}
 
     async def claims_of(self, task_ids: Several[str]) -> dict[str, str]:
-        running = {**queries.these(list(task_ids)), "status": TaskStatus.RUNNING}
+        running = {**queries.with_ids(list(task_ids)), "status": TaskStatus.RUNNING}
         found = await self._tasks.find(running, fields=("lease.claim_id",), index=BY_ID)
         return {document["_id"]: document["lease"]["claim_id"] for document in found}
 
     async def get(self, task_id: str, scope: Scope) -> Task | None:
-        document = await self._tasks.find_one(queries.one(task_id, scope))
+        document = await self._tasks.find_one(queries.in_scope_by_id(task_id, scope))
         return None if document is None else task_of(document)
 
     async def get_many(self, task_ids: Several[str], scope: Scope) -> dict[str, Task]:
-        found = await self._tasks.find({**queries.these(list(task_ids)), **within(scope)}, index=BY_ID)
+        found = await self._tasks.find({**queries.with_ids(list(task_ids)), **in_scope(scope)}, index=BY_ID)
         return {task.task_id: task for task in map(task_of, found)}
 
     async def list_tasks(
@@ -211,7 +213,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     ) -> Page[Task]:
         wanted, index = queries.listed(scope, filter, cursor), queries.list_index(scope, filter)
         found = await self._tasks.find(wanted, sort=queries.list_order(filter), limit=limit + 1, index=index)
-        return _page(found, limit, task_of, lambda document: queries.cursor_behind(document, filter))
+        return _page(found, limit, task_of, lambda document: queries.cursor_after(document, filter))
 
     async def search_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
@@ -221,7 +223,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
         options: dict[str, Any] = {"index": SUBTASKS, "at_one_moment": True}
         counted = await self._tasks.aggregate(queries.few_counted_subtasks(round), **options)
-        if sum(entry["count"] for entry in counted) == queries.FEW:
+        if sum(entry["count"] for entry in counted) == queries.MAX_GROUPED_SUBTASKS:
             counted = await self._tasks.aggregate(queries.counted_subtasks(round), **options)
         return {TaskStatus(entry["_id"]): entry["count"] for entry in counted}
 
@@ -235,16 +237,16 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     ) -> Sequence[Task]:
         wanted = queries.listed_subtasks(round, after_slot, statuses)
         found = await self._tasks.find(wanted, sort={"parent.slot": 1}, limit=limit, index=SUBTASKS)
-        return readable(found, task_of)
+        return read_documents(found, task_of)
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
-        return await self._found_by(driver, queries.due(driver, grace), limit)
+        return await self._find_due_tasks(driver, queries.due(driver, grace), limit)
 
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
-        return await self._found_by(driver, queries.upcoming(driver), limit)
+        return await self._find_due_tasks(driver, queries.upcoming(driver), limit)
 
     async def put_off(self, task_type: str, since: datetime, until: datetime, limit: int) -> Sequence[DueTask]:
-        return await self._found_by(DISPATCH, queries.put_off(task_type, since, until), limit)
+        return await self._find_due_tasks(DISPATCH, queries.put_off(task_type, since, until), limit)
 
     async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
         found: list[Document] = []
@@ -257,13 +259,13 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
                     fields=_DISPATCH_FIELDS,
                     index=WAITING_FOR_LIMIT,
                 )
-        return readable(found, partial(_due_of, DISPATCH))
+        return read_documents(found, partial(_due_of, DISPATCH))
 
-    async def _found_by(self, driver: Driver, filter: Document, limit: int) -> Sequence[DueTask]:
+    async def _find_due_tasks(self, driver: Driver, filter: Document, limit: int) -> Sequence[DueTask]:
         fields = (*queries.DUE_FIELDS, driver.field)
         order = {driver.field: 1}
         found = await self._tasks.find(filter, sort=order, limit=limit, fields=fields, index=driver.index)
-        return readable(found, partial(_due_of, driver))
+        return read_documents(found, partial(_due_of, driver))
 
     async def undriven(self, limit: int) -> Sequence[str]:
         return [
@@ -278,7 +280,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
             fields=("not_before",),
             index="list_by_status",
         )
-        return moment(found[0]["not_before"]) if found else None
+        return with_utc(found[0]["not_before"]) if found else None
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
         total, found = await asyncio.gather(self._tasks.count_all(), self._tasks.aggregate(queries.COUNT_UNCOMPLETED))
@@ -292,20 +294,20 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = await self._parts.purge(finished, dead_letters, limit)
         if dead_letters is not None and removed < limit:
-            over = passed("at", by=dead_letters)
+            over = has_passed("at", by=dead_letters)
             found = await self._dead_messages.find(
                 over, sort={"at": 1}, limit=limit - removed, fields=("_id",), index="list"
             )
-            removed += await self._dead_messages.delete_these([message["_id"] for message in found], over)
+            removed += await self._dead_messages.delete_by_ids([message["_id"] for message in found], over)
         return removed
 
     async def finished_at(self, task_ids: Several[str]) -> dict[str, datetime | None]:
-        found = await self._tasks.find(queries.these(list(task_ids)), fields=("finished_at",), index=BY_ID)
+        found = await self._tasks.find(queries.with_ids(list(task_ids)), fields=("finished_at",), index=BY_ID)
         ends = {task["_id"]: task["finished_at"] for task in found}
-        return {task_id: None if end is None else moment(end) for task_id, end in ends.items()}
+        return {task_id: None if end is None else with_utc(end) for task_id, end in ends.items()}
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        await self._parts.keep(encoded(dead_message_document(message), "the message"))
+        await self._parts.keep(encode_document(dead_message_document(message), "the message"))
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
         order = queries.newest_first("at")
@@ -313,17 +315,17 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         return _page(found, limit, dead_message_of, lambda document: queries.cursor_by_time(document, "at"))
 
     @property
-    def _patience(self) -> timedelta:
+    def _retry_time(self) -> timedelta:
         return self._timeout * 0.9  # ends before the callers' own time limit, so that callers get the reason
 
     def _connect(self, pool_size: int) -> Connection:
         return connect(self._url, self._driver, self._timeout, pool_size, self._tls)
 
-    def _too_late(self) -> StoreUnavailableError:
+    def _timeout_error(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"MongoDB did not answer within {self._timeout.total_seconds():g} s.")
 
     async def _server_time(self) -> datetime:
-        return moment((await self._heartbeats.hello())["localTime"])
+        return with_utc((await self._heartbeats.hello())["localTime"])
 
     @property
     def _parts(self) -> _Opened:
@@ -352,7 +354,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         return self._parts.heartbeats
 
 
-async def _keep_all(messages: Collection, documents: Sequence[Any]) -> Sequence[StoreError | None]:
+async def _insert_messages(messages: Collection, documents: Sequence[Any]) -> Sequence[StoreError | None]:
     refused = await messages.insert_each(documents, ("keep.reply",))
     replies = [refused.get(place) for place in range(len(documents))]
     return [None if isinstance(reply, DuplicateDocumentError) else reply for reply in replies]
@@ -363,7 +365,7 @@ def _page(
 ) -> Page[Entry]:
     """A page of a list. `found` has one entry more than the limit if another page follows."""
     end = cursor(found[limit - 1]) if len(found) > limit else None
-    return Page(tuple(readable(found[:limit], read)), end)
+    return Page(tuple(read_documents(found[:limit], read)), end)
 
 
 def _due_of(driver: Driver, document: Document) -> DueTask:
@@ -380,8 +382,8 @@ def _due_of(driver: Driver, document: Document) -> DueTask:
             document["dispatches"],
             document["fencing_token"],
             document["crashes"],
-            moment(document["not_before"]),
-            moment(due),
+            with_utc(document["not_before"]),
+            with_utc(due),
         )
     except UNREADABLE as error:
         raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
@@ -394,4 +396,4 @@ def _fence_of(document: Document) -> Fence:
 
 def _cancel_of(document: Document) -> CancelRequest | None:
     cancel = document["cancel"]
-    return None if cancel is None else CancelRequest(cancel["by"], moment(cancel["at"]), cancel["reason"])
+    return None if cancel is None else CancelRequest(cancel["by"], with_utc(cancel["at"]), cancel["reason"])

@@ -11,7 +11,7 @@ from taskframework.model.streams import STREAMS, StreamKey, Turn, stream_key_of
 from taskframework.model.task import Task
 from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import BY_ID, Collection
-from taskframework.stores.mongo.documents import moment, readable, task_of
+from taskframework.stores.mongo.documents import read_documents, task_of, with_utc
 from taskframework.stores.mongo.indexes import STREAM, TURNS
 from taskframework.stores.mongo.records import ids_of
 
@@ -29,7 +29,9 @@ class StreamCalls(ABC):
 
     async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
         wanted = queries.in_stream(stream, after_position)
-        return readable(await self._tasks.find(wanted, sort=queries.BY_POSITION, limit=limit, index=STREAM), task_of)
+        return read_documents(
+            await self._tasks.find(wanted, sort=queries.BY_POSITION, limit=limit, index=STREAM), task_of
+        )
 
     async def stream_times(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[StreamTimes]:
         wanted, fields = queries.in_stream(stream, after_position), ("stream.position", "created_at", "finished_at")
@@ -37,8 +39,8 @@ class StreamCalls(ABC):
         return [
             StreamTimes(
                 task["stream"]["position"],
-                moment(task["created_at"]),
-                None if task["finished_at"] is None else moment(task["finished_at"]),
+                with_utc(task["created_at"]),
+                None if task["finished_at"] is None else with_utc(task["finished_at"]),
             )
             for task in found
         ]

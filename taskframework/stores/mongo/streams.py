@@ -11,28 +11,28 @@ from taskframework.stores.mongo.expressions import (
     Changes,
     Expression,
     Stage,
-    change,
-    choose,
+    choose_change,
     claimable_at,
     in_status,
     is_set,
     later,
     milliseconds,
     plus,
+    set_fields,
     start_by,
     with_event,
 )
 from taskframework.stores.mongo.joint import JointRequests
-from taskframework.stores.mongo.writes import Write, write_alone
+from taskframework.stores.mongo.writes import Write, build_single_write
 
 _IS_SERIAL: Expression = {"$eq": ["$stream.mode", "serial"]}
 
 
-@write_alone.register
+@build_single_write.register
 def _skip(skip: Skip) -> Write:
     is_due = {"$expr": {"$gte": [NOW, skip.due]}}
     guard = {"_id": skip.task_id, "status": in_status(*LIVE), "stream.is_skipped": False, **is_due}
-    return Write(guard, [change(_skipped())])
+    return Write(guard, [set_fields(_skipped())])
 
 
 def unblocks(requests: JointRequests[Unblock]) -> Write:
@@ -40,25 +40,25 @@ def unblocks(requests: JointRequests[Unblock]) -> Write:
     due = {"$max": ["$not_before", NOW]}
     dispatch_at = plus(due, requests.each(lambda unblock: milliseconds(unblock.dispatch_after)))
     began = {"next_dispatch_at": dispatch_at, "unblock_at": None, "start_by": start_by(due)}
-    return Write(guard, [change({**claimable_at(TaskStatus.QUEUED, due), **began, **with_event("unblocked")})])
+    return Write(guard, [set_fields({**claimable_at(TaskStatus.QUEUED, due), **began, **with_event("unblocked")})])
 
 
-@write_alone.register
+@build_single_write.register
 def _move_position(move: MovePosition) -> Write:
     guard = {"_id": move.task_id, "stream.position": move.before}
-    return Write(guard, [change({"stream.position": move.after, "revision": plus("$revision", 1)})])
+    return Write(guard, [set_fields({"stream.position": move.after, "revision": plus("$revision", 1)})])
 
 
-def without_its_stream() -> Stage:
+def skipped_in_stream() -> Stage:
     """`model.stream_moves.without_its_stream`."""
     has_turn = {"$and": [_IS_SERIAL, IS_RUNNING]}
     goes_on = {"$and": [is_set("$stream"), {"$not": ["$stream.is_skipped"]}, {"$not": [has_turn]}]}
     changes = _skipped()
     del changes["revision"]  # the event that follows raises it
-    return choose(goes_on, changes, {})
+    return choose_change(goes_on, changes, {})
 
 
-def blocked_again() -> Stage:
+def blocked_if_serial() -> Stage:
     """`model.stream_moves.blocked_again`, for a task that the previous stage has made claimable now."""
     waits: Document = {
         "stream": {"$mergeObjects": ["$stream", {"is_skipped": False}]},
@@ -66,7 +66,7 @@ def blocked_again() -> Stage:
         "next_dispatch_at": {"$cond": [_IS_SERIAL, None, "$next_dispatch_at"]},
         "unblock_at": {"$cond": [_IS_SERIAL, later(CHECK_INTERVAL), "$unblock_at"]},
     }
-    return choose(is_set("$stream"), waits, {})
+    return choose_change(is_set("$stream"), waits, {})
 
 
 def _skipped() -> Changes:

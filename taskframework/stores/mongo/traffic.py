@@ -9,7 +9,7 @@ from typing import Any
 from taskframework.model.status import lane_of
 from taskframework.model.traffic import Crowd, LaneCount, Tally
 from taskframework.stores.mongo.client import Collection
-from taskframework.stores.mongo.documents import Document, moment
+from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import in_status
 
 
@@ -49,6 +49,6 @@ def _counted(entry: Document) -> LaneCount:
         lane_of(place["priority"]),
         entry["count"],
         entry["due"],
-        moment(entry["first_at"]),
-        moment(entry["claimable_since"]),
+        with_utc(entry["first_at"]),
+        with_utc(entry["claimable_since"]),
     )

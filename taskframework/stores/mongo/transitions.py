@@ -56,7 +56,7 @@ from taskframework.model.transitions import (
 )
 from taskframework.model.waiting import Wait
 from taskframework.stores.mongo import batches, marks, waiting  # noqa: F401 - importing `batches` registers its writes
-from taskframework.stores.mongo.documents import Document, stored
+from taskframework.stores.mongo.documents import Document, encode_value
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
     LOWER_STATUS,
@@ -64,31 +64,31 @@ from taskframework.stores.mongo.expressions import (
     WHEN_CANCELLED,
     Changes,
     Expression,
-    at_rest,
-    change,
-    choose,
+    choose_change,
     claimable_at,
     ended_by_cancel,
     error_of,
-    first_of,
+    first_status_of,
+    has_passed,
+    in_scope,
     in_status,
     later,
-    lit,
+    literal,
     milliseconds,
-    passed,
     plus,
+    set_fields,
     start_by,
     with_error,
     with_event,
-    within,
+    with_final_status,
 )
-from taskframework.stores.mongo.joint import JointRequests, both
+from taskframework.stores.mongo.joint import JointRequests, combine_filters
 from taskframework.stores.mongo.queries import driven
-from taskframework.stores.mongo.streams import blocked_again, unblocks, without_its_stream
-from taskframework.stores.mongo.writes import Write, claimable, under_claim, write_alone
+from taskframework.stores.mongo.streams import blocked_if_serial, skipped_in_stream, unblocks
+from taskframework.stores.mongo.writes import Write, build_single_write, claimable, under_claim
 
 
-def write_of(requests: Sequence[Any]) -> Write:
+def build_write(requests: Sequence[Any]) -> Write:
     """The write for one transition or mark, or for several of one class in `JOINT`, each about another task.
 
     Raises:
@@ -98,12 +98,12 @@ def write_of(requests: Sequence[Any]) -> Write:
     if joint is not None:
         return joint(JointRequests(requests))
     [request] = requests
-    return write_alone(request)
+    return build_single_write(request)
 
 
 def _claims(claims: JointRequests[Claim]) -> Write:
     asked_type = {"$ifNull": [claims.each(lambda claim: claim.task_type), "$task_type"]}
-    guard = both(claimable(claims), passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
+    guard = combine_filters(claimable(claims), has_passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
     worker_id = claims.each(lambda claim: claim.worker_id)
     lease = {
@@ -122,50 +122,50 @@ def _claims(claims: JointRequests[Claim]) -> Write:
     }
     if any(claim.slot for claim in claims):
         limit, until = claims.each(lambda claim: claim.slot and claim.slot.limit), claims.each(_until)
-        guard = both(guard, {"$expr": {"$or": [{"$eq": [until, None]}, {"$gt": [until, NOW]}]}})
+        guard = combine_filters(guard, {"$expr": {"$or": [{"$eq": [until, None]}, {"$gt": [until, NOW]}]}})
         held = {"limit": limit, "claim_id": lease["claim_id"]}
         claimed["slot"] = {"$cond": [{"$eq": [limit, None]}, "$slot", held]}
     event = with_event("started", worker_id=worker_id, attempt=plus("$attempts", 1))
-    return Write(guard, [change({**claimed, **event})])
+    return Write(guard, [set_fields({**claimed, **event})])
 
 
 def _until(claim: Claim) -> datetime | None:
     return None if claim.slot is None else claim.slot.until
 
 
-@write_alone.register
+@build_single_write.register
 def _report_progress(report: ReportProgress) -> Write:
     progress = {
-        "progress": lit(stored(report.progress)),
+        "progress": literal(encode_value(report.progress)),
         "progress_revision": plus("$progress_revision", 1),
         "revision": plus("$revision", 1),
         "updated_at": NOW,
     }
-    return Write(under_claim(JointRequests([report])), [change(progress)])
+    return Write(under_claim(JointRequests([report])), [set_fields(progress)])
 
 
-@write_alone.register
+@build_single_write.register
 def _record_step(record: RecordStep) -> Write:
     steps = {"$ifNull": ["$steps", []]}
-    entry = {"step": lit(record.step), "outcome": lit(stored(record.outcome))}
-    is_there = {"$in": [lit(record.step), {"$ifNull": ["$steps.step", []]}]}
+    entry = {"step": literal(record.step), "outcome": literal(encode_value(record.outcome))}
+    is_there = {"$in": [literal(record.step), {"$ifNull": ["$steps.step", []]}]}
     recorded = {"steps": {"$concatArrays": [steps, [entry]]}, "revision": plus("$revision", 1)}
-    return Write(under_claim(JointRequests([record])), [choose(is_there, {}, recorded)])
+    return Write(under_claim(JointRequests([record])), [choose_change(is_there, {}, recorded)])
 
 
 def _completions(completions: JointRequests[Complete]) -> Write:
     outcome = {
-        "result": completions.each(lambda complete: stored(complete.result)),
+        "result": completions.each(lambda complete: encode_value(complete.result)),
         "error": None,
         "last_claim_id": "$lease.claim_id",
     }
     event = with_event("completed", worker_id=completions.each(lambda complete: complete.worker_id))
     guard = under_claim(completions)
-    return Write(guard, [change({**at_rest(TaskStatus.COMPLETED), **outcome, **event})])
+    return Write(guard, [set_fields({**with_final_status(TaskStatus.COMPLETED), **outcome, **event})])
 
 
 def _failures(failures: JointRequests[Fail]) -> Write:
-    status = first_of(
+    status = first_status_of(
         *WHEN_CANCELLED,
         (failures.each(lambda fail: not fail.retryable), TaskStatus.FAILED),
         ({"$gte": ["$attempts", "$max_attempts"]}, TaskStatus.DEAD_LETTER),
@@ -176,20 +176,22 @@ def _failures(failures: JointRequests[Fail]) -> Write:
     worker_id = failures.each(lambda fail: fail.worker_id)
     event = with_event(LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: failure_data(fail.error)))
     due = plus(NOW, failures.each(lambda fail: milliseconds(fail.delay)))
-    return Write(under_claim(failures), [change(failed), _after_failure(due, event)])
+    return Write(under_claim(failures), [set_fields(failed), _after_failure(due, event)])
 
 
 def _after_failure(due: Expression, event: Changes) -> Document:
     """A task whose attempt failed: RETRYING at `due` if the previous stage has set this status, otherwise at rest."""
     is_retried = {"$eq": ["$status", TaskStatus.RETRYING]}
-    return choose(is_retried, {**claimable_at("$status", due), **event}, {**at_rest("$status"), **event})
+    return choose_change(
+        is_retried, {**claimable_at("$status", due), **event}, {**with_final_status("$status"), **event}
+    )
 
 
-@write_alone.register
+@build_single_write.register
 def _release(release: Release) -> Write:
-    status = first_of(*WHEN_CANCELLED, otherwise=TaskStatus.QUEUED)
-    released = {"status": status, "last_claim_id": lit(release.fence.claim_id), "releases": plus("$releases", 1)}
-    worker_id = lit(release.worker_id)
+    status = first_status_of(*WHEN_CANCELLED, otherwise=TaskStatus.QUEUED)
+    released = {"status": status, "last_claim_id": literal(release.fence.claim_id), "releases": plus("$releases", 1)}
+    worker_id = literal(release.worker_id)
     queued = {
         **claimable_at("$status", NOW),
         "attempts": plus("$attempts", -1),
@@ -197,69 +199,76 @@ def _release(release: Release) -> Write:
     }
     is_queued = {"$eq": ["$status", TaskStatus.QUEUED]}
     ending = ended_by_cancel(worker_id)
-    return Write(under_claim(JointRequests([release])), [change(released), choose(is_queued, queued, ending)])
+    return Write(
+        under_claim(JointRequests([release])), [set_fields(released), choose_change(is_queued, queued, ending)]
+    )
 
 
-@write_alone.register
+@build_single_write.register
 def _reap(reap: Reap) -> Write:
     guard: Document = {"_id": reap.task_id, "status": TaskStatus.RUNNING, "fencing_token": reap.fencing_token}
-    guard |= {"lease": {"$ne": None}} if reap.grace is None else passed("lease.expires_at", by=reap.grace)
+    guard |= {"lease": {"$ne": None}} if reap.grace is None else has_passed("lease.expires_at", by=reap.grace)
     crashes = plus("$crashes", 1)
     is_poison = {"$or": [{"$gte": ["$attempts", "$max_attempts"]}, {"$gte": [crashes, reap.max_crashes]}]}
-    status = first_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
+    status = first_status_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
     error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True)
     reaped = {"status": status, "crashes": crashes, **with_error(error_of(error))}
-    event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=lit(failure_data(error)))
+    event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=literal(failure_data(error)))
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
-    return Write(guard, [change(reaped), _after_failure(due, event)])
+    return Write(guard, [set_fields(reaped), _after_failure(due, event)])
 
 
-@write_alone.register
+@build_single_write.register
 def _cancel(cancel: Cancel) -> Write:
-    guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **within(cancel.scope)}
-    return Write(guard, [_asked_to_end(cancel.by, cancel.reason)])
+    guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **in_scope(cancel.scope)}
+    return Write(guard, [_with_cancel_request(cancel.by, cancel.reason)])
 
 
-@write_alone.register
+@build_single_write.register
 def _supersede(newer: Supersede) -> Write:
     guard = {"_id": newer.task_id, "status": in_status(*newer.statuses), "cancel": None}
-    return Write(guard, [_asked_to_end(BY_NEWER_VERSION, newer.reason)])
+    return Write(guard, [_with_cancel_request(BY_NEWER_VERSION, newer.reason)])
 
 
-def _asked_to_end(by: str, reason: str | None) -> Document:
-    data = lit({"by": by, "reason": reason})
-    asked = {"cancel": {"by": lit(by), "at": NOW, "reason": lit(reason)}}
+def _with_cancel_request(by: str, reason: str | None) -> Document:
+    data = literal({"by": by, "reason": reason})
+    asked = {"cancel": {"by": literal(by), "at": NOW, "reason": literal(reason)}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
-    cancelled = {**asked, **at_rest(TaskStatus.CANCELLED), **with_event("cancelled", data=data)}
-    return choose(IS_RUNNING, requested, cancelled)
+    cancelled = {**asked, **with_final_status(TaskStatus.CANCELLED), **with_event("cancelled", data=data)}
+    return choose_change(IS_RUNNING, requested, cancelled)
 
 
-@write_alone.register
+@build_single_write.register
 def _expire(expire: Expire) -> Write:
-    guard = {"_id": expire.task_id, "status": in_status(*LIVE), "cancel": None, **passed("deadline")}
+    guard = {"_id": expire.task_id, "status": in_status(*LIVE), "cancel": None, **has_passed("deadline")}
     data = {"by": BY_DEADLINE, "reason": DEADLINE_REASON}
     asked = {"cancel": {"by": data["by"], "at": NOW, "reason": data["reason"]}}
-    requested = {**asked, **with_event("cancel_requested", data=lit(data))}
-    failed = {**asked, **with_error(error_of(deadline_error())), **at_rest(TaskStatus.FAILED), **with_event("failed")}
-    return Write(guard, [without_its_stream(), choose(IS_RUNNING, requested, failed)])
+    requested = {**asked, **with_event("cancel_requested", data=literal(data))}
+    failed = {
+        **asked,
+        **with_error(error_of(deadline_error())),
+        **with_final_status(TaskStatus.FAILED),
+        **with_event("failed"),
+    }
+    return Write(guard, [skipped_in_stream(), choose_change(IS_RUNNING, requested, failed)])
 
 
-@write_alone.register
+@build_single_write.register
 def _end_unstarted(end: EndUnstarted) -> Write:
-    guard = {"_id": end.task_id, **driven(START), **passed("start_by")}
+    guard = {"_id": end.task_id, **driven(START), **has_passed("start_by")}
     error = framework_error("queue_timeout", NOT_STARTED, retryable=False)
-    dead = {**with_error(error_of(error)), **at_rest(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
-    return Write(guard, [change(dead)])
+    dead = {**with_error(error_of(error)), **with_final_status(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
+    return Write(guard, [set_fields(dead)])
 
 
-@write_alone.register
+@build_single_write.register
 def _postpone(postpone: Postpone) -> Write:
     guard = {**claimable(JointRequests([postpone])), "cancel": None}
     counted = {"no_handler": plus("$no_handler", 1)}
     again = {"next_dispatch_at": later(postpone.delay), "revision": plus("$revision", 1), "updated_at": NOW}
     error = framework_error("no_handler", NO_HANDLER, retryable=False)
-    dead = {**with_error(error_of(error)), **at_rest(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
-    return Write(guard, [change(counted), choose({"$lte": ["$no_handler", postpone.limit]}, again, dead)])
+    dead = {**with_error(error_of(error)), **with_final_status(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
+    return Write(guard, [set_fields(counted), choose_change({"$lte": ["$no_handler", postpone.limit]}, again, dead)])
 
 
 #: Fields that belong to one generation and are emptied for the next.
@@ -269,10 +278,10 @@ _NONE_AFTER_REPLAY = (
 )
 
 
-@write_alone.register
+@build_single_write.register
 def _replay(replay: Replay) -> Write:
     guard: Document = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), "batch": None, "cascade_at": None}
-    guard |= within(replay.scope)
+    guard |= in_scope(replay.scope)
     if replay.revision is not None:
         guard["revision"] = replay.revision
     afresh = dict.fromkeys(_NONE_AFTER_REPLAY)
@@ -287,36 +296,42 @@ def _replay(replay: Replay) -> Write:
         "signals": [],
     }
     if (edited := replay.edited) is not None:
-        queued |= {"parameters": lit(stored(edited.parameters)), "parameters_hash": lit(edited.parameters_hash)}
-    replayed = {**queued, **with_event("replayed", data=lit(replay.event_data), attempt=0)}
-    return Write(guard, [change(replayed), blocked_again()])
+        queued |= {
+            "parameters": literal(encode_value(edited.parameters)),
+            "parameters_hash": literal(edited.parameters_hash),
+        }
+    replayed = {**queued, **with_event("replayed", data=literal(replay.event_data), attempt=0)}
+    return Write(guard, [set_fields(replayed), blocked_if_serial()])
 
 
-@write_alone.register
+@build_single_write.register
 def _retry_now(retry: RetryNow) -> Write:
-    guard: Document = {"_id": retry.task_id, "status": in_status(TaskStatus.RETRYING)} | within(retry.scope)
+    guard: Document = {"_id": retry.task_id, "status": in_status(TaskStatus.RETRYING)} | in_scope(retry.scope)
     guard |= {"dispatch_epoch": retry.dispatch_epoch, "$expr": {"$gt": ["$not_before", NOW]}}
     due = claimable_at(TaskStatus.RETRYING, NOW, retry.dispatch_after)
-    return Write(guard, [change({**due, **with_event("retry_requested", data=lit(retry.event_data))})])
+    return Write(guard, [set_fields({**due, **with_event("retry_requested", data=literal(retry.event_data))})])
 
 
-@write_alone.register
+@build_single_write.register
 def _discard(discard: Discard) -> Write:
     guard = {"_id": discard.task_id, "status": in_status(*DEAD), "batch": None, "discarded": None}
-    discarded = {"by": lit(discard.by), "at": NOW, "reason": lit(discard.reason)}
-    told = with_event("discarded", data=lit({"by": discard.by, "reason": discard.reason}))
-    return Write({**guard, **within(discard.scope)}, [change({"discarded": discarded, **told})])
+    discarded = {"by": literal(discard.by), "at": NOW, "reason": literal(discard.reason)}
+    told = with_event("discarded", data=literal({"by": discard.by, "reason": discard.reason}))
+    return Write({**guard, **in_scope(discard.scope)}, [set_fields({"discarded": discarded, **told})])
 
 
-@write_alone.register
+@build_single_write.register
 def _replace_parameters(replace: ReplaceParameters) -> Write:
     guard: Document = {"_id": replace.task_id, "status": in_status(TaskStatus.QUEUED), "started_at": None}
     guard |= {"debounce": {"$type": "object"}, "generation": 0}
-    replaced = {"parameters": lit(stored(replace.parameters)), "parameters_hash": lit(replace.parameters_hash)}
+    replaced = {
+        "parameters": literal(encode_value(replace.parameters)),
+        "parameters_hash": literal(replace.parameters_hash),
+    }
     due = {"$min": [later(replace.wait), plus("$created_at", "$debounce.longest_ms")]}
     put_off = {**claimable_at(TaskStatus.QUEUED, due), "start_by": start_by(due)}
-    is_later = choose({"$gt": [due, "$not_before"]}, put_off, {})
-    return Write(guard, [is_later, change({**replaced, **with_event("replaced")})])
+    is_later = choose_change({"$gt": [due, "$not_before"]}, put_off, {})
+    return Write(guard, [is_later, set_fields({**replaced, **with_event("replaced")})])
 
 
 _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
@@ -332,7 +347,7 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     PostponeRelay: marks.relay_delays,
     Unblock: unblocks,
     Wait: waiting.waits,
-    RestartQueueTimeout: marks.waits_anew,
+    RestartQueueTimeout: marks.restarted_queue_timeouts,
 }
 #: The classes of which many requests can be one write: these requests are frequent.
 JOINT = frozenset(_JOINT)

@@ -18,34 +18,34 @@ from taskframework.model.waiting import (
     Wait,
     Wake,
 )
-from taskframework.stores.mongo.documents import Document, stored
+from taskframework.stores.mongo.documents import Document, encode_value
 from taskframework.stores.mongo.expressions import (
-    LEFT_BEHIND,
+    CASCADE_IF_OPEN,
     NOW,
     REOPENED,
     WHEN_CANCELLED,
     Changes,
     Expression,
-    at_rest,
-    change,
-    choose,
+    choose_change,
     claimable_at,
     ended_by_cancel,
     error_of,
-    first_of,
+    first_status_of,
+    has_passed,
+    in_scope,
     in_status,
     is_set,
     later,
-    lit,
+    literal,
     milliseconds,
-    passed,
     plus,
+    set_fields,
     with_error,
     with_event,
-    within,
+    with_final_status,
 )
 from taskframework.stores.mongo.joint import JointRequests
-from taskframework.stores.mongo.writes import Write, under_claim, write_alone
+from taskframework.stores.mongo.writes import Write, build_single_write, under_claim
 
 _IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
 #: Whether the task waits for its newest round of sub-tasks.
@@ -62,7 +62,7 @@ _WITH_FIRST_RESULT: Expression = {
 
 
 def waits(waits: JointRequests[Wait]) -> Write:
-    status = first_of(*WHEN_CANCELLED, otherwise=TaskStatus.WAITING)
+    status = first_status_of(*WHEN_CANCELLED, otherwise=TaskStatus.WAITING)
     settled = {"status": status, "last_claim_id": "$lease.claim_id"}
     worker_id = waits.each(lambda wait: wait.worker_id)
     signal = waits.each(lambda wait: wait.signal)
@@ -74,12 +74,14 @@ def waits(waits: JointRequests[Wait]) -> Write:
         "subtasks": _round_after(waits),
         "spawn_at": {"$cond": [plans, later(SPAWN_AFTER), None]},
         "waits_for": {"$cond": [{"$eq": [signal, None]}, None, {"name": signal, "until": until}]},
-        "check_at": {"$cond": [waits.each(lambda wait: wait.is_empty_round), NOW, _next_look(signal, until)]},
-        "result": waits.each(lambda wait: stored(wait.result)),
+        "check_at": {"$cond": [waits.each(lambda wait: wait.is_empty_round), NOW, _next_check(signal, until)]},
+        "result": waits.each(lambda wait: encode_value(wait.result)),
         "error": None,
         **with_event("waiting", worker_id=worker_id, data=waits.each(_data_of)),
     }
-    return Write(under_claim(waits), [change(settled), choose(_IS_WAITING, waiting, ended_by_cancel(worker_id))])
+    return Write(
+        under_claim(waits), [set_fields(settled), choose_change(_IS_WAITING, waiting, ended_by_cancel(worker_id))]
+    )
 
 
 def _round_after(waits: JointRequests[Wait]) -> Expression:
@@ -92,7 +94,7 @@ def _round_after(waits: JointRequests[Wait]) -> Expression:
 
 
 def _document_of(subtasks: Subtasks | None) -> Document | None:
-    return None if subtasks is None else {**record_to_document(subtasks), "plan": stored(subtasks.plan)}
+    return None if subtasks is None else {**record_to_document(subtasks), "plan": encode_value(subtasks.plan)}
 
 
 def _timeout_of(wait: Wait) -> int | None:
@@ -103,7 +105,7 @@ def _data_of(wait: Wait) -> Document:
     return {"subtasks": wait.subtasks and wait.subtasks.planned, "signal": wait.signal}
 
 
-@write_alone.register
+@build_single_write.register
 def _count_subtasks(count: CountSubtasks) -> Write:
     guard = {
         "_id": count.task_id,
@@ -118,69 +120,69 @@ def _count_subtasks(count: CountSubtasks) -> Write:
     counted["subtasks.report_serial"] = plus("$subtasks.report_serial", 1)
     if count.counts.succeeded:
         counted["batch"] = _WITH_FIRST_RESULT
-    return Write(guard, [change(counted), change(_after(count))])
+    return Write(guard, [set_fields(counted), set_fields(_after(count))])
 
 
 def _after(count: CountSubtasks) -> Changes:
     """The changes of the parent that follow from the counts, which the previous stage has set."""
     if count.verdict is None:
         return {
-            "check_at": _next_look("$waits_for.name", "$waits_for.until"),
+            "check_at": _next_check("$waits_for.name", "$waits_for.until"),
             "progress_revision": plus("$progress_revision", 1),
             "revision": plus("$revision", 1),
             "updated_at": NOW,
         }
-    data = lit(count.data)
+    data = literal(count.data)
     if count.verdict is not Verdict.NOT_MET and count.resumes:
         return _resumed("resume", data)
-    ended = {**at_rest(count.status), **with_event(count.status.lower(), data=data)}
+    ended = {**with_final_status(count.status), **with_event(count.status.lower(), data=data)}
     if count.status is not TaskStatus.FAILED:
         return {**ended, "result": "$result"}
     error = framework_error("subtasks_failed", count.message, retryable=False)
     return {**ended, **with_error(error_of(error))}
 
 
-@write_alone.register
+@build_single_write.register
 def _send_signal(send: SendSignal) -> Write:
-    guard = {"_id": send.task_id, "status": in_status(*LIVE), **within(send.scope)}
+    guard = {"_id": send.task_id, "status": in_status(*LIVE), **in_scope(send.scope)}
     has_room = {"$or": [{f"signals.{MAX_SIGNALS - 1}": {"$exists": False}}, {"signals.is_heard": True}]}
     guard |= {"signals.key": {"$ne": send.key}, **has_room}
-    signal = _signal(lit(send.key), lit(send.name), payload=lit(stored(send.payload)))
-    is_waited_for = {"$and": [_IS_WAITING, {"$eq": ["$waits_for.name", lit(send.name)]}]}
-    told = with_event("signalled", data={"signal": lit(send.name), "key": lit(send.key)})
+    signal = _signal(literal(send.key), literal(send.name), payload=literal(encode_value(send.payload)))
+    is_waited_for = {"$and": [_IS_WAITING, {"$eq": ["$waits_for.name", literal(send.name)]}]}
+    told = with_event("signalled", data={"signal": literal(send.name), "key": literal(send.key)})
     return Write(
         guard,
         [
-            change({"signals": {"$concatArrays": [_with_room(), [signal]]}}),
-            choose(is_waited_for, {"woken_by": _first_kept("$waits_for.name")}, {}),
-            choose(is_waited_for, _with_kept_signal(), told),
+            set_fields({"signals": {"$concatArrays": [_without_oldest_used(), [signal]]}}),
+            choose_change(is_waited_for, {"woken_by": _first_unused_signal("$waits_for.name")}, {}),
+            choose_change(is_waited_for, _resumed_by_signal(), told),
         ],
     )
 
 
-@write_alone.register
+@build_single_write.register
 def _wake(wake: Wake) -> Write:
-    guard = {"_id": wake.task_id, "status": TaskStatus.WAITING, **passed("check_at")}
+    guard = {"_id": wake.task_id, "status": TaskStatus.WAITING, **has_passed("check_at")}
     name, until = "$waits_for.name", "$waits_for.until"
-    has_kept = {"$ne": [_kept(name), []]}
+    has_kept = {"$ne": [_unused_signals(name), []]}
     is_late = {"$and": [is_set(until), {"$lte": [until, NOW]}]}
     late = {
         "woken_by": _signal("", name, timed_out=True),
         **_resumed("signal", {"signal": name, "timed_out": True}),
     }
-    later_on = {"check_at": _next_look(name, until), "revision": plus("$revision", 1)}
+    later_on = {"check_at": _next_check(name, until), "revision": plus("$revision", 1)}
     return Write(
         guard,
         [
-            choose(has_kept, {"woken_by": _first_kept(name)}, {}),
-            choose(has_kept, _with_kept_signal(), {"$cond": [is_late, late, later_on]}),
+            choose_change(has_kept, {"woken_by": _first_unused_signal(name)}, {}),
+            choose_change(has_kept, _resumed_by_signal(), {"$cond": [is_late, late, later_on]}),
         ],
     )
 
 
-@write_alone.register
+@build_single_write.register
 def _reopen(reopen: Reopen) -> Write:
-    guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **within(reopen.scope)}
+    guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **in_scope(reopen.scope)}
     guard["stream.mode"] = {"$ne": "serial"}
     waiting = {
         "status": TaskStatus.WAITING,
@@ -189,33 +191,33 @@ def _reopen(reopen: Reopen) -> Write:
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
         "check_at": later(REOPENED_COUNT_DELAY),
     }
-    return Write(guard, [change({**waiting, **with_event("reopened", data=lit({"by": reopen.by}))})])
+    return Write(guard, [set_fields({**waiting, **with_event("reopened", data=literal({"by": reopen.by}))})])
 
 
-@write_alone.register
+@build_single_write.register
 def _move_driver(mark: MoveDriver) -> Write:
     due = None if mark.delay is None else later(mark.delay)
-    return Write({"_id": mark.task_id, mark.driver.field: mark.due}, [change({mark.driver.field: due})])
+    return Write({"_id": mark.task_id, mark.driver.field: mark.due}, [set_fields({mark.driver.field: due})])
 
 
-@write_alone.register
+@build_single_write.register
 def _mark_spawned(mark: MarkSpawned) -> Write:
     guard = {"_id": mark.task_id, "generation": mark.generation, "subtasks.round": mark.round}
-    cascade_at = {"$cond": [_IS_AWAITED, "$cascade_at", LEFT_BEHIND]}
+    cascade_at = {"$cond": [_IS_AWAITED, "$cascade_at", CASCADE_IF_OPEN]}
     spawned = {"spawn_at": None, "subtasks.plan": None, "subtasks.plan_records": 0, "cascade_at": cascade_at}
-    return Write(guard, [change(spawned)])
+    return Write(guard, [set_fields(spawned)])
 
 
-@write_alone.register
+@build_single_write.register
 def _cascade_again(mark: CascadeAgain) -> Write:
     guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": {"$not": [_IS_AWAITED]}}
-    return Write(guard, [change({"cascade_at": NOW})])
+    return Write(guard, [set_fields({"cascade_at": NOW})])
 
 
-@write_alone.register
+@build_single_write.register
 def _count_again(mark: CountAgain) -> Write:
     guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": _IS_AWAITED}
-    return Write(guard, [change({"subtasks.report_serial": plus("$subtasks.report_serial", 1), "check_at": NOW})])
+    return Write(guard, [set_fields({"subtasks.report_serial": plus("$subtasks.report_serial", 1), "check_at": NOW})])
 
 
 def _signal(
@@ -225,7 +227,7 @@ def _signal(
     return {"key": key, "name": name, "at": NOW, "payload": payload, "is_heard": False, "timed_out": timed_out}
 
 
-def _with_room() -> Expression:
+def _without_oldest_used() -> Expression:
     """`model.waiting._with_room`."""
     heard = {"$filter": {"input": _SIGNALS, "as": "signal", "cond": "$$signal.is_heard"}}
     is_other = {"$ne": ["$$signal.key", {"$first": "$$heard.key"}]}
@@ -234,17 +236,17 @@ def _with_room() -> Expression:
     return {"$cond": [{"$lt": [{"$size": _SIGNALS}, MAX_SIGNALS]}, _SIGNALS, with_room]}
 
 
-def _kept(name: Expression) -> Expression:
+def _unused_signals(name: Expression) -> Expression:
     """The signals of this name that the task has and has not used."""
     is_kept = {"$and": [{"$eq": ["$$signal.name", name]}, {"$eq": ["$$signal.is_heard", False]}]}
     return {"$filter": {"input": _SIGNALS, "as": "signal", "cond": is_kept}}
 
 
-def _first_kept(name: Expression) -> Expression:
-    return {"$first": _kept(name)}
+def _first_unused_signal(name: Expression) -> Expression:
+    return {"$first": _unused_signals(name)}
 
 
-def _with_kept_signal() -> Changes:
+def _resumed_by_signal() -> Changes:
     """`model.waiting.with_kept_signal`; the previous stage has put the signal into `woken_by`."""
     heard = {"$mergeObjects": ["$$signal", {"payload": None, "is_heard": True}]}
     is_it = {"$eq": ["$$signal.key", "$woken_by.key"]}
@@ -260,11 +262,11 @@ def _resumed(stage: Stage, data: Expression) -> Changes:
         "stage": stage,
         **dict.fromkeys(("attempts", "crashes", "releases"), 0),
         **dict.fromkeys(("spawn_at", "check_at", "waits_for")),
-        "cascade_at": LEFT_BEHIND,
+        "cascade_at": CASCADE_IF_OPEN,
         **with_event("resumed", data=data, attempt=0),
     }
 
 
-def _next_look(name: Expression, until: Expression) -> Expression:
+def _next_check(name: Expression, until: Expression) -> Expression:
     """`model.waiting._next_look`; name and time are null or missing if there is no signal, or no time limit."""
-    return {"$cond": [{"$ne": [_kept(name), []]}, NOW, {"$min": [until, later(CHECK_INTERVAL)]}]}
+    return {"$cond": [{"$ne": [_unused_signals(name), []]}, NOW, {"$min": [until, later(CHECK_INTERVAL)]}]}

@@ -13,12 +13,12 @@ from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
-from taskframework.stores.mongo.client import BY_ID, Collection, Points, encoded, time_limit
-from taskframework.stores.mongo.documents import Document, moment, readable, task_of
-from taskframework.stores.mongo.joint import both
+from taskframework.stores.mongo.client import BY_ID, Collection, Points, encode_document, time_limit
+from taskframework.stores.mongo.documents import Document, read_documents, task_of, with_utc
+from taskframework.stores.mongo.joint import combine_filters
 from taskframework.stores.mongo.remembered import RememberedAttempts
-from taskframework.stores.mongo.retrying import patiently
-from taskframework.stores.mongo.transitions import JOINT, write_of
+from taskframework.stores.mongo.retrying import retry_within
+from taskframework.stores.mongo.transitions import JOINT, build_write
 from taskframework.stores.mongo.writes import Write
 from taskframework.stores.replies import reply_point
 
@@ -26,34 +26,34 @@ Request = TypeVar("Request", bound=Transition | Mark)
 #: For each transition the task after it, None if its guard refused, or the error why it could not be written.
 Replies = Sequence[Task | Exception | None]
 #: The replies that are known so far, by task id.
-Known = dict[str, Task | TaskframeworkError]
+KnownReplies = dict[str, Task | TaskframeworkError]
 #: `Collection.update_one` or `update_once`.
 Update = Callable[[Document, Sequence[Any], Points], Awaitable[Document | None]]
 
-_MARKS_IN_A_GROUP = 500
-_RESERVATIONS_IN_A_GROUP = 500
+_MAX_MARKS_PER_GROUP = 500
+_MAX_RESERVATIONS_PER_GROUP = 500
 
 
 class TaskWriter:
     """Transitions and marks on the collection of tasks."""
 
-    def __init__(self, tasks: Collection, patience: timedelta, remembered: int, **limits: Any) -> None:
+    def __init__(self, tasks: Collection, retry_time: timedelta, remembered: int, **limits: Any) -> None:
         """Prepare without writing.
 
         Args:
             tasks: the collection.
-            patience: how long a group is tried again while MongoDB is away.
+            retry_time: how long a group is tried again while MongoDB is away.
             remembered: how many running attempts are remembered, so that their ends are not read back.
             limits: the time limits of `Grouping`.
         """
         self._tasks = tasks
-        self._patience = patience
+        self._retry_time = retry_time
         self._attempts = RememberedAttempts(remembered)
         #: By the `group` of a transition. Transitions of the group "single" are written one by one.
         self._groupings: dict[str, Grouping[Transition, Task | None]] = {
             "claim": Grouping(self._move, key=_task_id, **limits),
             "settle": Grouping(self._move, key=_task_id, **limits),
-            "reserve": Grouping(self._reserve, key=_task_id, limit=_RESERVATIONS_IN_A_GROUP, **limits),
+            "reserve": Grouping(self._reserve, key=_task_id, limit=_MAX_RESERVATIONS_PER_GROUP, **limits),
         }
         #: For marks that come alone; those that come together are written together anyway.
         self._marking: Grouping[Mark, None] = Grouping(self._mark_group, key=_task_id, **limits)
@@ -78,20 +78,20 @@ class TaskWriter:
             await self._marking(marks[0])
             return
         # Two marks on one task go into two writes, in their order: one write would make only the first of them.
-        for group in _each_task_once(marks):
+        for group in _split_by_task(marks):
             for refusal in await self._mark_group(group):
                 if refusal is not None:
                     raise refusal
 
     async def _mark_group(self, marks: Sequence[Mark]) -> Sequence[Exception | None]:
-        with time_limit(self._patience):
+        with time_limit(self._retry_time):
             replies = await self._write(marks)
         self._attempts.see_marks(marks)
         refusals = [replies.get(mark.task_id) for mark in marks]
         return [refusal if isinstance(refusal, Exception) else None for refusal in refusals]
 
     async def _move(self, transitions: Sequence[Transition]) -> Replies:
-        """Make the transitions of a group; repeat the write within the patience while MongoDB is away."""
+        """Make the transitions of a group; repeat the write within the retry time while MongoDB is away."""
 
         async def alone() -> Replies:
             return [await self._move_alone(transitions[0], self._tasks.update_once)]
@@ -99,12 +99,12 @@ class TaskWriter:
         async def together() -> Replies:
             return await self._move_together(transitions)
 
-        replies = await patiently(together, self._patience, first=alone if len(transitions) == 1 else None)
+        replies = await retry_within(together, self._retry_time, first=alone if len(transitions) == 1 else None)
         self._attempts.see_replies(transitions, replies)
         return replies
 
     async def _move_alone(self, transition: Transition, update: Update) -> Task | None:
-        write = _encoded(transition)
+        write = _encoded_write(transition)
         document = await update(write.guard, write.stages, (reply_point(transition),))
         return None if document is None else task_of(document)
 
@@ -115,25 +115,25 @@ class TaskWriter:
         them show it. If a transition is repeated after it was made, its guard refuses it, and the task shows it as won.
         """
         known = await self._write(transitions)
-        known |= await self._read([asked for asked in transitions if asked.task_id not in known])
-        return [known.get(asked.task_id) for asked in transitions]
+        known |= await self._read([request for request in transitions if request.task_id not in known])
+        return [known.get(request.task_id) for request in transitions]
 
-    async def _write(self, group: Sequence[Transition | Mark]) -> Known:
+    async def _write(self, group: Sequence[Transition | Mark]) -> KnownReplies:
         """Make the writes of a group; writes of one class in one command where possible.
 
         Returns:
             The replies that are known without reading: errors, and the tasks of remembered attempts that ended.
         """
         # If the reply to the writes of one class is lost, the writes of other classes are still made.
-        replies = await asyncio.gather(*map(self._write_kind, _by_kind(group)), return_exceptions=True)
-        known: Known = {}
+        replies = await asyncio.gather(*map(self._write_class, _group_by_class(group)), return_exceptions=True)
+        known: KnownReplies = {}
         for reply in replies:
             if isinstance(reply, BaseException):
                 raise reply
             known |= reply
         return known
 
-    async def _write_kind(self, group: Sequence[Any]) -> Known:
+    async def _write_class(self, group: Sequence[Any]) -> KnownReplies:
         if len(group) > 1 and type(group[0]) in JOINT:
             if ended := await self._end_remembered(group):
                 return ended
@@ -141,7 +141,7 @@ class TaskWriter:
                 return {}
         return await self._write_each(group)
 
-    async def _end_remembered(self, ends: Sequence[Transition]) -> Known:
+    async def _end_remembered(self, ends: Sequence[Transition]) -> KnownReplies:
         """End attempts whose tasks are remembered; only the time of the write has to be read.
 
         Returns:
@@ -152,11 +152,13 @@ class TaskWriter:
             return {}
         for written in await self._tasks.find(expected.first_one_ended(), fields=("updated_at",)):
             # One document shows the time for all, because the server's clock stands still within a command.
-            return dict(expected.tasks(moment(written["updated_at"])))
+            return dict(expected.tasks(with_utc(written["updated_at"])))
         return {}
 
-    async def _write_jointly(self, group: Sequence[Transition | Mark], and_if: Document | None = None) -> int | None:
-        """Make all requests in one command, each only if `and_if` matches too.
+    async def _write_jointly(
+        self, group: Sequence[Transition | Mark], extra_guard: Document | None = None
+    ) -> int | None:
+        """Make all requests in one command, each only if `extra_guard` matches too.
 
         A value that cannot be stored prevents the command, and a document that the server refuses ends it before all
         writes are made. The caller then makes each write by itself; guards refuse the writes that were made already.
@@ -165,96 +167,96 @@ class TaskWriter:
             How many guards held; None if the command was not made, or not to its end.
         """
         try:
-            write = write_of(group)
-            return await self._tasks.update_these(
-                both(write.guard, and_if or {}), write.stages, map(reply_point, group)
+            write = build_write(group)
+            return await self._tasks.update_by_ids(
+                combine_filters(write.guard, extra_guard or {}), write.stages, map(reply_point, group)
             )
         except StoreUnavailableError:
             raise
         except (StoreError, ValueNotStorableError):
             return None
 
-    async def _write_each(self, group: Sequence[Transition | Mark]) -> Known:
-        refused: Known = {}
+    async def _write_each(self, group: Sequence[Transition | Mark]) -> KnownReplies:
+        refused: KnownReplies = {}
         writes: dict[str, Write] = {}
-        for asked in group:
+        for request in group:
             try:
-                writes[asked.task_id] = _encoded(asked)
+                writes[request.task_id] = _encoded_write(request)
             except ValueNotStorableError as refusal:
-                refused[asked.task_id] = refusal
+                refused[request.task_id] = refusal
         if writes:
             updates = [(write.guard, write.stages) for write in writes.values()]
-            points = [reply_point(asked) for asked in group if asked.task_id in writes]
+            points = [reply_point(request) for request in group if request.task_id in writes]
             errors = await self._tasks.update_each(updates, points)
             task_ids = list(writes)
             refused |= {task_ids[place]: error for place, error in errors.items()}
         return refused
 
-    async def _read(self, transitions: Sequence[Transition]) -> Known:
+    async def _read(self, transitions: Sequence[Transition]) -> KnownReplies:
         """The tasks of these transitions that show that their transition was made."""
         if not transitions:
             return {}
-        found = await self._tasks.find({"_id": {"$in": [asked.task_id for asked in transitions]}})
-        tasks = {task.task_id: task for task in readable(found, task_of)}
+        found = await self._tasks.find({"_id": {"$in": [request.task_id for request in transitions]}})
+        tasks = {task.task_id: task for task in read_documents(found, task_of)}
         return {
-            asked.task_id: task
-            for asked in transitions
-            if (task := tasks.get(asked.task_id)) is not None and asked.was_applied(task)
+            request.task_id: task
+            for request in transitions
+            if (task := tasks.get(request.task_id)) is not None and request.was_applied(task)
         }
 
     async def _reserve(self, transitions: Sequence[Transition]) -> Replies:
         """Make any number of reservations in few round trips: a repair may reserve hundreds of tasks at once."""
         if len(transitions) == 1:
             return [await self._move_alone(transitions[0], self._tasks.update_one)]
-        known: Known = {}
-        with time_limit(self._patience):
-            for kind in _by_kind(transitions):
-                known |= await self._reserve_kind(kind)
-        return [known.get(asked.task_id) for asked in transitions]
+        known: KnownReplies = {}
+        with time_limit(self._retry_time):
+            for kind in _group_by_class(transitions):
+                known |= await self._reserve_class(kind)
+        return [known.get(request.task_id) for request in transitions]
 
-    async def _reserve_kind(self, transitions: Sequence[Transition]) -> Known:
+    async def _reserve_class(self, transitions: Sequence[Transition]) -> KnownReplies:
         """Read which guards hold, write these tasks, and read them.
 
         Neither the reply to the write nor a claim id says which guards held. If another process reserves some of the
         same tasks between the first read and the write, both send a message, and the second one is dropped.
         """
-        found = await self._tasks.find(write_of(transitions).guard, fields=("_id",), index=BY_ID)
+        found = await self._tasks.find(build_write(transitions).guard, fields=("_id",), index=BY_ID)
         free = {document["_id"] for document in found}
-        transitions = [asked for asked in transitions if asked.task_id in free]
+        transitions = [request for request in transitions if request.task_id in free]
         if not transitions:
             return {}
-        write = write_of(transitions)
-        if not await self._tasks.update_these(write.guard, write.stages, map(reply_point, transitions)):
+        write = build_write(transitions)
+        if not await self._tasks.update_by_ids(write.guard, write.stages, map(reply_point, transitions)):
             return {}  # another process has reserved all of them
         return await self._read(transitions)
 
 
-def _by_kind(group: Sequence[Request]) -> Iterable[list[Request]]:
+def _group_by_class(group: Sequence[Request]) -> Iterable[list[Request]]:
     kinds = defaultdict[type[Any], list[Request]](list)
-    for asked in group:
-        kinds[type(asked)].append(asked)
+    for request in group:
+        kinds[type(request)].append(request)
     return kinds.values()
 
 
-def _encoded(asked: Transition | Mark) -> Write:
+def _encoded_write(request: Transition | Mark) -> Write:
     """The write for this request alone, checked to be storable."""
-    write = write_of([asked])
-    what = f"a value in {type(asked).__name__} of task {asked.task_id}"
-    return Write(write.guard, [encoded(stage, what) for stage in write.stages])
+    write = build_write([request])
+    what = f"a value in {type(request).__name__} of task {request.task_id}"
+    return Write(write.guard, [encode_document(stage, what) for stage in write.stages])
 
 
-def _check_id(asked: Transition | Mark) -> None:
+def _check_id(request: Transition | Mark) -> None:
     """Refuse an id that cannot be encoded: it would make the read of the whole group fail."""
     try:
-        asked.task_id.encode()
+        request.task_id.encode()
     except UnicodeEncodeError as error:
         raise ValueNotStorableError("a task id", str(error)) from error
 
 
-def _each_task_once(marks: Sequence[Mark]) -> Iterator[list[Mark]]:
+def _split_by_task(marks: Sequence[Mark]) -> Iterator[list[Mark]]:
     group: dict[str, Mark] = {}
     for mark in marks:
-        if mark.task_id in group or len(group) == _MARKS_IN_A_GROUP:
+        if mark.task_id in group or len(group) == _MAX_MARKS_PER_GROUP:
             yield list(group.values())
             group = {}
         group[mark.task_id] = mark
@@ -262,5 +264,5 @@ def _each_task_once(marks: Sequence[Mark]) -> Iterator[list[Mark]]:
         yield list(group.values())
 
 
-def _task_id(asked: Transition | Mark) -> str:
-    return asked.task_id
+def _task_id(request: Transition | Mark) -> str:
+    return request.task_id

@@ -22,7 +22,7 @@ class Write:
 
 
 @singledispatch
-def write_alone(request: object) -> Write:
+def build_single_write(request: object) -> Write:
     """The write for a request whose class is never joined. Each rule registers itself by the class of its argument.
 
     Raises:

@@ -21,7 +21,7 @@ from taskframework.errors import (
     StoreUnavailableError,
     ValueNotStorableError,
 )
-from taskframework.stores.sqlite.migrate import check, migrate, migrations
+from taskframework.stores.sqlite.migrate import check_schema_version, migrate, migrations
 
 #: How long a write waits for another process that writes to the same file.
 BUSY_TIMEOUT = 5.0
@@ -77,7 +77,7 @@ class Database:
         Raises:
             StoreMisconfiguredError: if it belongs to another program or a newer release, or cannot be used.
         """
-        with translated(self.path):
+        with translated_errors(self.path):
             try:
                 scripts = await asyncio.to_thread(migrations)
                 self._writer = await Connection.open(str(self.path))
@@ -102,8 +102,8 @@ class Database:
             work: called in the thread of the connection, while the write lock of the file is held.
             points: the failpoints after the commit.
         """
-        connection = self._open(self._writer)
-        with translated(self.path):
+        connection = self._require_open(self._writer)
+        with translated_errors(self.path):
             done = await connection.run(partial(_in_transaction, work))
             await failpoint.replied(points, _disk_error)
             return done
@@ -114,10 +114,10 @@ class Database:
 
     async def fetch(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """The rows of one query."""
-        with translated(self.path):
-            return await self._open(self._reader).fetch(sql, parameters)
+        with translated_errors(self.path):
+            return await self._require_open(self._reader).fetch(sql, parameters)
 
-    def _open(self, connection: Connection | None) -> Connection:
+    def _require_open(self, connection: Connection | None) -> Connection:
         if connection is None:
             raise StoreClosedError
         return connection
@@ -137,7 +137,7 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connec
 
 
 def _prepare(path: Path, scripts: Sequence[str], syncs: bool, raw: sqlite3.Connection) -> None:
-    check(raw, path, newest=len(scripts))  # first, so that a file of another program is not changed
+    check_schema_version(raw, path, newest=len(scripts))  # first, so that a file of another program is not changed
     [(mode,)] = _when_not_busy(lambda: raw.execute("PRAGMA journal_mode = WAL").fetchall())
     if mode != "wal":
         raise StoreMisconfiguredError(
@@ -168,7 +168,7 @@ def _disk_error() -> sqlite3.Error:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translated_errors(path: Path) -> Iterator[None]:
     """Raise sqlite3's errors as the framework's errors."""
     try:
         yield

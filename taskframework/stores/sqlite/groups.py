@@ -25,16 +25,16 @@ from taskframework.stores.base import Inserted
 from taskframework.stores.replies import reply_point
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
-from taskframework.stores.sqlite.known import FileState, KnownTasks
+from taskframework.stores.sqlite.known_tasks import FileState, KnownTasks
 from taskframework.stores.sqlite.records import WriteRecords, write
-from taskframework.stores.sqlite.rows import Stored, TaskRow, Value, new_row, read_row, to_json
+from taskframework.stores.sqlite.rows import StoredTask, TaskRow, Value, new_row, read_row, to_json
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
     """Store a task, or find the stored task with its id."""
 
-    row: Stored
+    row: StoredTask
     columns: tuple[Value, ...]
 
 
@@ -76,7 +76,7 @@ class Marks:
 
 Request = Inserts | Change | Marks | WriteRecords
 Reply = Inserted | list[Inserted | Exception] | Task | list[Record | None] | None
-Found = Stored | Exception
+Found = StoredTask | Exception
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -111,14 +111,16 @@ class GroupWriter:
         inserts = chain.from_iterable(request.inserts for request in requests if isinstance(request, Inserts))
         tasks = [insert.row.task for insert in inserts if isinstance(insert, Insert)]
         changes = [change for request in requests for change in _changes(request)]
-        told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
-        ids = told | {change.rule.task_id for change in changes}
+        answered_ids = {task.task_id for task in tasks} | {
+            change.rule.task_id for change in changes if change.wants_reply
+        }
+        ids = answered_ids | {change.rule.task_id for change in changes}
         for task_id in ids:
-            if (known := self._known.read(task_id, whole=task_id in told)) is not None:
+            if (known := self._known.read(task_id, whole=task_id in answered_ids)) is not None:
                 group.by_id[task_id] = known
         if unknown := ids - group.by_id.keys():
             for row in map(TaskRow._make, connection.execute(queries.TASKS_BY_ID, [to_json(sorted(unknown))])):
-                group.by_id[row.task_id] = _read(row, whole=row.task_id in told)
+                group.by_id[row.task_id] = _read(row, whole=row.task_id in answered_ids)
 
 
 def _encoded(task: Task) -> Insert | Exception:
@@ -160,7 +162,7 @@ class _Group:
         #: The revisions that the records of the group have in the file after their writes, applied or not.
         self.revisions: set[str] = set()
         self.inserted: list[Insert] = []
-        self.updated: dict[str, tuple[Stored, tuple[Value, ...]]] = {}
+        self.updated: dict[str, tuple[StoredTask, tuple[Value, ...]]] = {}
         #: The updated tasks whose status or time of the end differs from the file.
         self.moved: set[str] = set()
         #: The updated tasks that have a value in one of the columns `UNUSUAL_MOVING`, now or in the file.
@@ -203,50 +205,50 @@ class _Group:
         if isinstance(request, Exception):
             return request
         task = request.row.task
-        if (there := self.by_id.get(task.task_id)) is not None:
-            return there if isinstance(there, Exception) else Inserted(there.task, is_new=False)
+        if (existing := self.by_id.get(task.task_id)) is not None:
+            return existing if isinstance(existing, Exception) else Inserted(existing.task, is_new=False)
         self.inserted.append(request)
         self.by_id[task.task_id] = request.row
         return Inserted(task, is_new=True)
 
     def _change(self, request: Change) -> Task | None:
         task_id = request.rule.task_id
-        if (there := self.by_id.get(task_id)) is None:
+        if (existing := self.by_id.get(task_id)) is None:
             return None
-        if isinstance(there, Exception):
-            raise there
-        if (task := request.rule.apply(there.task, self._now)) is None:
+        if isinstance(existing, Exception):
+            raise existing
+        if (task := request.rule.apply(existing.task, self._now)) is None:
             return None
-        before, row = there.task, there.changed_to(task)
+        before, row = existing.task, existing.changed_to(task)
         self.updated[task_id] = row, row.moving()
         if row.task.status is not before.status or row.task.finished_at != before.finished_at:
             self.moved.add(task_id)
-        if not (row.moves_usually and there.moves_usually):
+        if not (row.has_usual_moving_columns and existing.has_usual_moving_columns):
             self.unusual.add(task_id)
-        if row.parameters is not there.parameters:
+        if row.parameters is not existing.parameters:
             self.replaced[task_id] = row.parameters
         self.by_id[task_id] = row
         return row.task if request.wants_reply else None
 
 
 def _save(connection: sqlite3.Connection, group: _Group) -> None:
-    for whole, inserts in _parts(group.inserted, lambda insert: not insert.row.is_usual):
+    for whole, inserts in _split_by_kind(group.inserted, lambda insert: not insert.row.is_usual):
         connection.execute(*queries.insert_tasks([insert.columns for insert in inserts], whole=whole))
         parameters = [(insert.row.task.task_id, insert.row.parameters) for insert in inserts]
         connection.execute(*queries.insert_parameters(parameters))
-    for (in_status, whole), ids in _parts(group.updated, group.kind_of_update):
+    for (keeps_status, whole), ids in _split_by_kind(group.updated, group.kind_of_update):
         updates = [(task_id, *group.updated[task_id]) for task_id in ids]
         rows = [(task_id, *(row.unusual_moving() if whole else ()), *columns) for task_id, row, columns in updates]
-        connection.execute(*queries.update_tasks(rows, in_status=in_status, whole=whole))
+        connection.execute(*queries.update_tasks(rows, keeps_status=keeps_status, whole=whole))
     for task_id, newer in group.replaced.items():
         connection.execute(queries.REPLACE_PARAMETERS, (newer, task_id))
 
 
-def _parts(rows: Iterable[T], kind: Callable[[T], K]) -> Iterator[tuple[K, Sequence[T]]]:
+def _split_by_kind(rows: Iterable[T], kind: Callable[[T], K]) -> Iterator[tuple[K, Sequence[T]]]:
     """The rows by kind, in parts that fit into one statement."""
     alike: defaultdict[K, list[T]] = defaultdict(list)
     for row in rows:
         alike[kind(row)].append(row)
     for name, same in alike.items():
-        for at in range(0, len(same), queries.MOST_ROWS):
-            yield name, same[at : at + queries.MOST_ROWS]
+        for at in range(0, len(same), queries.MAX_ROWS):
+            yield name, same[at : at + queries.MAX_ROWS]

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from taskframework.errors import StoreError
 from taskframework.stores.base import StoreReport
-from taskframework.stores.sqlite.connection import Connection, translated
+from taskframework.stores.sqlite.connection import Connection, translated_errors
 from taskframework.stores.sqlite.lock import executing_process
-from taskframework.stores.sqlite.migrate import check, migrations
+from taskframework.stores.sqlite.migrate import check_schema_version, migrations
 
 
 async def inspect(path: Path) -> StoreReport:
@@ -22,7 +22,7 @@ async def inspect(path: Path) -> StoreReport:
     problems = await asyncio.to_thread(_look_at_folder, path, facts)
     if "size" in facts:
         try:
-            with translated(path):
+            with translated_errors(path):
                 connection = await Connection.open(f"file:{quote(str(path))}?mode=ro", uri=True)
                 try:
                     problems += await connection.run(partial(_look_inside, path, facts))
@@ -48,7 +48,7 @@ def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
 
 
 def _look_inside(path: Path, facts: dict[str, str], connection: sqlite3.Connection) -> list[str]:
-    facts["schema version"] = str(check(connection, path, newest=len(migrations())))
+    facts["schema version"] = str(check_schema_version(connection, path, newest=len(migrations())))
     [(mode,)] = connection.execute("PRAGMA journal_mode")
     facts["journal mode"] = str(mode)
     findings = connection.execute("PRAGMA quick_check(3)")

@@ -34,27 +34,27 @@ class ExecutionLock:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable_error(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             first = _read(descriptor)
             os.close(descriptor)
-            raise self._taken(first) from None
+            raise self._already_locked_error(first) from None
         try:
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _myself(), 0)
+            os.pwrite(descriptor, _own_process_line(), 0)
         except OSError as error:
             os.close(descriptor)
-            raise self._unwritable(error) from error
+            raise self._unwritable_error(error) from error
         self._descriptor = descriptor
-        _held.add(descriptor)
+        _open_descriptors.add(descriptor)
 
     def release(self) -> None:
         """Let another process execute. The file is not deleted, because then two processes could lock two files."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
-            _held.discard(self._descriptor)
+            _open_descriptors.discard(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -67,7 +67,7 @@ class ExecutionLock:
     ) -> None:
         self.release()
 
-    def _unwritable(self, error: OSError) -> ConfigurationError:
+    def _unwritable_error(self, error: OSError) -> ConfigurationError:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return ConfigurationError(
             f"The lock file {self._path} cannot be written: {error.strerror}.",
@@ -75,7 +75,7 @@ class ExecutionLock:
             hint="Free some space." if is_full else "Check that its folder exists and that this user may write there.",
         )
 
-    def _taken(self, first: str) -> ConfigurationError:
+    def _already_locked_error(self, first: str) -> ConfigurationError:
         return ConfigurationError(
             f"{self._database} already has its executing process: {first}.",
             key="store.url",
@@ -111,7 +111,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _myself() -> bytes:
+def _own_process_line() -> bytes:
     return f"{os.getpid()} {' '.join(sys.argv)}\n".encode("utf-8", "replace")[:1000]
 
 
@@ -121,14 +121,14 @@ def _read(descriptor: int) -> str:
 
 
 #: The open lock files of this process.
-_held: set[int] = set()
+_open_descriptors: set[int] = set()
 
 
-def _let_go() -> None:
+def _close_inherited_locks() -> None:
     """Close the lock files in a forked child, which would otherwise keep the locks when its parent is killed."""
-    for descriptor in _held:
+    for descriptor in _open_descriptors:
         os.close(descriptor)
-    _held.clear()
+    _open_descriptors.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -19,12 +19,12 @@ def migrate(connection: sqlite3.Connection, path: Path, scripts: Sequence[str]) 
     Raises:
         StoreMisconfiguredError: if the file belongs to another program or a newer release.
     """
-    if check(connection, path, newest=len(scripts)) == len(scripts):
+    if check_schema_version(connection, path, newest=len(scripts)) == len(scripts):
         return
     try:
         connection.execute("BEGIN IMMEDIATE")
         # Again, under the lock: another process may have been faster.
-        version = check(connection, path, newest=len(scripts))
+        version = check_schema_version(connection, path, newest=len(scripts))
         for number, script in enumerate(scripts[version:], start=version + 1):
             for statement in _statements(script):
                 connection.execute(statement)
@@ -36,7 +36,7 @@ def migrate(connection: sqlite3.Connection, path: Path, scripts: Sequence[str]) 
         raise
 
 
-def check(connection: sqlite3.Connection, path: Path, *, newest: int) -> int:
+def check_schema_version(connection: sqlite3.Connection, path: Path, *, newest: int) -> int:
     """The schema version of a file, if this release may work with it.
 
     Raises:

@@ -11,7 +11,7 @@ from taskframework.errors import StoreError
 from taskframework.model.query import Cursor, DeadMessage, Page, SlotCursor, TaskFilter
 from taskframework.model.task import Task
 from taskframework.stores.sqlite.connection import Row
-from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_row, to_json
+from taskframework.stores.sqlite.rows import TaskRow, Value, from_milliseconds, read_row, to_json, to_milliseconds
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +29,11 @@ def tasks_of(rows: Sequence[Row]) -> list[Task]:
 
 def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:
     """A page of tasks. `rows` has one row more than the limit if another page follows."""
-    cursor = _cursor_behind(TaskRow._make(rows[limit - 1]), filter) if len(rows) > limit else None
+    cursor = _cursor_after(TaskRow._make(rows[limit - 1]), filter) if len(rows) > limit else None
     return Page(tuple(tasks_of(rows[:limit])), cursor)
 
 
-def found_among(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) -> tuple[list[str], str | None]:
+def search_page(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) -> tuple[list[str], str | None]:
     """The ids of a page, and the cursor of the next one, from the rows of `queries.search_tasks`."""
     found, last = [row for row in rows if row[0]], rows[-1] if len(rows) == most else None
     if len(found) > limit:
@@ -42,15 +42,19 @@ def found_among(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) 
 
 
 def _cursor_at(place: Row, filter: TaskFilter) -> str:
-    return SlotCursor(*place).encode() if filter.is_in_slot_order else Cursor(moment(place[0]), place[1]).encode()
+    return (
+        SlotCursor(*place).encode()
+        if filter.is_in_slot_order
+        else Cursor(from_milliseconds(place[0]), place[1]).encode()
+    )
 
 
-def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
+def _cursor_after(row: TaskRow, filter: TaskFilter) -> str:
     """The cursor after a task, also for a task that this release cannot read."""
     if filter.is_in_slot_order:
         parent = orjson.loads(row.document)["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
-    return Cursor(moment(getattr(row, filter.order)), row.task_id).encode()
+    return Cursor(from_milliseconds(getattr(row, filter.order)), row.task_id).encode()
 
 
 def message_page(rows: Sequence[Row], limit: int) -> Page[DeadMessage]:
@@ -72,7 +76,7 @@ def message_row(message: DeadMessage) -> tuple[Value | bytes, ...]:
         to_json(message.headers),
         message.queue,
         message.reason,
-        milliseconds(message.at),
+        to_milliseconds(message.at),
         message.task_id,
         message.task_type,
     )
@@ -80,4 +84,6 @@ def message_row(message: DeadMessage) -> tuple[Value | bytes, ...]:
 
 def message_of(row: Row) -> DeadMessage:
     identifier, body, headers, queue, reason, at, task_id, task_type = row
-    return DeadMessage(identifier, body, orjson.loads(headers), queue, reason, moment(at), task_id, task_type)
+    return DeadMessage(
+        identifier, body, orjson.loads(headers), queue, reason, from_milliseconds(at), task_id, task_type
+    )

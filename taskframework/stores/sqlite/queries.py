@@ -20,7 +20,7 @@ from taskframework.stores.sqlite.rows import (
     UNUSUAL_MOVING,
     TaskRow,
     Value,
-    milliseconds,
+    to_milliseconds,
 )
 
 _WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"
@@ -43,10 +43,10 @@ CANCEL_REQUESTS = (
 )
 
 #: Most rows of one statement: before SQLite 3.32 a statement may have only 999 values.
-MOST_ROWS = 48
+MAX_ROWS = 48
 #: The numbers of rows for which statements exist. Other numbers use the next larger statement, filled up with nulls. So
 #: there are few different texts.
-_SIZES = (1, 4, 16, MOST_ROWS)
+_ROW_COUNTS = (1, 4, 16, MAX_ROWS)
 
 # Many rows go into one statement: after each statement the thread has to get Python's lock again, and may wait 5 ms for
 # it while the event loop is busy. The `WHERE` excludes the rows that only fill up.
@@ -64,11 +64,11 @@ def _insert(columns: Sequence[str]) -> str:
     return f"INSERT INTO tasks ({', '.join(columns)}) SELECT * FROM {_ROWS} WHERE v.column1 IS NOT NULL"
 
 
-def _update(columns: Sequence[str], *, in_status: bool) -> str:
+def _update(columns: Sequence[str], *, keeps_status: bool) -> str:
     # An insert that always conflicts, because `UPDATE ... FROM` needs SQLite 3.33, which older systems do not have.
     there = ", ".join(f"t.{name}" for name in FIXED)
     new = ", ".join(f"v.column{number}" for number in range(2, len(columns) + 2))
-    changed = [name for name in columns if not in_status or name not in ("status", "finished_at")]
+    changed = [name for name in columns if not keeps_status or name not in ("status", "finished_at")]
     return (
         f"INSERT INTO tasks ({', '.join((*FIXED, *columns))}) SELECT {there}, {new} "
         f"FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1 WHERE true "
@@ -80,8 +80,8 @@ def _update(columns: Sequence[str], *, in_status: bool) -> str:
 # the unusual columns.
 _INSERTS = (_insert((*FIXED, *MOVING)), _insert((*FIXED, *UNUSUAL_FIXED, *UNUSUAL_MOVING, *MOVING)))
 _UPDATES, _UPDATES_IN_STATUS = (
-    (_update(MOVING, in_status=in_status), _update((*UNUSUAL_MOVING, *MOVING), in_status=in_status))
-    for in_status in (False, True)
+    (_update(MOVING, keeps_status=keeps_status), _update((*UNUSUAL_MOVING, *MOVING), keeps_status=keeps_status))
+    for keeps_status in (False, True)
 )
 
 CLAIMS_OF = (
@@ -102,15 +102,15 @@ _DUE_TASKS = (
 )
 
 
-def _found_by(driver: Driver, comparison: str) -> str:
+def _due_query(driver: Driver, comparison: str) -> str:
     """Tasks by the time of a driver. Only its partial index can answer this, so the index is not named."""
     column = DRIVER_COLUMNS[driver.name]
     held_back = f"AND {driver.also_passed} <= :now " if driver.also_passed else ""
     return f"{_DUE_TASKS.format(time=column)} WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
 
 
-DUE = {driver.name: _found_by(driver, "<= :before") for driver in DRIVERS}
-UPCOMING = {driver.name: _found_by(driver, "> :now") for driver in DRIVERS}
+DUE = {driver.name: _due_query(driver, "<= :before") for driver in DRIVERS}
+UPCOMING = {driver.name: _due_query(driver, "> :now") for driver in DRIVERS}
 
 _DISPATCH_AT = DRIVER_COLUMNS[DISPATCH.name]
 PUT_OFF = (
@@ -192,43 +192,43 @@ def insert_tasks(rows: Sequence[Sequence[Value]], *, whole: bool) -> Query:
     """Store new tasks.
 
     Args:
-        rows: the result of `Stored.inserted` for each task.
+        rows: the result of `StoredTask.inserted` for each task.
         whole: whether the rows have every column; if not, they have only the columns that a usual task needs.
     """
-    return _of_rows(_INSERTS[whole], rows)
+    return _fill_rows(_INSERTS[whole], rows)
 
 
 def insert_parameters(rows: Sequence[Sequence[Value]]) -> Query:
     """Store the parameters of new tasks, by task id."""
-    return _of_rows(INSERT_PARAMETERS, rows)
+    return _fill_rows(INSERT_PARAMETERS, rows)
 
 
-def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool, whole: bool) -> Query:
+def update_tasks(rows: Sequence[Sequence[Value]], *, keeps_status: bool, whole: bool) -> Query:
     """Change stored tasks; ids without a stored task are ignored.
 
     Args:
         rows: the id of each task, then its columns `MOVING`.
-        in_status: whether all of them keep their status.
+        keeps_status: whether all of them keep their status.
         whole: whether the columns `UNUSUAL_MOVING` come between the id and these columns.
     """
-    return _of_rows((_UPDATES_IN_STATUS if in_status else _UPDATES)[whole], rows)
+    return _fill_rows((_UPDATES_IN_STATUS if keeps_status else _UPDATES)[whole], rows)
 
 
 def write_records(rows: Sequence[Sequence[Value]]) -> Query:
     """Write records. Each row has the columns of a record, and then the revision that it must have in the file."""
-    return _of_rows(WRITE_RECORDS, rows)
+    return _fill_rows(WRITE_RECORDS, rows)
 
 
-def _of_rows(text: str, rows: Sequence[Sequence[Value]]) -> Query:
+def _fill_rows(text: str, rows: Sequence[Sequence[Value]]) -> Query:
     width = len(rows[0])
-    size = next(size for size in _SIZES if size >= len(rows))
+    size = next(size for size in _ROW_COUNTS if size >= len(rows))
     values = [value for row in rows for value in row]
     values += [None] * (width * (size - len(rows)))
-    return _text(text, size, width), values
+    return _statement(text, size, width), values
 
 
 @cache
-def _text(text: str, size: int, width: int) -> str:
+def _statement(text: str, size: int, width: int) -> str:
     row = f"({', '.join('?' * width)})"
     return text.format(rows=", ".join([row] * size))
 
@@ -258,7 +258,7 @@ def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None)
 
 def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None) -> Query:
     """For the next `most` tasks of a list: whether each meets all conditions, its id, and the values of its order."""
-    order, sought = ", ".join(_order(filter)), _sought(filter)
+    order, sought = ", ".join(_order(filter)), _unindexed_conditions(filter)
     is_found = " AND ".join(clause for clause, _ in sought)
 
     def head(index: str) -> str:
@@ -268,7 +268,7 @@ def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None
     return text, [*(value for _, value in sought), *values]
 
 
-def _sought(filter: TaskFilter) -> list[tuple[str, Value]]:
+def _unindexed_conditions(filter: TaskFilter) -> list[tuple[str, Value]]:
     """The conditions without an index, each with its value."""
     clauses = {
         "json_extract(t.document, '$.correlation_id') = ?": filter.correlation_id,
@@ -277,13 +277,13 @@ def _sought(filter: TaskFilter) -> list[tuple[str, Value]]:
         "instr(lower(json_extract(t.document, '$.error.message')), lower(?)) > 0": filter.error,
     }
     found: list[tuple[str, Value]] = [(clause, value) for clause, value in clauses.items() if value is not None]
-    return found + ([] if filter.dead else _ends(filter))
+    return found + ([] if filter.dead else _finished_bounds(filter))
 
 
-def _ends(filter: TaskFilter) -> list[tuple[str, Value]]:
+def _finished_bounds(filter: TaskFilter) -> list[tuple[str, Value]]:
     """Conditions on the time of the end, each with its value."""
     bounds = {"<=": filter.ended_by, ">=": filter.finished_after, "<": filter.finished_before}
-    return [(f"t.finished_at {than} ?", milliseconds(time)) for than, time in bounds.items() if time is not None]
+    return [(f"t.finished_at {than} ?", to_milliseconds(time)) for than, time in bounds.items() if time is not None]
 
 
 def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
@@ -297,7 +297,7 @@ def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: i
     }
     given: dict[str, Value] = {column: value for column, value in wanted.items() if value is not None}
     index = "tasks_batches" if filter.batches else _index_for(given.keys())
-    given |= _created(filter)
+    given |= _created_bounds(filter)
     select = f"{head('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else head(index)
     # Exactly the same text as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
@@ -315,17 +315,17 @@ def _order(filter: TaskFilter) -> tuple[str, ...]:
     return f"t.{filter.order}", "t.task_id"
 
 
-def _created(filter: TaskFilter) -> dict[str, Value]:
+def _created_bounds(filter: TaskFilter) -> dict[str, Value]:
     """Conditions on the time of the submission, each with its value."""
     bounds = {"t.created_at >= ?": filter.created_after, "t.created_at < ?": filter.created_before}
-    return {clause: milliseconds(time) for clause, time in bounds.items() if time is not None}
+    return {clause: to_milliseconds(time) for clause, time in bounds.items() if time is not None}
 
 
 def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
     """The conditions without an index, and the conditions on the end of a task, each with its value."""
-    clauses = _sought(filter)
+    clauses = _unindexed_conditions(filter)
     if filter.dead:
-        clauses += [("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"), *_ends(filter)]
+        clauses += [("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"), *_finished_bounds(filter)]
     return clauses
 
 
@@ -368,7 +368,7 @@ def list_dead_messages(limit: int, cursor: str | None) -> Query:
 
 def _time_and_id(cursor: str | None) -> tuple[int, str] | None:
     place = None if cursor is None else Cursor.decode(cursor)
-    return None if place is None else (milliseconds(place.at), place.id)
+    return None if place is None else (to_milliseconds(place.at), place.id)
 
 
 def _page(

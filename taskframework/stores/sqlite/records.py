@@ -13,7 +13,7 @@ from taskframework.model.idempotency import key_id
 from taskframework.model.records import Record, RecordChange, new_revision
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Row
-from taskframework.stores.sqlite.rows import Value, milliseconds, moment, to_json
+from taskframework.stores.sqlite.rows import Value, from_milliseconds, to_json, to_milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class WriteRecords:
 def write(connection: sqlite3.Connection, requests: Sequence[WriteRecords]) -> set[str]:
     """Write the records of all these requests; return the revisions that the records then have in the file."""
     rows = [row for request in requests for row in request.rows]
-    for at in range(0, len(rows), queries.MOST_ROWS):
-        connection.execute(*queries.write_records(rows[at : at + queries.MOST_ROWS]))
+    for at in range(0, len(rows), queries.MAX_ROWS):
+        connection.execute(*queries.write_records(rows[at : at + queries.MAX_ROWS]))
     ids = [record.id for request in requests for record in request.written]
     return {row[3] for row in connection.execute(queries.RECORDS_BY_ID, [to_json(ids)])} if ids else set()
 
@@ -61,9 +61,11 @@ def forget_keys(connection: sqlite3.Connection, tasks: Iterable[tuple[str, str, 
 
 def record_of(row: Row) -> Record:
     identifier, kind, data, revision, expires_at = row
-    return Record(identifier, kind, from_json(data), revision, None if expires_at is None else moment(expires_at))
+    return Record(
+        identifier, kind, from_json(data), revision, None if expires_at is None else from_milliseconds(expires_at)
+    )
 
 
 def _columns(record: Record) -> tuple[Value, ...]:
-    expires_at = None if record.expires_at is None else milliseconds(record.expires_at)
+    expires_at = None if record.expires_at is None else to_milliseconds(record.expires_at)
     return record.id, record.kind, record.data_as_json().decode(), record.revision, expires_at

@@ -12,7 +12,7 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.records import forget_keys
 from taskframework.stores.sqlite.rows import DEAD as _DEAD
 from taskframework.stores.sqlite.rows import DONE as _DONE
-from taskframework.stores.sqlite.rows import milliseconds, moment, to_json
+from taskframework.stores.sqlite.rows import from_milliseconds, to_json, to_milliseconds
 
 # A sub-task stays while its parent is stored and not due to be deleted; a parent stays while it has sub-tasks.
 _PARENT_STAYS = (
@@ -22,27 +22,27 @@ _PARENT_STAYS = (
 )
 _HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_id)"
 # A task of a stream stays while an earlier task is live, because no reader of the results can have read it yet.
-_IS_BEHIND_LIVE = (
+_FOLLOWS_LIVE_TASK = (
     "(t.stream_key IS NOT NULL AND EXISTS (SELECT 1 FROM tasks e INDEXED BY tasks_in_stream "
     "WHERE e.user_id = t.user_id AND e.stream_key = t.stream_key AND e.stream_position < t.stream_position "
     "AND e.finished_at IS NULL))"
 )
 
 
-def _over(time: str, tie: str, index: str, *, only: str, stays: str) -> str:
+def _ended_tasks_query(time: str, tie: str, index: str, *, only: str, stays: str) -> str:
     """Ended tasks with published events only, in the order of a time, after a place; and whether each must stay."""
     return (
         f"SELECT number, task_id, user_id, idempotency_key, {time}, {tie}, "
-        f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} OR {_IS_BEHIND_LIVE} "
+        f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} OR {_FOLLOWS_LIVE_TASK} "
         f"FROM tasks t INDEXED BY {index} WHERE {only} AND {time} <= :until AND publish_at IS NULL "
         f"AND ({time}, {tie}) > (:at, :tie) ORDER BY {time}, {tie} LIMIT :limit"
     )
 
 
 _HAS_OWN_TIME = "purge_at IS NOT NULL"
-DONE_BEFORE = _over("finished_at", "number", "tasks_done", only=_DONE, stays=_HAS_OWN_TIME)
-DEAD_BEFORE = _over("finished_at", "task_id", "tasks_dead", only=_DEAD, stays=_HAS_OWN_TIME)
-OVER_BEFORE = _over("purge_at", "number", "tasks_to_purge", only="finished_at IS NOT NULL", stays="0")
+DONE_BEFORE = _ended_tasks_query("finished_at", "number", "tasks_done", only=_DONE, stays=_HAS_OWN_TIME)
+DEAD_BEFORE = _ended_tasks_query("finished_at", "task_id", "tasks_dead", only=_DEAD, stays=_HAS_OWN_TIME)
+OVER_BEFORE = _ended_tasks_query("purge_at", "number", "tasks_to_purge", only="finished_at IS NOT NULL", stays="0")
 DELETE_TASKS = "DELETE FROM tasks WHERE number IN (SELECT value FROM json_each(?))"
 PURGE_MESSAGES = (
     "DELETE FROM dead_messages WHERE id IN "
@@ -67,20 +67,22 @@ class Purge:
         self, now: datetime, finished: timedelta | None, dead_letters: timedelta | None, limit: int
     ) -> int:
         """Delete at most `limit` tasks and messages that are over for longer than they are kept; None keeps forever."""
-        done, dead = (None if kept is None else milliseconds(now - kept) for kept in (finished, dead_letters))
-        values = {"done": done, "dead": dead, "now": milliseconds(now)}
-        removed = await self._own.go_on(partial(self._look, OVER_BEFORE, {**values, "until": values["now"]}), limit)
+        done, dead = (None if kept is None else to_milliseconds(now - kept) for kept in (finished, dead_letters))
+        values = {"done": done, "dead": dead, "now": to_milliseconds(now)}
+        removed = await self._own.continue_walk(
+            partial(self._look, OVER_BEFORE, {**values, "until": values["now"]}), limit
+        )
         if done is not None:
             look = partial(self._look, DONE_BEFORE, {**values, "until": done})
-            removed += await self._done.go_on(look, limit - removed)
+            removed += await self._done.continue_walk(look, limit - removed)
         if dead is not None:
             look = partial(self._look, DEAD_BEFORE, {**values, "until": dead})
-            removed += await self._dead.go_on(look, limit - removed)
+            removed += await self._dead.continue_walk(look, limit - removed)
             removed += await self._database.execute(PURGE_MESSAGES, (dead, limit - removed))
         return removed
 
     async def _look(self, query: str, values: dict[str, int | None], place: Place[Any] | None, most: int) -> Piece[Any]:
-        begin = _BEFORE_ALL if place is None else {"at": milliseconds(place.at), "tie": place.tie}
+        begin = _BEFORE_ALL if place is None else {"at": to_milliseconds(place.at), "tie": place.tie}
         return await self._database.write(partial(_purge, query, {**values, **begin, "limit": most}))
 
 
@@ -92,4 +94,4 @@ def _purge(query: str, values: dict[str, Any], raw: sqlite3.Connection) -> Piece
     if len(found) < values["limit"]:
         return Piece(removed, None)
     *_, at, tie, _ = found[-1]
-    return Piece(removed, Place(moment(at), tie))
+    return Piece(removed, Place(from_milliseconds(at), tie))

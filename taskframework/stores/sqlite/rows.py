@@ -92,7 +92,7 @@ class TaskRow(NamedTuple):
     parameters: str
 
 
-class Stored(NamedTuple):
+class StoredTask(NamedTuple):
     """A task as it is in the file: the task, the JSON of some fields (`forms`), and the JSON of the parameters.
 
     `forms` has the fields that this release does not know, and the fields that contain records or users' values, which
@@ -104,31 +104,31 @@ class Stored(NamedTuple):
     forms: Mapping[str, Any]
     parameters: str
 
-    def changed_to(self, task: Task) -> Stored:
+    def changed_to(self, task: Task) -> StoredTask:
         """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
         # Both have the same fields in the same order, and in an unchanged field the identical object.
         fields, before = task.__dict__, self.task.__dict__
         changes = dict(compress(fields.items(), map(is_not, fields.values(), before.values())))
-        if finer := _finer(changes):
-            return self.changed_to(task.evolve(**finer))
+        if rounded := _rounded_times(changes):
+            return self.changed_to(task.evolve(**rounded))
         changed = _NESTED & changes.keys()
         parameters = to_json(task.parameters) if "parameters" in changes else self.parameters
         if not changed:
-            return Stored(task, self.forms, parameters)
-        forms = {**self.forms, **{name: _merged(name, self, changes[name]) for name in changed}}
-        return Stored(task, forms, parameters)
+            return StoredTask(task, self.forms, parameters)
+        forms = {**self.forms, **{name: _merge_form(name, self, changes[name]) for name in changed}}
+        return StoredTask(task, forms, parameters)
 
-    def bare(self) -> Stored:
+    def without_user_values(self) -> StoredTask:
         """The same without users' values, because a caller that gets the task could change them in place."""
         if _user_values(self.task) == tuple(_NO_VALUES.values()):
             return self
-        return Stored(self.task.evolve(**_NO_VALUES), self.forms, self.parameters)
+        return StoredTask(self.task.evolve(**_NO_VALUES), self.forms, self.parameters)
 
-    def whole(self) -> Stored:
-        """The opposite of `bare`, with fresh copies of users' values."""
+    def with_user_values(self) -> StoredTask:
+        """The opposite of `without_user_values`, with fresh copies of users' values."""
         values = {name: value_of(self.forms.get(name)) for name in SHAPE.user_values}
         task = self.task.evolve(**{**values, "parameters": orjson.loads(self.parameters)})
-        return Stored(task, self.forms, self.parameters)
+        return StoredTask(task, self.forms, self.parameters)
 
     def document(self) -> dict[str, Any]:
         """The document in the form of the file: all fields except the parameters."""
@@ -144,7 +144,7 @@ class Stored(NamedTuple):
             ValueNotStorableError: as `moving`.
         """
         task = self.task
-        fixed = (task.task_id, task.task_type, task.user_id, str(task.lane), milliseconds(task.created_at))
+        fixed = (task.task_id, task.task_type, task.user_id, str(task.lane), to_milliseconds(task.created_at))
         if self.is_usual:
             return (*fixed, *self.moving())
         parent = task.parent
@@ -165,9 +165,9 @@ class Stored(NamedTuple):
             task.dispatch_epoch,
             task.fencing_token,
             task.crashes,
-            milliseconds(task.not_before),
-            *[_maybe(driver.time_of(task)) for driver in _USUAL_DRIVERS],
-            _maybe(task.finished_at),
+            to_milliseconds(task.not_before),
+            *[_optional_milliseconds(driver.time_of(task)) for driver in _USUAL_DRIVERS],
+            _optional_milliseconds(task.finished_at),
             int(bool(missing_drivers(task))),
             to_json(self.document()),
         )
@@ -175,11 +175,11 @@ class Stored(NamedTuple):
     def unusual_moving(self) -> tuple[Value, ...]:
         """The columns of `UNUSUAL_MOVING`."""
         position = None if self.task.stream is None else self.task.stream.position
-        times = [_maybe(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS]
-        return (_maybe(self.task.purge_at), waiting_limit(self.task), position, *times)
+        times = [_optional_milliseconds(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS]
+        return (_optional_milliseconds(self.task.purge_at), waiting_limit(self.task), position, *times)
 
     @property
-    def moves_usually(self) -> bool:
+    def has_usual_moving_columns(self) -> bool:
         """Whether every column of `UNUSUAL_MOVING` is null."""
         return not any(_unusual_fields(self.task))
 
@@ -187,20 +187,25 @@ class Stored(NamedTuple):
     def is_usual(self) -> bool:
         """Whether every column of `UNUSUAL_FIXED` and `UNUSUAL_MOVING` is null."""
         task = self.task
-        return task.parent is None and task.idempotency_key is None and task.batch is None and self.moves_usually
+        return (
+            task.parent is None
+            and task.idempotency_key is None
+            and task.batch is None
+            and self.has_usual_moving_columns
+        )
 
 
-def new_row(task: Task) -> Stored:
+def new_row(task: Task) -> StoredTask:
     """The stored form of a task that is not in the file yet.
 
     Raises:
         ValueNotStorableError: if the parameters are not JSON.
     """
     parameters = to_json(task.parameters)
-    if finer := _finer(task.__dict__):
-        task = task.evolve(**finer)
+    if rounded := _rounded_times(task.__dict__):
+        task = task.evolve(**rounded)
     forms = {name: _form(name, value) for name in _NESTED if (value := getattr(task, name)) not in (None, ())}
-    return Stored(task, forms, parameters)
+    return StoredTask(task, forms, parameters)
 
 
 def value_of(form: Any) -> Json:
@@ -208,7 +213,7 @@ def value_of(form: Any) -> Json:
     return None if form is None else orjson.loads(orjson.dumps(form))
 
 
-def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
+def read_row(row: TaskRow, *, with_parameters: bool = True) -> StoredTask:
     """The task of a row. Without parameters, which may be large, its parameters are None.
 
     Raises:
@@ -220,7 +225,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
             values["parameters"] = orjson.loads(row.parameters)
         # Parsed a second time, and not copied: the forms must share no object with the task.
         forms = {name: form for name, form in orjson.loads(row.document).items() if name not in _PLAIN}
-        return Stored(Task.from_document(values), forms, row.parameters)
+        return StoredTask(Task.from_document(values), forms, row.parameters)
     except UNREADABLE as error:
         raise TaskUnreadableError(row.task_id, repr(error)[:200]) from error
 
@@ -238,20 +243,20 @@ def to_json(value: Json) -> str:
         raise ValueNotStorableError("task", str(error)) from error
 
 
-def milliseconds(moment: datetime) -> int:
+def to_milliseconds(moment: datetime) -> int:
     """A time as a column keeps it."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def moment(value: int) -> datetime:
+def from_milliseconds(value: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=value)
 
 
-def _maybe(value: datetime | None) -> int | None:
-    return None if value is None else milliseconds(value)
+def _optional_milliseconds(value: datetime | None) -> int | None:
+    return None if value is None else to_milliseconds(value)
 
 
-def _merged(name: str, before: Stored, value: Any) -> Any:
+def _merge_form(name: str, before: StoredTask, value: Any) -> Any:
     """The new form of a field; in a list, entries that were there before keep their forms."""
     if name not in SHAPE.lists:
         return _form(name, value)
@@ -271,9 +276,9 @@ def _fragment(value: Any) -> orjson.Fragment:
     return orjson.Fragment(to_json(value))  # a text, because the bytes that orjson returns occupy at least 4 KB
 
 
-def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
+def _rounded_times(values: Mapping[str, Any]) -> dict[str, Any]:
     """The times in these fields that need rounding, rounded: stored times are UTC in whole milliseconds, and times that
-    are computed with a delay may be finer.
+    are computed with a delay may be rounded.
     """
     changes: dict[str, Any] = {}
     for name in _TIMES & values.keys():

@@ -21,32 +21,45 @@ from taskframework.model.streams import STREAMS, PassTurn, StreamKey, TakePositi
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import SEARCHED, DueTask, Inserted, StoreReport
+from taskframework.stores.base import SEARCH_PAGE_SIZE, DueTask, Inserted, StoreReport
 from taskframework.stores.sqlite import queries, traffic
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
-from taskframework.stores.sqlite.pages import found_among, message_of, message_page, message_row, task_page, tasks_of
+from taskframework.stores.sqlite.pages import message_of, message_page, message_row, search_page, task_page, tasks_of
 from taskframework.stores.sqlite.records import WriteRecords, changed, record_of
 from taskframework.stores.sqlite.retention import Purge
-from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
+from taskframework.stores.sqlite.rows import (
+    TaskRow,
+    Value,
+    from_milliseconds,
+    read_cancel,
+    read_row,
+    to_json,
+    to_milliseconds,
+)
 
 #: How many tasks are remembered as they were last written, of some five kilobytes each: tasks that workers run now are
 #: written again within moments.
-_REMEMBERED = 10_000
+_MAX_REMEMBERED_TASKS = 10_000
 #: A time in milliseconds that is later than all others.
-_ANY_TIME = 2**62
+_MAX_TIME = 2**62
 #: Most requests of a group. This many take about ten milliseconds, and the next group waits for this time.
-_GROUP = 200
+_MAX_GROUP_REQUESTS = 200
 #: Most marks and tasks of one request, so that no caller makes a group much slower.
-_MARKS_IN_A_REQUEST, _INSERTS_IN_A_REQUEST = 200, 100
+_MAX_MARKS_PER_REQUEST, _MAX_INSERTS_PER_REQUEST = 200, 100
 
 
 class SqliteStore:
     """Tasks in one file; implements `TaskStore`. Any number of processes on this machine may have it open."""
 
     def __init__(
-        self, path: Path | str, *, clock: Clock | None = None, remembered: int = _REMEMBERED, syncs: bool = True
+        self,
+        path: Path | str,
+        *,
+        clock: Clock | None = None,
+        remembered: int = _MAX_REMEMBERED_TASKS,
+        syncs: bool = True,
     ) -> None:
         """Prepare a store; nothing is opened yet.
 
@@ -60,7 +73,7 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._database = Database(self._path, syncs=syncs)
         write = GroupWriter(self._database, self._clock, remembered)
-        self._group: Grouping[Request, Reply] = Grouping(write, limit=_GROUP)
+        self._group: Grouping[Request, Reply] = Grouping(write, limit=_MAX_GROUP_REQUESTS)
         self._purge = Purge(self._database)
         self._keep: Grouping[tuple[Value | bytes, ...], None] = Grouping(self._keep_all)
 
@@ -83,8 +96,8 @@ class SqliteStore:
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         replies: list[Inserted | Exception] = []
-        for at in range(0, len(tasks), _INSERTS_IN_A_REQUEST):
-            request = Inserts.of(tasks[at : at + _INSERTS_IN_A_REQUEST])
+        for at in range(0, len(tasks), _MAX_INSERTS_PER_REQUEST):
+            request = Inserts.of(tasks[at : at + _MAX_INSERTS_PER_REQUEST])
             try:
                 replies += cast("list[Inserted | Exception]", await self._group(request))
             except Exception as error:
@@ -95,8 +108,8 @@ class SqliteStore:
         return cast(Task | None, await self._group(Change.of(transition)))
 
     async def mark(self, *marks: Mark) -> None:
-        for at in range(0, len(marks), _MARKS_IN_A_REQUEST):
-            await self._group(Marks.of(marks[at : at + _MARKS_IN_A_REQUEST]))
+        for at in range(0, len(marks), _MAX_MARKS_PER_REQUEST):
+            await self._group(Marks.of(marks[at : at + _MAX_MARKS_PER_REQUEST]))
 
     async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         changes = [Change.of(RenewLease(fence, lease)) for fence in fences]
@@ -130,21 +143,23 @@ class SqliteStore:
     async def search_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        rows = await self._database.fetch(*queries.search_tasks(scope, filter, SEARCHED, cursor))
-        ids, next_cursor = found_among(rows, limit, SEARCHED, filter)
+        rows = await self._database.fetch(*queries.search_tasks(scope, filter, SEARCH_PAGE_SIZE, cursor))
+        ids, next_cursor = search_page(rows, limit, SEARCH_PAGE_SIZE, filter)
         whole = tasks_of(await self._database.fetch(queries.TASKS_BY_ID, [to_json(ids)]))
         found = {task.task_id: task for task in whole}
         return Page(tuple([found[task_id] for task_id in ids if task_id in found]), next_cursor)
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
-        rows = await self._database.fetch(*queries.count_dead(scope, filter, milliseconds(self._clock.now()), most))
+        rows = await self._database.fetch(*queries.count_dead(scope, filter, to_milliseconds(self._clock.now()), most))
         return [
-            DeadCount(cause, task_type, hours, count, moment(first), moment(last), error_type, message)
+            DeadCount(
+                cause, task_type, hours, count, from_milliseconds(first), from_milliseconds(last), error_type, message
+            )
             for cause, task_type, hours, count, first, last, error_type, message in rows
         ]
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
-        counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_SUBTASKS, _place_of(round)))
+        counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_SUBTASKS, _round_values(round)))
         return {TaskStatus(status): count for status, count in counts.items() if count}
 
     async def list_subtasks(
@@ -155,18 +170,21 @@ class SqliteStore:
         after_slot: int = -1,
         statuses: Collection[TaskStatus] | None = None,
     ) -> Sequence[Task]:
-        values = _place_of(round) | {"after": after_slot, "limit": limit}
+        values = _round_values(round) | {"after": after_slot, "limit": limit}
         if statuses is None:
             return tasks_of(await self._database.fetch(queries.LIST_SUBTASKS, values))
         values |= {f"status_{n}": status.value for n, status in enumerate(statuses)}
         return tasks_of(await self._database.fetch(queries.list_subtasks(len(statuses)), values))
 
     async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
-        return tasks_of(await self._database.fetch(queries.LIST_STREAM, _part_of(stream, after_position, limit)))
+        return tasks_of(await self._database.fetch(queries.LIST_STREAM, _stream_values(stream, after_position, limit)))
 
     async def stream_times(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[StreamTimes]:
-        rows = await self._database.fetch(queries.STREAM_TIMES, _part_of(stream, after_position, limit))
-        return [StreamTimes(at, moment(created), None if end is None else moment(end)) for at, created, end in rows]
+        rows = await self._database.fetch(queries.STREAM_TIMES, _stream_values(stream, after_position, limit))
+        return [
+            StreamTimes(at, from_milliseconds(created), None if end is None else from_milliseconds(end))
+            for at, created, end in rows
+        ]
 
     async def next_blocked(self, streams: Collection[StreamKey]) -> dict[StreamKey, Turn]:
         found: dict[StreamKey, Turn] = {}
@@ -185,15 +203,15 @@ class SqliteStore:
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         now = self._clock.now()
-        values = {"now": milliseconds(now), "before": milliseconds(now - grace), "limit": limit}
+        values = {"now": to_milliseconds(now), "before": to_milliseconds(now - grace), "limit": limit}
         return [_due_of(row) for row in await self._database.fetch(queries.DUE[driver.name], values)]
 
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
-        values = {"now": milliseconds(self._clock.now()), "limit": limit}
+        values = {"now": to_milliseconds(self._clock.now()), "limit": limit}
         return [_due_of(row) for row in await self._database.fetch(queries.UPCOMING[driver.name], values)]
 
     async def put_off(self, task_type: str, since: datetime, until: datetime, limit: int) -> Sequence[DueTask]:
-        times = {"since": milliseconds(since), "until": milliseconds(until)}
+        times = {"since": to_milliseconds(since), "until": to_milliseconds(until)}
         values = {**times, "type": task_type, "limit": limit}
         return [_due_of(row) for row in await self._database.fetch(queries.PUT_OFF, values)]
 
@@ -210,7 +228,7 @@ class SqliteStore:
 
     async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
         rows = await self._database.fetch(queries.NEWEST_RUNNING, (task_type, lane.value))
-        return moment(rows[0][0]) if rows else None
+        return from_milliseconds(rows[0][0]) if rows else None
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
         counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_BY_STATUS))
@@ -225,7 +243,7 @@ class SqliteStore:
 
     async def finished_at(self, task_ids: Collection[str]) -> dict[str, datetime | None]:
         rows = await self._database.fetch(queries.FINISHED_AT, [to_json(list(task_ids))])
-        return {task_id: None if end is None else moment(end) for task_id, end in rows}
+        return {task_id: None if end is None else from_milliseconds(end) for task_id, end in rows}
 
     async def read_records(self, ids: Collection[str]) -> dict[str, Record]:
         rows = await self._database.fetch(queries.RECORDS_BY_ID, [to_json(list(ids))])
@@ -262,7 +280,7 @@ class SqliteStore:
         return [record_of(row) for row in await self._database.fetch(queries.LIST_RECORDS, place)]
 
     async def expired_records(self, limit: int) -> Sequence[Record]:
-        until = (milliseconds(self._clock.now()), limit)
+        until = (to_milliseconds(self._clock.now()), limit)
         return [record_of(row) for row in await self._database.fetch(queries.EXPIRED_RECORDS, until)]
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
@@ -276,8 +294,8 @@ class SqliteStore:
         return message_page(await self._database.fetch(*queries.list_dead_messages(limit, cursor)), limit)
 
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
-        rows = await self._database.fetch(queries.OUTLINE_MESSAGES, (_ANY_TIME, limit))
-        return [MessageOutline(name, reason, task_type, moment(at)) for name, reason, task_type, at in rows]
+        rows = await self._database.fetch(queries.OUTLINE_MESSAGES, (_MAX_TIME, limit))
+        return [MessageOutline(name, reason, task_type, from_milliseconds(at)) for name, reason, task_type, at in rows]
 
     async def delete_dead_message(self, message_id: str) -> bool:
         return await self._database.execute(queries.DELETE_MESSAGE, [message_id]) == 1
@@ -287,11 +305,11 @@ class SqliteStore:
         return message_of(rows[0]) if rows else None
 
 
-def _place_of(round: RoundOfSubtasks) -> dict[str, Value]:
+def _round_values(round: RoundOfSubtasks) -> dict[str, Value]:
     return {"parent": round.parent_id, "generation": round.generation, "round": round.round}
 
 
-def _part_of(stream: StreamKey, after_position: int, limit: int) -> dict[str, Value]:
+def _stream_values(stream: StreamKey, after_position: int, limit: int) -> dict[str, Value]:
     return {"user": stream.user_id, "key": stream.key, "after": after_position, "limit": limit}
 
 
@@ -306,6 +324,6 @@ def _due_of(row: Row) -> DueTask:
         dispatches,
         token,
         crashes,
-        moment(not_before),
-        moment(due),
+        from_milliseconds(not_before),
+        from_milliseconds(due),
     )

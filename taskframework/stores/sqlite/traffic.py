@@ -9,7 +9,7 @@ from typing import Any
 
 from taskframework.model.status import Priority
 from taskframework.model.traffic import Crowd, LaneCount, Tally
-from taskframework.stores.sqlite.rows import DEAD, DONE, Value, milliseconds, moment
+from taskframework.stores.sqlite.rows import DEAD, DONE, Value, from_milliseconds, to_milliseconds
 
 _COLUMNS = "task_type, lane, not_before"
 
@@ -18,8 +18,8 @@ def values_of(most: int, due_before: datetime, since: datetime | None) -> dict[s
     """The parameters of `query`."""
     return {
         "most": most,
-        "due_before": milliseconds(due_before),
-        "since": 0 if since is None else milliseconds(since),
+        "due_before": to_milliseconds(due_before),
+        "since": 0 if since is None else to_milliseconds(since),
     }
 
 
@@ -35,7 +35,7 @@ def query(crowd: Crowd) -> str:
 def tally_of(rows: Sequence[Sequence[Any]], most: int) -> Tally:
     """The tally from the rows of the query."""
     counted = tuple(
-        LaneCount(task_type, Priority(lane), count, int(due), moment(first), moment(claimable))
+        LaneCount(task_type, Priority(lane), count, int(due), from_milliseconds(first), from_milliseconds(claimable))
         for task_type, lane, count, due, first, claimable in rows
     )
     return Tally(counted, sum(it.count for it in counted) >= most)

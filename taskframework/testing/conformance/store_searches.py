@@ -84,7 +84,7 @@ class SearchCases(StoreSuite):
     ) -> None:
         for name in ("mongo.search", "sqlite.store"):
             if (module := sys.modules.get(f"taskframework.stores.{name}")) is not None:
-                monkeypatch.setattr(module, "SEARCHED", 4)
+                monkeypatch.setattr(module, "SEARCH_PAGE_SIZE", 4)
         now, parent = store.now(), new_task_id()
         ids = [f"{'sought' if n in (3, 4, 5, 10) else 'other'}" for n in range(11)]
         for n, correlation_id in enumerate(ids):

@@ -42,9 +42,9 @@ for whole, unusual in ((False, ()), (True, UNUSUAL_MOVING)):
     new: list[list[Value]] = [[None] * len((*fixed, *unusual, *MOVING))] * 2
     changed: list[list[Value]] = [[None] * len(("task_id", *unusual, *MOVING))] * 2
     STATEMENTS[f"insert_tasks, {whole=}"] = queries.insert_tasks(new, whole=whole)[0]
-    for in_status in (False, True):
-        update, _ = queries.update_tasks(changed, in_status=in_status, whole=whole)
-        STATEMENTS[f"update_tasks, {in_status=}, {whole=}"] = update
+    for keeps_status in (False, True):
+        update, _ = queries.update_tasks(changed, keeps_status=keeps_status, whole=whole)
+        STATEMENTS[f"update_tasks, {keeps_status=}, {whole=}"] = update
 #: What a statement brings itself, each row of which is looked at; newer releases of SQLite have another name for it.
 GIVEN = re.compile(
     r"SCAN v$|SCAN \d+ CONSTANT ROWS$|SCAN \d+-ROW VALUES CLAUSE$|json_each|SCAN f$|SCAN \(subquery-\d+\)$"

@@ -18,8 +18,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite.groups import Change, GroupWriter
-from taskframework.stores.sqlite.known import KnownTasks
-from taskframework.stores.sqlite.rows import Stored, new_row
+from taskframework.stores.sqlite.known_tasks import KnownTasks
+from taskframework.stores.sqlite.rows import StoredTask, new_row
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (
     claim_task,
@@ -33,13 +33,13 @@ from taskframework.testing.conformance.store_suite import (
 from taskframework.testing.factories import new_task
 
 
-def _kept(known: KnownTasks, **fields: Any) -> Stored:
+def _kept(known: KnownTasks, **fields: Any) -> StoredTask:
     row = new_row(new_task(**fields))
     known.keep(row, len(str(row.moving()[-1])))
     return row
 
 
-def _read(known: KnownTasks, task_id: str, *, whole: bool) -> Stored:
+def _read(known: KnownTasks, task_id: str, *, whole: bool) -> StoredTask:
     row = known.read(task_id, whole=whole)
     assert row is not None
     return row

@@ -13,10 +13,10 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from taskframework.model.status import CLAIMABLE
-from taskframework.stores.sqlite.rows import Stored
+from taskframework.stores.sqlite.rows import StoredTask
 
 #: Most characters of a task that is remembered; longer tasks are rare, and a single result may have a megabyte.
-_LONGEST = 10_000
+_MAX_REMEMBERED_CHARACTERS = 10_000
 
 
 class FileState(NamedTuple):
@@ -44,8 +44,8 @@ class KnownTasks:
 
     def __init__(self, most: int) -> None:
         """Start without tasks; remember at most `most`. With 0 every task is read from the file."""
-        self._most = most
-        self._tasks: OrderedDict[str, Stored] = OrderedDict()
+        self._max_tasks = most
+        self._tasks: OrderedDict[str, StoredTask] = OrderedDict()
         #: The state after the last commit that was certainly made.
         self._as_of: FileState | None = None
 
@@ -60,22 +60,22 @@ class KnownTasks:
         """Note that the transaction that kept tasks here was committed, and left the file in this state."""
         self._as_of = state
 
-    def read(self, task_id: str, *, whole: bool) -> Stored | None:
+    def read(self, task_id: str, *, whole: bool) -> StoredTask | None:
         """A task, with users' values if `whole`, otherwise without; None if it has to be read from the file."""
         known = self._tasks.get(task_id)
-        return known.whole() if known is not None and whole else known
+        return known.with_user_values() if known is not None and whole else known
 
-    def keep(self, row: Stored, length: int) -> None:
+    def keep(self, row: StoredTask, length: int) -> None:
         """Remember a task that a transaction wrote; its document has `length` characters."""
         task = row.task
         is_new = self._tasks.pop(task.task_id, None) is None
         is_over = task.status.is_final and task.publish_at is None
         # These fields contain users' values too, one level deeper.
         holds_more = task.steps or task.subtasks or task.signals or task.woken_by
-        if is_over or holds_more or length + len(row.parameters) > _LONGEST:
+        if is_over or holds_more or length + len(row.parameters) > _MAX_REMEMBERED_CHARACTERS:
             return
-        if is_new and task.status in CLAIMABLE and len(self._tasks) >= self._most:
+        if is_new and task.status in CLAIMABLE and len(self._tasks) >= self._max_tasks:
             return  # of a backlog the oldest tasks are needed first, so newer tasks do not displace them
-        self._tasks[task.task_id] = row.bare()
-        if len(self._tasks) > self._most:
+        self._tasks[task.task_id] = row.without_user_values()
+        if len(self._tasks) > self._max_tasks:
             self._tasks.popitem(last=False)

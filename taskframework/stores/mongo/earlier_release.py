@@ -41,13 +41,13 @@ INDEX = "idempotency"
 _APP_NAME = "taskframework"
 _DECLARATIONS = "task_types"
 #: Time between two looks.
-_LOOK = timedelta(minutes=1)
+_LOOK_INTERVAL = timedelta(minutes=1)
 #: If the server does not say who is connected, an earlier release counts as gone if it stored no task for this long.
-_QUIET = timedelta(days=1)
+_QUIET_PERIOD = timedelta(days=1)
 #: How long after its creation a task may become visible to a look. Less than `GRACE`, within which no key expires.
-_LATE = timedelta(minutes=2)
+_MAX_VISIBILITY_DELAY = timedelta(minutes=2)
 #: How long a submission may take between its two writes, each of which may take `store.timeout` (by default 10 s).
-_UNDER_WAY = timedelta(seconds=50)
+_MAX_SUBMISSION_TIME = timedelta(seconds=50)
 _FIELDS = ("user_id", "idempotency_key", "parameters_hash")
 _KEYED: Document = {"idempotency_key": {"$type": "string"}}
 
@@ -79,7 +79,7 @@ class EarlierRelease:
         self._doubts: dict[tuple[str, str | None], datetime] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    async def others(self, documents: Sequence[Any]) -> dict[int, Document]:
+    async def find_by_keys(self, documents: Sequence[Any]) -> dict[int, Document]:
         """The stored tasks with the idempotency keys of these documents, which the index refused; by position."""
         keys = [(document["user_id"], document["idempotency_key"]) for document in documents]  # may contain duplicates
         pairs = [{"user_id": user, "idempotency_key": key} for user, key in set(keys) if key is not None]
@@ -98,7 +98,7 @@ class EarlierRelease:
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK.total_seconds())
+            await asyncio.sleep(_LOOK_INTERVAL.total_seconds())
             await self.look()
 
     async def look(self) -> None:
@@ -113,14 +113,14 @@ class EarlierRelease:
 
     async def _replace_index(self) -> None:
         began = self._now()
-        connected = await connections(self._connection)
+        connected = await count_connections(self._connection)
         if connected != 0 and not await self._is_quiet():
             return
         _, is_in_doubt = await self._record_keys(None)
         if is_in_doubt:
             return  # a later look decides: by then the running submission, or its process, has ended
         await self._tasks.drop_index(INDEX)
-        await self._record_keys(began - _LATE)  # in case a process started and stopped during this time
+        await self._record_keys(began - _MAX_VISIBILITY_DELAY)  # in case a process started and stopped during this time
         await self._connection.collection(_DECLARATIONS).drop()
         logger.info("the index %r of an earlier release is dropped: each idempotency key has a record now", INDEX)
 
@@ -132,10 +132,10 @@ class EarlierRelease:
             await self._records.write_records([QUIET.new("idempotency-index", content=Quiet(now, now))])
             return False
         quiet = QUIET.content(record)
-        found, _ = await self._record_keys(quiet.looked_until - _LATE)
+        found, _ = await self._record_keys(quiet.looked_until - _MAX_VISIBILITY_DELAY)
         since = now if found else quiet.since
         [written] = await self._records.write_records([QUIET.changed(record, Quiet(since, now))])
-        return written is not None and now - since >= _QUIET
+        return written is not None and now - since >= _QUIET_PERIOD
 
     async def _record_keys(self, created_since: datetime | None) -> tuple[int, bool]:
         """Give each key of a stored task a record; with a time, only keys of tasks created since that time.
@@ -149,11 +149,11 @@ class EarlierRelease:
             wanted = {**_KEYED, "status": in_status(*TaskStatus), "created_at": {"$gte": created_since}}
         async for tasks in self._tasks.batches(wanted, _FIELDS, index):
             by_key = {key_id(task["user_id"], task["idempotency_key"]): task for task in tasks}
-            there = await self._records.read_records(by_key)
-            new = [_record_of(task, self._now() + GRACE) for place, task in by_key.items() if place not in there]
+            existing = await self._records.read_records(by_key)
+            new = [_record_of(task, self._now() + GRACE) for place, task in by_key.items() if place not in existing]
             await self._records.write_records(new)
             found += len(new)
-            is_in_doubt |= await self._correct([(record, by_key[place]) for place, record in there.items()])
+            is_in_doubt |= await self._correct([(record, by_key[place]) for place, record in existing.items()])
         return found, is_in_doubt
 
     async def _correct(self, pairs: Sequence[tuple[Record, Document]]) -> bool:
@@ -163,13 +163,15 @@ class EarlierRelease:
         if not others:
             return False
         ids = {"_id": {"$in": [named[record.id] for record, _ in others]}}
-        there = {task["_id"] for task in await self._tasks.find(ids, fields=("_id",), index=BY_ID)}
-        wrong = [(record, task) for record, task in others if named[record.id] not in there]
+        existing = {task["_id"] for task in await self._tasks.find(ids, fields=("_id",), index=BY_ID)}
+        wrong = [(record, task) for record, task in others if named[record.id] not in existing]
         now = self._now()
         for record, _ in wrong:
             self._doubts.setdefault((record.id, record.revision), now)
         sure = [
-            (record, task) for record, task in wrong if now - self._doubts[record.id, record.revision] >= _UNDER_WAY
+            (record, task)
+            for record, task in wrong
+            if now - self._doubts[record.id, record.revision] >= _MAX_SUBMISSION_TIME
         ]
         await self._records.write_records(
             [IDEMPOTENCY.changed(record, _content(task), expires_at=record.expires_at) for record, task in sure]
@@ -187,7 +189,7 @@ class EarlierRelease:
         )
 
 
-async def connections(connection: Connection) -> int | None:
+async def count_connections(connection: Connection) -> int | None:
     """How many connections of an earlier release there are; None if the server does not say this."""
     if (await connection.hello()).get("msg") == "isdbgrid":
         return None  # a router knows only its own clients
@@ -199,11 +201,11 @@ async def connections(connection: Connection) -> int | None:
         return None
 
 
-async def state(connection: Connection) -> str | None:
+async def describe_state(connection: Connection) -> str | None:
     """The text of `doctor` about the index; None if the index does not exist."""
     if INDEX not in await connection.tasks.indexes():
         return None
-    connected = await connections(connection)
+    connected = await count_connections(connection)
     if connected:
         return f"its index {INDEX!r} stays while {connected} connections of it are open, or it inserts keys"
     if connected == 0:
