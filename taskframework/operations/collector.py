@@ -15,7 +15,7 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import new_task_id
 from taskframework.stores.base import TaskStore
-from taskframework.worker.patience import until_available
+from taskframework.worker.store_breaker import until_available
 
 logger = logging.getLogger(__name__)
 

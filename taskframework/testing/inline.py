@@ -27,7 +27,7 @@ from taskframework.tasks.stages import METHODS, Part
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import SubtaskOutcome, SubtaskSummary, WaitForSignal, WantedSubtasks, saying_which
 from taskframework.tasks.values import storable, storable_parameters
-from taskframework.worker.returns import storable_result
+from taskframework.worker.attempt_outcome import storable_result
 
 P = TypeVar("P")
 R = TypeVar("R")

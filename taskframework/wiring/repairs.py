@@ -79,7 +79,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "schedules", schedules.look, recovery.sweep_interval
     yield "replays", services.replay_carrier.look, recovery.sweep_interval
     if process.worker is not None:
-        yield "presence", process.worker.sign_of_life.give, TOLD_EVERY
+        yield "presence", process.worker.sign_of_life.write, TOLD_EVERY
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

@@ -19,10 +19,10 @@ from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
 from taskframework.worker.keyed_limits import KeyedRateLimits
 from taskframework.worker.lanes import LanePolicy
-from taskframework.worker.pausing import PausedTypes
+from taskframework.worker.paused_types import PausedTypes
 from taskframework.worker.presence import SignOfLife
 from taskframework.worker.rate_limits import RateLimits
-from taskframework.worker.settle import SettleStation
+from taskframework.worker.settlement import SettleStation
 from taskframework.worker.suspects import Suspects
 from taskframework.worker.versions import NewestVersions
 from taskframework.worker.worker import Worker, new_worker_id

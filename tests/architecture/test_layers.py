@@ -14,9 +14,9 @@ from tests.architecture.sources import PACKAGE, ROOT
 # Where: what is planted there, and how the finding reads.
 _PLANTED = {
     "model/status.py": ("from taskframework import bus", "taskframework.model.status -> taskframework.bus"),
-    "worker/settle.py": (
+    "worker/settlement.py": (
         "from taskframework.submission import producer",
-        "taskframework.worker.settle -> taskframework.submission.producer",
+        "taskframework.worker.settlement -> taskframework.submission.producer",
     ),
     "events/bridge.py": ("from taskframework import TaskFramework", "taskframework.events.bridge -> taskframework (l."),
     "operations/health.py": (

@@ -120,7 +120,7 @@ def _fail_the_proof(patch: Patch) -> None:
     def fail(*_: object) -> bool:
         raise RuntimeError("cannot tell")
 
-    patch.setattr(FrameTransport, "serves", fail)
+    patch.setattr(FrameTransport, "is_serving", fail)
 
 
 def _miss_a_name(patch: Patch) -> None:

@@ -30,7 +30,7 @@ from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt
-from taskframework.worker.settle import SettleStation
+from taskframework.worker.settlement import SettleStation
 
 FAILED = Failed(describe(ValueError("broken"), retryable=False), False)
 RETRYING = Failed(describe(OSError("not now"), retryable=True), True, timedelta(hours=1))
@@ -270,7 +270,7 @@ async def test_without_the_store_a_lost_lease_is_counted_all_the_same(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     attempt = await bench.claimed()
-    monkeypatch.setattr("taskframework.worker.settle._TOLD_WITHIN", 0.01)
+    monkeypatch.setattr("taskframework.worker.settlement._HOLDER_TIMEOUT_SECONDS", 0.01)
     bench.store.is_away = trouble == "away"
     if trouble == "hangs":
         monkeypatch.setattr(bench.store, "get", lambda *_: asyncio.Event().wait())
@@ -292,7 +292,7 @@ async def test_a_store_that_stays_away_costs_the_outcome_when_the_lease_is_over(
 
 def told(caplog: pytest.LogCaptureFixture, attempt: RunningAttempt, token: int | None, holder: str | None) -> None:
     """The one line in the log says what it should, to people and to programs."""
-    (record,) = [record for record in caplog.records if record.name == "taskframework.worker.settle"]
+    (record,) = [record for record in caplog.records if record.name == "taskframework.worker.settlement"]
     assert record.levelno == logging.WARNING
     fields = {
         name: vars(record)[name] for name in ("task_id", "task_type", "fencing_token", "current_token", "held_by")
