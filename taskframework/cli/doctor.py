@@ -22,7 +22,7 @@ from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
 from taskframework.model.view import moment
 from taskframework.operations.overview import OverviewOperations
-from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
+from taskframework.operations.parents import Miscounted, Overdue, find_miscounted, find_overdue
 from taskframework.schedules import all_schedules, require_zone
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
@@ -263,8 +263,8 @@ def _problem(undriven: Sequence[str]) -> str:
 
 
 async def _parents(store: TaskStore) -> Finding:
-    late = await overdue(store, _MOST_NAMED)
-    wrong, looked_at = await miscounted(store, SystemClock(), _MOST_COUNTED)
+    late = await find_overdue(store, _MOST_NAMED)
+    wrong, looked_at = await find_miscounted(store, SystemClock(), _MOST_COUNTED)
     some = f"{looked_at}, those not counted for longest" if looked_at == _MOST_COUNTED else f"{looked_at}"
     problems = [_problem_of_overdue(late)] if late else []
     problems += map(_problem_of_counts, wrong[:_MOST_NAMED])

@@ -23,7 +23,7 @@ from taskframework.model.outcome import Failed
 from taskframework.model.status import Priority
 from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
-from taskframework.telemetry import log_with, span, tell_failure
+from taskframework.telemetry import log_with, mark_failed, span
 from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
@@ -297,7 +297,7 @@ class TaskConsumer:
                 outcome = await self._executor.execute(registration, attempt)
                 if active is not None and isinstance(outcome, Failed) and outcome.error.code != "cancelled":
                     error = outcome.error
-                    tell_failure(active, error.type, error.message, error.traceback)
+                    mark_failed(active, error.type, error.message, error.traceback)
                 await self._settlement.settle(registration, attempt, outcome, pending)
         except LeaseLostError:
             await self._settlement.discard(attempt)

@@ -172,7 +172,7 @@ def collecting(deaf: DeafOnce) -> Stop:
         body, headers, queue = b"no message", dict[str, str](), "queue"
 
     collector = DeadLetterCollector(cast(TaskStore, Store()), cast(Broker, None))
-    collector._take(cast(Delivery, Letter()))
+    collector._on_delivery(cast(Delivery, Letter()))
     return collector.stop
 
 
