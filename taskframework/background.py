@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
-_CANCEL_AGAIN = 0.5
+_CANCEL_INTERVAL_SECONDS = 0.5
 
 
 class Background:
@@ -37,7 +37,7 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
-        await asyncio.wait(pending, timeout=_CANCEL_AGAIN)
+        await asyncio.wait(pending, timeout=_CANCEL_INTERVAL_SECONDS)
 
 
 class Deadlines:
@@ -47,9 +47,9 @@ class Deadlines:
     enough for all of them; a timer for each would cost 2 µs, a twentieth of the time of a submission.
     """
 
-    def __init__(self, late: Callable[[], Exception] = TimeoutError) -> None:
-        """Start with no futures; `late` makes the error with which a future ends."""
-        self._late = late
+    def __init__(self, make_error: Callable[[], Exception] = TimeoutError) -> None:
+        """Start with no futures; `make_error` makes the error with which a future ends."""
+        self._make_error = make_error
         self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
         #: The latest deadline of all futures that were ever given here.
         self._latest = -math.inf
@@ -84,7 +84,7 @@ class Deadlines:
 
     def _end(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
-            future.set_exception(self._late())
+            future.set_exception(self._make_error())
 
 
 def is_failure(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ class Clock(Protocol):
 
 
 #: On Linux the usual monotonic clock stops while the machine is suspended; on other systems it continues.
-_STEADY = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
+_MONOTONIC_CLOCK = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
 
 class SystemClock:
@@ -34,7 +34,7 @@ class SystemClock:
         return whole_milliseconds(datetime.now(UTC))
 
     def monotonic(self) -> float:
-        return time.clock_gettime(_STEADY)
+        return time.clock_gettime(_MONOTONIC_CLOCK)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

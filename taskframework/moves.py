@@ -56,7 +56,7 @@ class TaskMoves:
         """
         task = await self._apply(move)
         if task is not None and (event := event_of_move(move, task)) is not None:
-            await self._made(event)
+            await self._publish_event(event)
         return task
 
     async def make_once(self, move: Move, entry_in: Callable[[Task], HistoryEntry]) -> Made | NotMade:
@@ -80,7 +80,7 @@ class TaskMoves:
             if task is None or not move.was_applied(task):
                 return NotMade(task)
         entry = entry_in(task)
-        await self._made(EVENT_BY_ENTRY_TYPE[entry.type](task))
+        await self._publish_event(EVENT_BY_ENTRY_TYPE[entry.type](task))
         return Made(task, entry)
 
     async def repair(self, move: Move) -> Task | None:
@@ -96,6 +96,6 @@ class TaskMoves:
         await failpoint.reached(move.failpoint)
         return task
 
-    async def _made(self, event: TaskEvent) -> None:
+    async def _publish_event(self, event: TaskEvent) -> None:
         """Publish the event of a move. A process may die before this, so all work of listeners needs a driver too."""
         await self._bus.publish(event)

@@ -13,7 +13,7 @@ from taskframework.stores.base import Records
 from taskframework.stores.reading import read_all_records, read_record
 
 #: How often a change is tried, because another process may be faster.
-_ROUNDS = 20
+_MAX_ROUNDS = 20
 
 
 async def all_schedules(store: Records) -> list[Record]:
@@ -40,7 +40,7 @@ async def change_schedule(
     Raises:
         StoreUnavailableError: if other processes were faster again and again.
     """
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         record = await read_schedule(store, name)
         present = None if record is None else SCHEDULE.content(record)
         wanted = change(present)

@@ -41,9 +41,9 @@ class AttemptCode:
 running_code: ContextVar[AttemptCode | None] = ContextVar("running_code", default=None)
 
 #: Names that `logging` reserves: it refuses a field of such a name with a KeyError.
-_NAMES_OF_LOGGING = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info", "stack_info"}
+_RESERVED_LOG_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info", "stack_info"}
 #: The most characters of a trace context. Ours have 55; in a later version of the W3C format they may have more.
-_LONGEST_TRACEPARENT = 200
+_MAX_TRACEPARENT_CHARACTERS = 200
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _tracer = trace.get_tracer("taskframework")
 
@@ -90,7 +90,7 @@ def trace_named(traceparent: str) -> TraceContext:
     """Return the trace to which a caller or a message says that it belongs. An invalid value gives a new trace, without
     a warning: the propagator would warn of each value that is too long, so that anybody could fill the log.
     """
-    return propagate.extract({"traceparent": traceparent} if len(traceparent) <= _LONGEST_TRACEPARENT else {})
+    return propagate.extract({"traceparent": traceparent} if len(traceparent) <= _MAX_TRACEPARENT_CHARACTERS else {})
 
 
 def span(
@@ -103,7 +103,7 @@ def span(
     return _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=dict(attributes))
 
 
-def tell_failure(active: Span, kind: str, message: str, stacktrace: str | None) -> None:
+def mark_failed(active: Span, kind: str, message: str, stacktrace: str | None) -> None:
     """Mark a span as failed, with an exception in the form of OpenTelemetry's conventions. The exception object is not
     used: it may be in another process, and its traceback has many frames of the framework.
     """
@@ -159,7 +159,7 @@ def log_structlog_by_logging() -> None:
                 structlog.stdlib.filter_by_level,
                 structlog.stdlib.PositionalArgumentsFormatter(),
                 structlog.contextvars.merge_contextvars,
-                _keep_names_of_logging,
+                _rename_reserved_fields,
                 structlog.stdlib.render_to_log_kwargs,
             ],
             wrapper_class=structlog.stdlib.BoundLogger,
@@ -167,5 +167,5 @@ def log_structlog_by_logging() -> None:
         )
 
 
-def _keep_names_of_logging(_: object, __: str, line: EventDict) -> EventDict:
-    return {f"{name}_" if name in _NAMES_OF_LOGGING else name: value for name, value in line.items()}
+def _rename_reserved_fields(_: object, __: str, line: EventDict) -> EventDict:
+    return {f"{name}_" if name in _RESERVED_LOG_FIELDS else name: value for name, value in line.items()}

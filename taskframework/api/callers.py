@@ -93,7 +93,7 @@ async def is_caller_still_valid(request: Request) -> bool:
         return False
     callers: Callers = request.app.state.framework.services.callers
     with contextlib.suppress(StoreError):
-        return await callers.still_counts(caller)
+        return await callers.is_still_valid(caller)
     return True
 
 
@@ -183,7 +183,7 @@ class IdentifyCallers:
         # Once too many wrong keys came from an address, only keys that this process remembers are accepted from it.
         # Then guessing costs no read of the store, and a caller with a valid key at the same address can go on.
         asks = limit is None or not self._failure_allowances.wait(address, limit)
-        caller = await callers.find(key, asks=asks) if (key := _key_of(headers)) else None
+        caller = await callers.find(key, may_ask=asks) if (key := _key_of(headers)) else None
         if caller is not None:
             return caller
         # A request without a key is no guess, and is refused without a read of the store.

@@ -22,7 +22,7 @@ from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
 from taskframework.model.view import format_time
 from taskframework.operations.overview import OverviewOperations
-from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
+from taskframework.operations.parents import Miscounted, Overdue, find_miscounted, find_overdue
 from taskframework.schedules import all_schedules, require_zone
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
@@ -268,8 +268,8 @@ def _undriven_problem(undriven: Sequence[str]) -> str:
 
 
 async def _check_parents(store: TaskStore) -> Finding:
-    overdue_repairs = await overdue(store, _MAX_NAMED)
-    miscounted_parents, looked_at = await miscounted(store, SystemClock(), _MAX_RECOUNTED_PARENTS)
+    overdue_repairs = await find_overdue(store, _MAX_NAMED)
+    miscounted_parents, looked_at = await find_miscounted(store, SystemClock(), _MAX_RECOUNTED_PARENTS)
     looked_at_text = (
         f"{looked_at}, those not counted for longest" if looked_at == _MAX_RECOUNTED_PARENTS else f"{looked_at}"
     )

@@ -26,7 +26,7 @@ from taskframework.observability.logs import configure_logging
 from taskframework.runtime import TaskFramework
 from taskframework.settings import ApiSettings, Settings, redacted
 from taskframework.wiring.extras import require_extra
-from taskframework.worker.containment import contain
+from taskframework.worker.containment import contain_loop
 from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ def _create_loop() -> asyncio.AbstractEventLoop:
         import uvloop
 
         loop = uvloop.new_event_loop()
-    contain(loop)
+    contain_loop(loop)
     return loop
 
 

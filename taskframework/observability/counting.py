@@ -22,17 +22,17 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
 #: The shortest time for which counts are used. A scrape comes every 10 to 60 seconds.
-_SHORTEST_USE = timedelta(seconds=5)
+_MIN_USE = timedelta(seconds=5)
 #: Counts are used this many times longer than counting took, so that counting costs a database one percent of one core.
-_USES_PER_COST = 100
+_USE_PER_COST = 100
 #: The longest time for which counts are used. A count may also take long because the database stopped for a moment.
-_LONGEST_USE = timedelta(minutes=1)
+_MAX_USE = timedelta(minutes=1)
 #: If a counting process has no result by then, another process may count. A query gives up after `store.timeout`.
-_LONGEST_COUNT = timedelta(minutes=1)
+_MAX_COUNT_TIME = timedelta(minutes=1)
 #: `tasks_undriven` and `tasks_halted_streams` count up to this: any value above 0 needs an operator.
-_MOST_IN_NEED = 1_000
+_MAX_COUNTED_PROBLEMS = 1_000
 #: With more dead letters than this, they are not counted. Reading each, to see whether it was discarded, takes 0.2 s.
-_MOST_DEAD = 100_000
+_MAX_COUNTED_DEAD = 100_000
 
 
 class TaskCounter:
@@ -70,27 +70,27 @@ class TaskCounter:
             known = TaskCounts(now) if record is None else COUNTS.content(record)
             self._newest = known  # even if counting then takes too long: old numbers are better than none
             if known.next_count_at <= now:
-                claim = replace(known, next_count_at=now + _LONGEST_COUNT)
+                claim = replace(known, next_count_at=now + _MAX_COUNT_TIME)
                 wanted = COUNTS.new("tasks", content=claim) if record is None else COUNTS.changed(record, claim)
-                [won] = await self._store.write_records([wanted])
-                if won is not None:
+                [claimed] = await self._store.write_records([wanted])
+                if claimed is not None:
                     known = await self._count()
-                    await self._store.write_records([COUNTS.changed(won, known)])
+                    await self._store.write_records([COUNTS.changed(claimed, known)])
             self._newest = known
-            for tell in self.on_look:
-                tell(known)
+            for callback in self.on_look:
+                callback(known)
 
     async def _count(self) -> TaskCounts:
         begin = time.monotonic()
         by_status = await self._store.count_by_status()
-        undriven = await self._store.undriven(_MOST_IN_NEED)
-        halted = await self._store.halted_streams(_MOST_IN_NEED)
+        undriven = await self._store.undriven(_MAX_COUNTED_PROBLEMS)
+        halted = await self._store.halted_streams(_MAX_COUNTED_PROBLEMS)
         dead_letters = None
-        if by_status[TaskStatus.FAILED] + by_status[TaskStatus.DEAD_LETTER] <= _MOST_DEAD:
-            found = await self._store.count_dead(EVERYONE, TaskFilter(dead=True), most=_MOST_DEAD)
+        if by_status[TaskStatus.FAILED] + by_status[TaskStatus.DEAD_LETTER] <= _MAX_COUNTED_DEAD:
+            found = await self._store.count_dead(EVERYONE, TaskFilter(dead=True), most=_MAX_COUNTED_DEAD)
             dead_letters = sum(each.count for each in found)
-        use = timedelta(seconds=_USES_PER_COST * (time.monotonic() - begin))
-        next_count_at = self._store.now() + min(max(use, _SHORTEST_USE), _LONGEST_USE)
+        use = timedelta(seconds=_USE_PER_COST * (time.monotonic() - begin))
+        next_count_at = self._store.now() + min(max(use, _MIN_USE), _MAX_USE)
         return TaskCounts(
             next_count_at,
             {status.value: count for status, count in by_status.items()},

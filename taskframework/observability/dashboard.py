@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 #: The number of columns of Grafana's grid.
-_COLUMNS = 24
-_HEIGHT = 8
+_GRID_COLUMNS = 24
+_PANEL_HEIGHT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
         "templating": {"list": [_source_variable(), _task_type_variable()]},
-        "panels": list(_placed(ROWS)),
+        "panels": list(_place_panels(ROWS)),
     }
 
 
@@ -203,19 +203,19 @@ def _task_type_variable() -> dict[str, Any]:
     }
 
 
-def _placed(rows: Sequence[tuple[str, Sequence[Panel]]]) -> Iterator[dict[str, Any]]:
+def _place_panels(rows: Sequence[tuple[str, Sequence[Panel]]]) -> Iterator[dict[str, Any]]:
     """Yield rows and panels with their places on the grid."""
     number = top = 0
     for title, panels in rows:
         number += 1
-        place = {"x": 0, "y": top, "w": _COLUMNS, "h": 1}
+        place = {"x": 0, "y": top, "w": _GRID_COLUMNS, "h": 1}
         yield {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
-        width = _COLUMNS // len(panels)
+        width = _GRID_COLUMNS // len(panels)
         for column, panel in enumerate(panels):
             number += 1
-            place = {"x": column * width, "y": top + 1, "w": width, "h": _HEIGHT}
+            place = {"x": column * width, "y": top + 1, "w": width, "h": _PANEL_HEIGHT}
             yield {"id": number, "gridPos": place, **_view(panel)}
-        top += 1 + _HEIGHT
+        top += 1 + _PANEL_HEIGHT
 
 
 def _view(panel: Panel) -> dict[str, Any]:

@@ -20,26 +20,29 @@ from taskframework.telemetry import log_structlog_by_logging, log_threads
 
 #: Quotes by libraries from values that they refuse: pydantic quotes about 50 characters, pymongo the whole document.
 #: The search ends after 100 characters: a text with thousands of beginnings and no end would block the event loop.
-_QUOTED = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=full error: ).*")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_QUOTED_VALUES = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=full error: ).*")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def _take_traceback(_: object, __: str, line: EventDict) -> EventDict:
+def _add_traceback(_: object, __: str, line: EventDict) -> EventDict:
     """Add the traceback that a record has as text: from another process, or with only the task's own frames."""
     text = line["_record"].exc_text
     return {**line, "exception": text} if text and "exc_info" not in line else line
 
 
-def _leave_out_quotes(_: object, __: str, line: EventDict) -> EventDict:
+def _remove_quoted_values(_: object, __: str, line: EventDict) -> EventDict:
     """Remove parameters that an exception has in its text, and secrets in addresses that libraries log."""
     quoting = ("event", "exception")
-    shown = {name: without_secrets(_QUOTED.sub("...", str(line[name]))) for name in quoting if name in line}
+    shown = {name: without_secrets(_QUOTED_VALUES.sub("...", str(line[name]))) for name in quoting if name in line}
     return {**line, **shown}
 
 
-def _printable(_: object, __: str, line: EventDict) -> EventDict:
+def _replace_control_characters(_: object, __: str, line: EventDict) -> EventDict:
     """Replace control characters: texts of tasks must not control a terminal. JSON escapes these characters itself."""
-    return {name: _CONTROL.sub("\ufffd", value) if isinstance(value, str) else value for name, value in line.items()}
+    return {
+        name: _CONTROL_CHARACTERS.sub("\ufffd", value) if isinstance(value, str) else value
+        for name, value in line.items()
+    }
 
 
 _EXTRA = structlog.stdlib.ExtraAdder()
@@ -62,24 +65,24 @@ def _is_of_the_framework(logger_name: str) -> bool:
     return logger_name.startswith("taskframework.") and not logger_name.startswith("taskframework.task.")
 
 
-def _is_other(value: object, there: object) -> bool:
+def _is_other(value: object, present: object) -> bool:
     """Return whether two values differ. Only equal types are compared: the `==` of task code's objects may fail."""
-    return there is not None and (type(value) is not type(there) or value != there)
+    return present is not None and (type(value) is not type(present) or value != present)
 
 
-_SHARED: list[Processor] = [
+_SHARED_PROCESSORS: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     _add_extra,
-    _take_traceback,
+    _add_traceback,
 ]
 #: Tracebacks as Python writes them. Tracebacks of structlog and rich show the variables of every frame.
-_TEXT: list[Processor] = [structlog.processors.format_exc_info, _leave_out_quotes]
+_TEXT_PROCESSORS: list[Processor] = [structlog.processors.format_exc_info, _remove_quoted_values]
 
 
-class _Lines(logging.StreamHandler[TextIO]):
+class _LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines. A log call whose arguments do not fit its text becomes one line too, not Python's long message."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - so named by logging
@@ -108,7 +111,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
     if not as_json:
         plain = structlog.dev.plain_traceback
         renderer = [
-            _printable,
+            _replace_control_characters,
             structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=plain),
         ]
     own_levels = read_log_levels(settings.logging_config) if settings.logging_config else {}
@@ -122,16 +125,16 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             "formatters": {
                 "line": {
                     "()": structlog.stdlib.ProcessorFormatter,
-                    "foreign_pre_chain": _SHARED,
+                    "foreign_pre_chain": _SHARED_PROCESSORS,
                     "processors": [
                         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                         with_fields,
-                        *_TEXT,
+                        *_TEXT_PROCESSORS,
                         *renderer,
                     ],
                 }
             },
-            "handlers": {"stderr": {"()": _Lines, "formatter": "line", "stream": "ext://sys.stderr"}},
+            "handlers": {"stderr": {"()": _LineHandler, "formatter": "line", "stream": "ext://sys.stderr"}},
             "root": {"handlers": ["stderr"], "level": settings.log_level},
             "loggers": {
                 # These libraries repeat, as warnings, problems that the framework's own supervisors report.

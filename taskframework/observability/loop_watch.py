@@ -20,13 +20,13 @@ from taskframework.telemetry import context_of, running_code
 logger = logging.getLogger(__name__)
 
 #: How often the watch looks within the limit. With four, a blockage is reported at most a quarter of the limit late.
-_LOOKS = 4
+_LOOKS_PER_LIMIT = 4
 #: Seconds between two looks: the minimum, and the pause if there is no limit and only the lag is measured.
-_SHORTEST_PAUSE = 0.01
-_PAUSE_WITHOUT_LIMIT = 0.5
+_MIN_PAUSE_SECONDS = 0.01
+_PAUSE_WITHOUT_LIMIT_SECONDS = 0.5
 
 #: The functions in which a step of the loop begins. Frames outside of them are the program that runs the loop.
-_LOOP = frozenset(
+_LOOP_CODE = frozenset(
     function.__code__
     for function in (
         asyncio.Handle._run,
@@ -62,7 +62,9 @@ class LoopWatch:
             on_blocked: called, in a thread, once for each blockage with the code's task type, or "" for other code.
         """
         self._limit = limit.total_seconds()
-        self._pause = max(_SHORTEST_PAUSE, self._limit / _LOOKS) if self._limit else _PAUSE_WITHOUT_LIMIT
+        self._pause = (
+            max(_MIN_PAUSE_SECONDS, self._limit / _LOOKS_PER_LIMIT) if self._limit else _PAUSE_WITHOUT_LIMIT_SECONDS
+        )
         self._on_lag = on_lag
         self._on_blocked = on_blocked
         self._stopping = threading.Event()
@@ -74,7 +76,7 @@ class LoopWatch:
         """Watch the running loop from its next turn on, until `stop` or until it is closed."""
         loop = asyncio.get_running_loop()
         self._due = math.inf
-        self._timer = loop.call_soon(self._plan, loop)
+        self._timer = loop.call_soon(self._plan_tick, loop)
         if self._limit:
             # A daemon thread: a process that ends does not wait for it.
             watched = (loop, threading.get_ident())
@@ -85,7 +87,7 @@ class LoopWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _plan_tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = time.monotonic() + self._pause
         self._timer = loop.call_later(self._pause, self._tick, loop)
 
@@ -94,31 +96,31 @@ class LoopWatch:
         late = max(0.0, time.monotonic() - self._due)
         self._latest = max(self._latest, late)
         self._on_lag(late)
-        self._plan(loop)
+        self._plan_tick(loop)
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
         due, stopped, blockage = self._due, 0.0, None
-        while not loop.is_closed() and (lost := self._paused()) is not None:
-            stopped += lost
+        while not loop.is_closed() and (stopped_seconds := self._pause_and_measure_stop()) is not None:
+            stopped += stopped_seconds
             if due == self._due:
                 late = time.monotonic() - due - stopped
                 if late >= self._limit and blockage is None:
-                    blockage = self._blocked(_seen(late, loop, thread_id))
+                    blockage = self._report(_find_blockage(late, loop, thread_id))
                 continue
             late, self._latest = self._latest - stopped, 0.0
             if blockage is not None:
-                _tell_end(replace(blockage, seconds=max(late, blockage.seconds)))
+                _log_end(replace(blockage, seconds=max(late, blockage.seconds)))
             elif late >= self._limit:
-                self._blocked(Blockage(late))
+                self._report(Blockage(late))
             # If this thread continued first after a stop, the next sign of life is late for the same reason.
-            due, stopped, blockage = self._due, lost, None
+            due, stopped, blockage = self._due, stopped_seconds, None
 
-    def _blocked(self, blockage: Blockage) -> Blockage:
+    def _report(self, blockage: Blockage) -> Blockage:
         self._on_blocked(blockage.task_type or "")
-        _tell(blockage)
+        _log_blockage(blockage)
         return blockage
 
-    def _paused(self) -> float | None:
+    def _pause_and_measure_stop(self) -> float | None:
         """Pause; return for how many seconds of the pause the whole process was stopped, or None when the watch ends.
 
         A stopped process pauses this thread and uses no processor time meanwhile; code that keeps the interpreter lock
@@ -133,7 +135,7 @@ class LoopWatch:
         return passed - max(self._pause, min(passed, time.process_time() - used))
 
 
-def _seen(seconds: float, loop: asyncio.AbstractEventLoop, thread_id: int) -> Blockage:
+def _find_blockage(seconds: float, loop: asyncio.AbstractEventLoop, thread_id: int) -> Blockage:
     task = asyncio.current_task(loop)
     attempt = None if task is None else context_of(task).get(running_code)
     task_type, task_id = (attempt.task_type, attempt.task_id) if attempt is not None else (None, None)
@@ -144,7 +146,7 @@ def _place(frame: FrameType | None, task: asyncio.Task[Any] | None) -> str | Non
     """Return where the loop is: the innermost place in the program's own code, otherwise in a package."""
     outermost = getattr(task.get_coro(), "cr_frame", None) if task is not None else None
     place, rank = None, 0
-    while frame is not None and frame.f_code not in _LOOP:
+    while frame is not None and frame.f_code not in _LOOP_CODE:
         code = frame.f_code
         if (found := _rank(code.co_filename)) > rank:
             place, rank = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}", found
@@ -158,7 +160,7 @@ def _rank(file: str) -> int:
     return 1 if is_installed(file) or is_ours(file) else 2
 
 
-def _tell(blockage: Blockage) -> None:
+def _log_blockage(blockage: Blockage) -> None:
     if blockage.task_type is not None:
         logger.warning(
             "the event loop is blocked, for %.1f s so far, by task %s %s at %s; "
@@ -181,7 +183,7 @@ def _tell(blockage: Blockage) -> None:
         )
 
 
-def _tell_end(blockage: Blockage) -> None:
+def _log_end(blockage: Blockage) -> None:
     logger.info("the event loop continues after %.1f s", blockage.seconds, extra=_fields(blockage))
 
 

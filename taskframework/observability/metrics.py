@@ -32,14 +32,14 @@ from taskframework.model.events import (
 
 #: Upper bounds of the histograms' buckets, in seconds: from a claim at once to a task of an hour. If a bound is far
 #: above the bound before, a quantile that Prometheus estimates is far above the real times.
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_BUCKET_BOUNDS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 T = TypeVar("T", bound=Collector)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MetricDescription:
     """A metric as Prometheus knows it."""
 
     #: The name without the endings of Prometheus: `_total` of a counter, `_bucket` and others of a histogram.
@@ -49,7 +49,7 @@ class Described:
 
 
 #: Counted by the parent of several worker processes, which does no work itself.
-WORKER_RESTARTS = Described("tasks_worker_restarts", "Times a worker process was restarted", ("process",))
+WORKER_RESTARTS = MetricDescription("tasks_worker_restarts", "Times a worker process was restarted", ("process",))
 
 
 class EventCounter(Collector):
@@ -90,14 +90,14 @@ class SecondsHistogram(Collector):
     def observe(self, seconds: float, *labels: str) -> None:
         counts = self._counts.get(labels)
         if counts is None:
-            counts = self._counts[labels] = [0] * (len(_SECONDS) + 1)
-        counts[bisect_left(_SECONDS, seconds)] += 1
+            counts = self._counts[labels] = [0] * (len(_BUCKET_BOUNDS_SECONDS) + 1)
+        counts[bisect_left(_BUCKET_BOUNDS_SECONDS, seconds)] += 1
         self._sums[labels] = self._sums.get(labels, 0.0) + seconds
 
     def collect(self) -> Iterable[Metric]:
         name, documentation, names = self._description
         family = HistogramMetricFamily(name, documentation, labels=names)
-        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        bounds = [*map(floatToGoString, _BUCKET_BOUNDS_SECONDS), "+Inf"]
         for labels, counts in list(self._counts.items()):
             family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), self._sums[labels])
         return [family]
@@ -109,7 +109,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         #: Every metric that exists; dashboards, alerts and the reference are made from this.
-        self.table: list[Described] = [WORKER_RESTARTS]
+        self.table: list[MetricDescription] = [WORKER_RESTARTS]
         counter = partial(self._make, EventCounter)
         histogram = partial(self._make, SecondsHistogram)
         gauge = partial(self._make, Gauge)
@@ -170,7 +170,7 @@ class Metrics:
     def listen(self, bus: EventBus) -> None:
         """Count the events of the bus."""
         bus.listen(TaskEvent, self._count, name="metrics")
-        bus.on_handled = self._handled
+        bus.on_handled = self._count_handled
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -200,7 +200,7 @@ class Metrics:
             self.paused.labels(task_type).set(1)
 
     def _make(self, kind: Callable[..., T], name: str, documentation: str, labels: Sequence[str] = ()) -> T:
-        self.table.append(Described(name, documentation, tuple(labels)))
+        self.table.append(MetricDescription(name, documentation, tuple(labels)))
         return kind(name, documentation, labels, registry=self.registry)
 
     def _count(self, event: TaskEvent) -> None:
@@ -221,16 +221,16 @@ class Metrics:
             self.first_responses.observe(max(0.0, waited), task.task_type)
         # A task that does not run when it ends, such as a parent after a count of its sub-tasks, ends no attempt and
         # names no worker.
-        if task.started_at is not None and isinstance(event, _ENDS) and task.history[-1].worker_id is not None:
+        if task.started_at is not None and isinstance(event, _ENDING_EVENTS) and task.history[-1].worker_id is not None:
             seconds = (task.updated_at - task.started_at).total_seconds()
             self.execution.observe(max(0.0, seconds), task.task_type, str(task.status))
 
-    def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
+    def _count_handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         counter = self.processed if error is None else self.failed_listeners
         counter.add(listener.name, type(event).__name__)
 
 
-_ENDS = (
+_ENDING_EVENTS = (
     TaskCompletedEvent,
     TaskFailedEvent,
     TaskRetryingEvent,

@@ -35,10 +35,10 @@ _LEVELS: dict[type[TaskEvent], int] = {
 def listen(bus: EventBus) -> None:
     """Write a line for each of these events on the bus."""
     for event_type in _LEVELS:
-        bus.listen(event_type, _hear, name="task_log")
+        bus.listen(event_type, _log_event, name="task_log")
 
 
-def _hear(event: TaskEvent) -> None:
+def _log_event(event: TaskEvent) -> None:
     level = _LEVELS[type(event)]
     if not logger.isEnabledFor(level):
         return  # the usual case
@@ -47,25 +47,25 @@ def _hear(event: TaskEvent) -> None:
     end = next(entry for entry in reversed(task.history) if EVENT_BY_ENTRY_TYPE[entry.type] is type(event))
     error = None if isinstance(event, (TaskCompletedEvent, TaskWaitingEvent)) else _error_of(task, end)
     fields = _fields(task, end, error)
-    record = logger.makeRecord(logger.name, level, __file__, 0, _text(task, end, error), (), None, extra=fields)
+    record = logger.makeRecord(logger.name, level, __file__, 0, _line_of(task, end, error), (), None, extra=fields)
     if level == logging.ERROR and error is not None and error.traceback:
         # As text, in the field that every formatter reads, because the exception may come from another process.
         record.exc_text = f"Traceback (most recent call last):\n{error.traceback}{error.type}: {error.message}"
     logger.handle(record)
 
 
-def _text(task: Task, end: HistoryEntry, error: TaskError | None) -> str:
-    text = f"task {task.task_id} ({task.task_type}) {_what(task, end)}"
+def _line_of(task: Task, end: HistoryEntry, error: TaskError | None) -> str:
+    text = f"task {task.task_id} ({task.task_type}) {_phrase_of(task, end)}"
     if (seconds := _seconds(task, end)) is not None:
         text += f" in attempt {end.attempt} of {task.max_attempts} after {seconds:.3f} s"
     if end.type == "retrying":
         text += f" and is retried in {max(0.0, (task.not_before - end.at).total_seconds()):.3f} s"
     elif end.type == "failed":
         text += " and is not retried"
-    return text if error is None else f"{text}: {_said(error)}"
+    return text if error is None else f"{text}: {_error_text(error)}"
 
 
-def _what(task: Task, end: HistoryEntry) -> str:
+def _phrase_of(task: Task, end: HistoryEntry) -> str:
     match end.type:
         case "dead_letter":
             return "became a dead letter"
@@ -74,11 +74,11 @@ def _what(task: Task, end: HistoryEntry) -> str:
         case "completed" | "completed_with_errors":
             return "completed"
         case "waiting":
-            return f"waits for {_awaited(end)}"
+            return f"waits for {_awaited_text(end)}"
     return "failed"
 
 
-def _awaited(end: HistoryEntry) -> str:
+def _awaited_text(end: HistoryEntry) -> str:
     subtasks, signal = end.data["subtasks"], end.data["signal"]
     named = None if signal is None else f"the signal {signal!r}"
     counted = None if subtasks is None else f"{subtasks:,} sub-task{'' if subtasks == 1 else 's'}"
@@ -97,7 +97,7 @@ def _seconds(task: Task, end: HistoryEntry) -> float | None:
     return (end.at - task.started_at).total_seconds()
 
 
-def _said(error: TaskError) -> str:
+def _error_text(error: TaskError) -> str:
     """Return the error on one line, with the type of the exception that the task's code raised."""
     message = " ".join(error.message.splitlines())
     if error.type == "taskframework":

@@ -16,10 +16,10 @@ from taskframework.model.values import Json
 from taskframework.model.view import format_time
 from taskframework.stores.base import Records
 
-_PLACE = re.compile(r"[0-9]{15}-[0-9a-f]{12}")
+_CURSOR_PATTERN = re.compile(r"[0-9]{15}-[0-9a-f]{12}")
 #: How many entries one read takes, and the most reads for one page: a filter that finds little gives a short page.
-_TOGETHER = 500
-_MOST_READS = 20
+_LIST_BATCH_SIZE = 500
+_MAX_READS = 20
 
 
 def audit_view(entry: AuditEntry) -> dict[str, Any]:
@@ -73,8 +73,8 @@ class AuditLog:
         Raises:
             StoreUnavailableError: if the action could not be recorded; then nothing is done.
         """
-        told = {name: value for name, value in details.items() if value is not None}
-        entry = AuditEntry(self._now(), by, action, target, reason, told)
+        given_details = {name: value for name, value in details.items() if value is not None}
+        entry = AuditEntry(self._now(), by, action, target, reason, given_details)
         [record] = await self._records.write_records([audit_record(entry, self._kept)])
         noted = Noted()
         try:
@@ -102,18 +102,18 @@ class AuditLog:
         Raises:
             CursorInvalidError: if the cursor does not belong to this list.
         """
-        if cursor is not None and _PLACE.fullmatch(cursor) is None:
+        if cursor is not None and _CURSOR_PATTERN.fullmatch(cursor) is None:
             raise CursorInvalidError
         found: list[AuditEntry] = []
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_READS):
             after = "" if cursor is None else AUDIT.id_of(cursor)
-            records = await self._records.list_records(AUDIT.name, limit=_TOGETHER, after=after)
+            records = await self._records.list_records(AUDIT.name, limit=_LIST_BATCH_SIZE, after=after)
             for record in records:
                 if len(found) == limit:
                     return Page(tuple(found), cursor)
                 cursor, entry = cursor_of(record), AUDIT.content(record)
                 if by in (None, entry.by) and action in (None, entry.action, entry.action.partition(".")[0]):
                     found.append(entry)
-            if len(records) < _TOGETHER:
+            if len(records) < _LIST_BATCH_SIZE:
                 return Page(tuple(found), None)
         return Page(tuple(found), cursor)

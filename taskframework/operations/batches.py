@@ -16,13 +16,13 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.subtasks import subtask_id
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
-from taskframework.operations.tasks import STILL_CANCELLED, TaskOperations
+from taskframework.operations.tasks import HINT_STILL_CANCELLING, TaskOperations
 from taskframework.stores.base import TaskStore
 
 #: How many sub-tasks are read together for results. Each may have a result of 1 MiB, and parameters of the same size.
-_TOGETHER = 50
+_RESULT_PAGE_SIZE = 50
 #: Seconds between two looks at a batch whose next result does not exist yet: at first, and at most.
-_FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 1.0
 
 
 class BatchNotRetriedError(TransitionRefusedError):
@@ -68,7 +68,7 @@ class BatchOperations:
         Raises:
             TaskNotFoundError: if there is no such batch.
         """
-        return await self._counted(await self.get(batch_id, scope))
+        return await self._count_status(await self.get(batch_id, scope))
 
     async def list_batches(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
@@ -94,9 +94,9 @@ class BatchOperations:
         """
         batch = await self.get(batch_id, scope)
         found = await self._results(batch, first, limit)
-        behind = found[-1].index + 1 if found else first
-        is_last = behind >= _end_of(batch) or (batch.status.is_final and not found)
-        return Page(tuple(found), None if is_last else str(behind))
+        next_index = found[-1].index + 1 if found else first
+        is_last = next_index >= _end_of(batch) or (batch.status.is_final and not found)
+        return Page(tuple(found), None if is_last else str(next_index))
 
     async def follow_results(
         self, batch_id: str, scope: Scope, *, first: int = 0
@@ -109,21 +109,21 @@ class BatchOperations:
         Raises:
             TaskNotFoundError: if there is no such batch, or it was removed meanwhile.
         """
-        pause = _FIRST_LOOK
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             batch = await self.get(batch_id, scope)
             # While this waits for a result, each look reads only this result and not the results after it.
-            found = await self._results(batch, first, _TOGETHER if pause == _FIRST_LOOK else 1)
-            over = list(takewhile(lambda result: result.status.is_final, found))
-            yield over
-            first = over[-1].index + 1 if over else first
+            found = await self._results(batch, first, _RESULT_PAGE_SIZE if pause == _FIRST_PAUSE_SECONDS else 1)
+            finished = list(takewhile(lambda result: result.status.is_final, found))
+            yield finished
+            first = finished[-1].index + 1 if finished else first
             if first >= _end_of(batch) or (batch.status.is_final and not found):
                 return
-            if over:
-                pause = _FIRST_LOOK
+            if finished:
+                pause = _FIRST_PAUSE_SECONDS
             else:
                 await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _SLOWEST_LOOK)
+                pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
 
     async def cancel(self, batch_id: str, scope: Scope, *, by: str, reason: str | None = None) -> BatchStatus:
         """Cancel a batch, and in the background its live tasks.
@@ -133,7 +133,7 @@ class BatchOperations:
             TransitionRefusedError: if the batch is final.
         """
         await self.get(batch_id, scope)
-        return await self._counted(await self._tasks.cancel(batch_id, scope, by=by, reason=reason))
+        return await self._count_status(await self._tasks.cancel(batch_id, scope, by=by, reason=reason))
 
     async def retry_failed(self, batch_id: str, scope: Scope, *, by: str) -> BatchStatus:
         """Replay all failed and cancelled tasks of a batch, in the background; the batch waits for all of them again.
@@ -147,11 +147,11 @@ class BatchOperations:
             batch = await self.get(batch_id, scope)
             refusal = BatchNotRetriedError(batch_id, batch.status)
             if batch.cascade_at is not None and is_sealed(batch):
-                refusal.hint = STILL_CANCELLED
+                refusal.hint = HINT_STILL_CANCELLING
             raise refusal
-        return await self._counted(reopened)
+        return await self._count_status(reopened)
 
-    async def _counted(self, batch: Task) -> BatchStatus:
+    async def _count_status(self, batch: Task) -> BatchStatus:
         own, subtasks = parts_of(batch)
         counts = await self._store.count_subtasks(_round_of(batch))
         last: Task | None = None

@@ -15,7 +15,7 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import new_task_id
 from taskframework.stores.base import TaskStore
-from taskframework.worker.patience import until_available
+from taskframework.worker.store_breaker import until_available
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ class DeadLetterCollector:
         self._kept: list[tuple[str, str]] = []
 
     def start(self) -> None:
-        self._consumption = self._broker.consume_dead_letters(self._take)
+        self._consumption = self._broker.consume_dead_letters(self._on_delivery)
 
     async def stop(self) -> None:
         if self._consumption is not None:
             await self._consumption.stop()
         await end(*self._collecting.tasks)
 
-    def _take(self, delivery: Delivery) -> None:
+    def _on_delivery(self, delivery: Delivery) -> None:
         self._collecting.start(self._collect(delivery))
 
     async def _collect(self, delivery: Delivery) -> None:
@@ -90,14 +90,14 @@ class DeadLetterCollector:
                 task_type=message.task_type if message else None,
             )
         )
-        self._tell(queue, reason)
+        self._log_soon(queue, reason)
 
-    def _tell(self, queue: str, reason: str) -> None:
+    def _log_soon(self, queue: str, reason: str) -> None:
         """Log one line for all messages that are kept at the same moment."""
         self._kept.append((queue, reason))
         if len(self._kept) == 1:
-            asyncio.get_running_loop().call_soon(self._tell_kept)
+            asyncio.get_running_loop().call_soon(self._log_kept)
 
-    def _tell_kept(self) -> None:
+    def _log_kept(self) -> None:
         kept, self._kept = self._kept, []
         logger.warning("dead letters kept: %d, the first from %s: %s", len(kept), *kept[0])

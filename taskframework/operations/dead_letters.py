@@ -20,10 +20,10 @@ from taskframework.stores.base import TaskStore
 from taskframework.submission.edits import Edits
 
 #: How many of the newest dead tasks, and of the newest messages, are read for groups and for filtered messages.
-MOST_TASKS = 100_000
-MOST_MESSAGES = 10_000
+MAX_COUNTED_TASKS = 100_000
+MAX_READ_MESSAGES = 10_000
 #: The most digits of a cursor of groups: the cursor is how many groups were on the pages before.
-_DIGITS = 6
+_MAX_CURSOR_DIGITS = 6
 
 
 class AlreadyReplayedError(TransitionRefusedError):
@@ -93,9 +93,9 @@ class DeadLetterOperations:
         """Return dead letters grouped by cause, the largest group first; of very many only the newest are counted."""
         counts: list[DeadCount] = []
         if wanted.kind != "message":
-            counts += await self._store.count_dead(scope, wanted.task_filter(), most=MOST_TASKS)
+            counts += await self._store.count_dead(scope, wanted.task_filter(), most=MAX_COUNTED_TASKS)
         if wanted.kind != "task" and scope == EVERYONE:
-            outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
+            outlines = await self._store.outline_dead_messages(limit=MAX_READ_MESSAGES)
             counts += count_messages(filter(wanted.matches, outlines), self._store.now())
         return group_by_cause(counts)
 
@@ -107,7 +107,7 @@ class DeadLetterOperations:
         Raises:
             CursorInvalidError: if the cursor does not belong to this list.
         """
-        if cursor is not None and not (cursor.isdecimal() and len(cursor) <= _DIGITS):
+        if cursor is not None and not (cursor.isdecimal() and len(cursor) <= _MAX_CURSOR_DIGITS):
             raise CursorInvalidError
         first = int(cursor or 0)
         found = await self.groups(scope, wanted)
@@ -161,7 +161,7 @@ class DeadLetterOperations:
             await self._tasks.check_retry(name, scope, reopen=reopen)
             return await self._edits.find_misfit(task)
 
-        return [await self._outcome(name, scope, replay_one) for name in dict.fromkeys(ids)]
+        return [await self._outcome_of(name, scope, replay_one) for name in dict.fromkeys(ids)]
 
     async def replay_edited(
         self,
@@ -194,9 +194,9 @@ class DeadLetterOperations:
                 name, scope, by=by, reopen=reopen, reason=reason, edited=edits[name], replay_id=replay_id
             )
 
-        outcomes = {name: await self._outcome(name, scope, accept) for name in dict.fromkeys(ids)}
+        outcomes = {name: await self._outcome_of(name, scope, accept) for name in dict.fromkeys(ids)}
         if not dry_run:
-            outcomes |= {name: await self._outcome(name, scope, replay_one) for name in edits}
+            outcomes |= {name: await self._outcome_of(name, scope, replay_one) for name in edits}
         return list(outcomes.values())
 
     async def discard(
@@ -211,7 +211,7 @@ class DeadLetterOperations:
                     await self._discard(letter, scope, by, reason)
                 outcomes.append(LetterOutcome(name, None))
             except (TaskNotFoundError, TransitionRefusedError) as problem:
-                outcomes.append(LetterOutcome(name, await self._explained(problem, name, scope)))
+                outcomes.append(LetterOutcome(name, await self._explain_problem(problem, name, scope)))
         return outcomes
 
     async def _discard(self, letter: DeadLetter, scope: Scope, by: str, reason: str | None) -> None:
@@ -228,9 +228,9 @@ class DeadLetterOperations:
         if wanted in (ANY_LETTER, LetterFilter(kind="message")):
             return await self._store.list_dead_messages(limit=limit, cursor=cursor)
         place = None if cursor is None else Cursor.decode(cursor)
-        outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
-        behind = [each for each in outlines if place is None or (each.at, each.id) < (place.at, place.id)]
-        found = [each.id for each in behind if wanted.matches(each)]
+        outlines = await self._store.outline_dead_messages(limit=MAX_READ_MESSAGES)
+        later = [each for each in outlines if place is None or (each.at, each.id) < (place.at, place.id)]
+        found = [each.id for each in later if wanted.matches(each)]
         messages = [await self._store.get_dead_message(name) for name in found[:limit]]
         page = tuple(message for message in messages if message is not None)
         return Page(page, "more" if len(found) > limit else None)
@@ -245,16 +245,16 @@ class DeadLetterOperations:
             raise NothingToReplayError(letter_id)
         return letter.entry
 
-    async def _outcome(
+    async def _outcome_of(
         self, name: str, scope: Scope, replay: Callable[[str], Awaitable[TaskframeworkError | None]]
     ) -> LetterOutcome:
         """Return the outcome for one dead letter; `replay` replays it or checks it, and may return a warning."""
         try:
             return LetterOutcome(name, None, await replay(name))
         except (TaskNotFoundError, TransitionRefusedError) as problem:
-            return LetterOutcome(name, await self._explained(problem, name, scope))
+            return LetterOutcome(name, await self._explain_problem(problem, name, scope))
 
-    async def _explained(self, problem: TaskframeworkError, letter_id: str, scope: Scope) -> TaskframeworkError:
+    async def _explain_problem(self, problem: TaskframeworkError, letter_id: str, scope: Scope) -> TaskframeworkError:
         """Return the problem, or that another caller replayed the task before, if this is the reason."""
         task = await self._store.get(letter_id, scope)
         if task is None or task.generation == 0 or task.status in DEAD:

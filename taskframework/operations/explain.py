@@ -33,9 +33,9 @@ from taskframework.stores.reading import read_record
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 
 #: The most sub-tasks, and the most holders of slots, that are named.
-_NAMED = 5
+_MAX_NAMED = 5
 #: The most waiting tasks that are counted to find how many are ahead of a task.
-_LOOK = 5_000
+_MAX_COUNTED_TASKS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ExplainOperations:
         if task.subtasks is None:
             return ()
         round = RoundOfSubtasks(task.task_id, task.generation, task.subtasks.round)
-        return tuple(await self._store.list_subtasks(round, limit=_NAMED, statuses=sorted(LIVE)))
+        return tuple(await self._store.list_subtasks(round, limit=_MAX_NAMED, statuses=sorted(LIVE)))
 
     async def _with_stream(self, facts: Facts) -> Facts:
         stream = stream_of(facts.task)
@@ -132,14 +132,14 @@ class ExplainOperations:
             pause=_content(PAUSE, records, wanted[0]),
             slots=slots,
             slots_id=slots_id,
-            visible_holders=await self._nameable(slots, scope),
+            visible_holders=await self._visible_holders(slots, scope),
             declared_at=None if declared is None else declared.declared_at,
         )
         return await self._with_bucket(facts, declared)
 
-    async def _nameable(self, slots: Slots | None, scope: Scope) -> frozenset[str]:
+    async def _visible_holders(self, slots: Slots | None, scope: Scope) -> frozenset[str]:
         """Return the tasks, of the first holders, that are in the scope."""
-        holders = [] if slots is None else [holder.task_id for holder in slots.holders[:_NAMED]]
+        holders = [] if slots is None else [holder.task_id for holder in slots.holders[:_MAX_NAMED]]
         if scope == EVERYONE:
             return frozenset(holders)
         return frozenset([task_id for task_id in holders if await self._store.get(task_id, scope) is not None])
@@ -174,11 +174,11 @@ class ExplainOperations:
         running = TaskFilter(status=TaskStatus.RUNNING)
         page = await self._store.list_tasks(scope, running, limit=MAX_LIMIT)
         suspects: Sequence[str] = [it.task_id for it in page.items if it.crashes >= max(1, self._max_crashes - 1)]
-        return tuple(suspects[:_NAMED])
+        return tuple(suspects[:_MAX_NAMED])
 
     async def _with_lane(self, facts: Facts, broker: Broker | None) -> Facts:
         task, messages = facts.task, None
-        tally = await self._store.tally(Crowd.WAITING, _LOOK, due_before=task.not_before)
+        tally = await self._store.tally(Crowd.WAITING, _MAX_COUNTED_TASKS, due_before=task.not_before)
         if broker is not None:
             with contextlib.suppress(BrokerError):
                 messages = await broker.queue_depth(task.task_type, task.lane)

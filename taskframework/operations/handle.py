@@ -22,8 +22,8 @@ R = TypeVar("R", default=Any, covariant=True)
 
 #: The value of `by`, in the history, of actions through a handle.
 PROGRAM = "program"
-_FIRST_LOOK = 0.01
-_SLOWEST_LOOK = 0.5
+_FIRST_PAUSE_SECONDS = 0.01
+_MAX_PAUSE_SECONDS = 0.5
 
 
 async def until_final(look: Callable[[], Awaitable[Task]], timeout: timedelta | float | None) -> Task:
@@ -37,13 +37,13 @@ async def until_final(look: Callable[[], Awaitable[Task]], timeout: timedelta | 
         ResultTimeoutError: if the task is not final by then.
     """
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    pause, task = _FIRST_LOOK, await look()
+    pause, task = _FIRST_PAUSE_SECONDS, await look()
     try:
         async with asyncio.timeout(seconds):
             while not task.status.is_final:
                 # The task may run in any process, so ask the store, less often the longer the task takes.
                 await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _SLOWEST_LOOK)
+                pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
                 task = await look()
     except TimeoutError:
         raise ResultTimeoutError(task.task_id, task.status) from None

@@ -23,11 +23,11 @@ from taskframework.stores.reading import read_page, read_record
 #: Seconds that a process remembers a key that it has read, and so the longest time in which a revoked key still works.
 REMEMBERED_SECONDS = 5.0
 #: The most keys that a process remembers, including unknown ones, so that guessing cannot fill the memory.
-_MOST_REMEMBERED = 10_000
+_MAX_REMEMBERED_KEYS = 10_000
 #: Seconds between two looks whether the first key was made.
-_OPEN_SECONDS = 1.0
+_LOOK_INTERVAL_SECONDS = 1.0
 
-_LONGEST = timedelta(days=3660)
+_MAX_VALIDITY = timedelta(days=3660)
 _EXAMPLE = "Give the name of the user or program that the key is for, such as billing-service."
 
 #: The caller of every request while there are no keys.
@@ -115,7 +115,7 @@ class KeyOperations:
             )
         if not roles:
             raise InvalidRequestError("roles", "must be at least one role", f"The roles are {', '.join(Role)}.")
-        if expires_after is not None and not timedelta(0) < expires_after <= _LONGEST:
+        if expires_after is not None and not timedelta(0) < expires_after <= _MAX_VALIDITY:
             raise InvalidRequestError("expires_after", "must be above zero and at most ten years", "Try 90d.")
         now = self._now()
         prefix, text = new_key()
@@ -163,12 +163,12 @@ class KeyOperations:
 class TokenReader(Protocol):
     """Identifies callers by tokens that an issuer made."""
 
-    async def find(self, text: str, *, asks: bool = True) -> Caller | None:
+    async def find(self, text: str, *, may_ask: bool = True) -> Caller | None:
         """Return the caller that this token identifies; None if the text is not a valid token.
 
         Args:
             text: the text in the request.
-            asks: whether the issuer may be asked for keys that this process does not know.
+            may_ask: whether the issuer may be asked for keys that this process does not know.
         """
         ...
 
@@ -206,18 +206,18 @@ class Callers:
         """Return whether tokens are accepted, or a key was ever made; if not, everybody may do everything."""
         if self._make_tokens is not None:
             return True
-        is_due = self._has_keys is None or self._monotonic() - self._looked_at >= _OPEN_SECONDS
+        is_due = self._has_keys is None or self._monotonic() - self._looked_at >= _LOOK_INTERVAL_SECONDS
         if not self._has_keys and is_due:
             self._looked_at = self._monotonic()
             self._has_keys = bool(await self._records.list_records(KEY.name, limit=1))
         return bool(self._has_keys)
 
-    async def find(self, text: str, *, asks: bool = True) -> Caller | None:
+    async def find(self, text: str, *, may_ask: bool = True) -> Caller | None:
         """Return the caller that this key or token identifies; None if the text is not valid.
 
         Args:
             text: the text in the request.
-            asks: whether the store, or the issuer of tokens, may be asked about keys that this process does not know.
+            may_ask: whether the store, or the issuer of tokens, may be asked about keys unknown to this process.
 
         Raises:
             StoreUnavailableError: if the store does not answer.
@@ -225,14 +225,14 @@ class Callers:
         """
         prefix = prefix_of(text)
         if prefix is None:
-            return await self._find_token(text, asks)
+            return await self._find_token(text, may_ask)
         _, known = self._remembered.get(prefix, (None, None))
-        if not asks and (known is None or not known.matches(text, self._now())):
+        if not may_ask and (known is None or not known.matches(text, self._now())):
             return None
         key = await self._read(prefix)
         return key.caller if key is not None and key.matches(text, self._now()) else None
 
-    async def still_counts(self, caller: Caller) -> bool:
+    async def is_still_valid(self, caller: Caller) -> bool:
         """Return whether the key or token of an earlier request is still valid; for requests that last long.
 
         Raises:
@@ -249,12 +249,12 @@ class Callers:
         """Read a key again when a request has it next, because this process revoked it."""
         self._remembered.pop(prefix, None)
 
-    async def _find_token(self, text: str, asks: bool) -> Caller | None:
+    async def _find_token(self, text: str, may_ask: bool) -> Caller | None:
         if self._make_tokens is None:
             return None
         if self._tokens is None:
             self._tokens = self._make_tokens()
-        return await self._tokens.find(text, asks=asks)
+        return await self._tokens.find(text, may_ask=may_ask)
 
     async def _read(self, prefix: str) -> ApiKey | None:
         read_at, key = self._remembered.get(prefix, (None, None))
@@ -264,6 +264,6 @@ class Callers:
         key = None if record is None else KEY.content(record)
         self._remembered[prefix] = self._monotonic(), key
         self._remembered.move_to_end(prefix)
-        if len(self._remembered) > _MOST_REMEMBERED:
+        if len(self._remembered) > _MAX_REMEMBERED_KEYS:
             self._remembered.popitem(last=False)
         return key

@@ -13,7 +13,7 @@ from taskframework.model.task import Task
 from taskframework.model.view import entry_view, error_view, format_time
 
 #: How many bytes of a message's body a list shows. A whole view has the body, and this many bytes as digits too.
-LISTED_BYTES = 4096
+MAX_LISTED_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class DeadLetter:
         """
         if isinstance(self.entry, Task):
             view = _task_view(self.id, self.at, self.entry)
-            return view | _rest_of_task(self.entry) if whole else view
+            return view | _task_details(self.entry) if whole else view
         view = _message_view(self.entry, whole)
-        return view | _rest_of_message(self.entry) if whole else view
+        return view | _message_details(self.entry) if whole else view
 
 
 def of_task(task: Task) -> DeadLetter:
@@ -65,8 +65,8 @@ def _task_view(letter_id: str, at: datetime, task: Task) -> dict[str, Any]:
     }
 
 
-def _rest_of_task(task: Task) -> dict[str, Any]:
-    gone = task.discarded
+def _task_details(task: Task) -> dict[str, Any]:
+    discarded = task.discarded
     return {
         "parameters": task.parameters,
         # With the traceback: operators may see the program.
@@ -80,7 +80,7 @@ def _rest_of_task(task: Task) -> dict[str, Any]:
             for each in task.errors
         ],
         "history": [entry_view(entry) for entry in task.history],
-        "discarded": gone and {"by": gone.by, "at": format_time(gone.at), "reason": gone.reason},
+        "discarded": discarded and {"by": discarded.by, "at": format_time(discarded.at), "reason": discarded.reason},
     }
 
 
@@ -100,13 +100,13 @@ def _message_view(message: DeadMessage, whole: bool) -> dict[str, Any]:
         "at": format_time(message.at),
         "queue": message.queue,
         "body_size": len(message.body),
-        "body_base64": base64.b64encode(message.body if whole else message.body[:LISTED_BYTES]).decode(),
+        "body_base64": base64.b64encode(message.body if whole else message.body[:MAX_LISTED_BYTES]).decode(),
     }
 
 
-def _rest_of_message(message: DeadMessage) -> dict[str, Any]:
+def _message_details(message: DeadMessage) -> dict[str, Any]:
     return {
         "headers": message.headers,
         "body_text": message.body.decode("utf-8", "replace"),
-        "body_hex": message.body[:LISTED_BYTES].hex(" "),
+        "body_hex": message.body[:MAX_LISTED_BYTES].hex(" "),
     }

@@ -88,24 +88,24 @@ class MessageMending:
             TaskNotFoundError: if no such message is kept, and none was repaired.
             SubmissionError: if the type or the parameters are wrong, or if others were used in an earlier repair.
         """
-        there = await read_record(self._store, MESSAGE_REPAIR.id_of(message_id))
+        record = await read_record(self._store, MESSAGE_REPAIR.id_of(message_id))
         message = await self._store.get_dead_message(message_id)
-        if message is None and there is None:
+        if message is None and record is None:
             raise TaskNotFoundError(message_id, what="dead letter")
         [kind] = (await self._types.find([task_type])).values()
         if isinstance(kind, SubmissionError):
             raise kind
         request_hash = fingerprint(kind.task_type, kind.accept(parameters)[1])
         if message is None:
-            return await self._known(message_id, there, request_hash)
+            return await self._find_repaired(message_id, record, request_hash)
         if dry_run:
             return None
-        record = there or await self._begin(message, user_id, by)
-        return await self._finish(record, message, task_type, parameters, request_hash)
+        record = record or await self._write_record(message, user_id, by)
+        return await self._submit_task(record, message, task_type, parameters, request_hash)
 
-    async def _known(self, message_id: str, there: Record | None, request_hash: str) -> Submission:
+    async def _find_repaired(self, message_id: str, record: Record | None, request_hash: str) -> Submission:
         """Return the task of a message that was repaired and then deleted."""
-        mended = None if there is None else MESSAGE_REPAIR.content(there)
+        mended = None if record is None else MESSAGE_REPAIR.content(record)
         task = None if mended is None or mended.task_id is None else await self._store.get(mended.task_id, EVERYONE)
         if mended is None or task is None:
             raise TaskNotFoundError(message_id, what="dead letter")
@@ -113,7 +113,7 @@ class MessageMending:
             raise AlreadyRepairedError(message_id, task.task_id)
         return Submission(task, is_new=False)
 
-    async def _begin(self, message: DeadMessage, user_id: str, by: str) -> Record:
+    async def _write_record(self, message: DeadMessage, user_id: str, by: str) -> Record:
         """Write the record of the repair. If two people repair a message at once, both get the record of the first."""
         now = self._store.now()
         new = MESSAGE_REPAIR.new(message.id, content=MessageRepair(user_id, by, now), expires_at=now + _MENDED_KEPT)
@@ -121,7 +121,7 @@ class MessageMending:
         record = written or await read_record(self._store, new.id)
         return new if record is None else record
 
-    async def _finish(
+    async def _submit_task(
         self, record: Record, message: DeadMessage, task_type: str, parameters: Json, request_hash: str
     ) -> Submission:
         mended = MESSAGE_REPAIR.content(record)
@@ -139,7 +139,7 @@ class MessageMending:
         except SubmissionError:
             await self._store.delete_records([record])
             raise
-        known = replace(mended, task_id=submission.task.task_id, request_hash=request_hash)
-        await self._store.write_records([MESSAGE_REPAIR.changed(record, known, expires_at=record.expires_at)])
+        repaired = replace(mended, task_id=submission.task.task_id, request_hash=request_hash)
+        await self._store.write_records([MESSAGE_REPAIR.changed(record, repaired, expires_at=record.expires_at)])
         await self._store.delete_dead_message(message.id)
         return submission

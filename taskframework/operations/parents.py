@@ -64,7 +64,7 @@ class Miscounted:
         return subtasks.planned - sum(self.by_status.values())
 
 
-async def overdue(store: TaskStore, limit: int) -> list[Overdue]:
+async def find_overdue(store: TaskStore, limit: int) -> list[Overdue]:
     """Return the tasks that have been due for a minute or more, the longest first; at most `limit` of each driver."""
     return [
         Overdue(found.task_id, driver, found.due)
@@ -73,7 +73,7 @@ async def overdue(store: TaskStore, limit: int) -> list[Overdue]:
     ]
 
 
-async def miscounted(store: TaskStore, clock: Clock, limit: int) -> tuple[list[Miscounted], int]:
+async def find_miscounted(store: TaskStore, clock: Clock, limit: int) -> tuple[list[Miscounted], int]:
     """Find parents whose counts are wrong for longer than a report takes.
 
     Args:
@@ -85,22 +85,22 @@ async def miscounted(store: TaskStore, clock: Clock, limit: int) -> tuple[list[M
         These parents, and how many waiting tasks were looked at.
     """
     waiting = [*await store.due(CHECK, limit), *await store.upcoming(CHECK, limit)][:limit]
-    suspects = await _miscounted_of(store, [found.task_id for found in waiting])
+    suspects = await _check_parents(store, [found.task_id for found in waiting])
     if not suspects:
         return [], len(waiting)
     await clock.sleep(COUNTED_WITHIN.total_seconds())
     before = {suspect.parent.task_id: suspect.parent.subtasks for suspect in suspects}
-    again = await _miscounted_of(store, list(before))
+    again = await _check_parents(store, list(before))
     # A count that was written meanwhile has raised its serial number.
     return [suspect for suspect in again if suspect.parent.subtasks == before[suspect.parent.task_id]], len(waiting)
 
 
-async def _miscounted_of(store: TaskStore, task_ids: Sequence[str]) -> list[Miscounted]:
-    looked = [await _look_at(store, task_id) for task_id in task_ids]
-    return [found for found in looked if found is not None]
+async def _check_parents(store: TaskStore, task_ids: Sequence[str]) -> list[Miscounted]:
+    checked = [await _check_parent(store, task_id) for task_id in task_ids]
+    return [found for found in checked if found is not None]
 
 
-async def _look_at(store: TaskStore, task_id: str) -> Miscounted | None:
+async def _check_parent(store: TaskStore, task_id: str) -> Miscounted | None:
     parent = await store.get(task_id, EVERYONE)
     if parent is None or parent.status is not TaskStatus.WAITING or parent.retry_at is not None:
         return None

@@ -70,7 +70,7 @@ class QueueOperations:
         Raises:
             UnknownTaskTypeError: if the type was not declared and is not paused.
         """
-        record = await self._paused(task_type)
+        record = await self._read_pause(task_type)
         if record is None:
             await self._require(task_type)
         pause = None if record is None else PAUSE.content(record)
@@ -93,8 +93,8 @@ class QueueOperations:
         await self._require(task_type)
         new = Pause(task_type, by, self._store.now(), reason)
         await self._store.write_records([PAUSE.new(task_type, content=new)])
-        there = await self._paused(task_type)
-        return new if there is None else PAUSE.content(there)
+        stored = await self._read_pause(task_type)
+        return new if stored is None else PAUSE.content(stored)
 
     async def resume(self, task_type: str) -> Pause | None:
         """Let tasks of this type begin again, in all workers within two seconds.
@@ -103,13 +103,13 @@ class QueueOperations:
             The pause that has ended; None if the type was not paused.
         """
         pause = None
-        while (record := await self._paused(task_type)) is not None:
+        while (record := await self._read_pause(task_type)) is not None:
             pause = PAUSE.content(record)
             if await self._store.delete_records([record]):
                 break
         return pause
 
-    async def _paused(self, task_type: str) -> Record | None:
+    async def _read_pause(self, task_type: str) -> Record | None:
         return await read_record(self._store, PAUSE.id_of(task_type))
 
     async def _require(self, task_type: str) -> None:

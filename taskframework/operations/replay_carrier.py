@@ -32,7 +32,7 @@ from taskframework.model.replays import (
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
-from taskframework.operations.dead_letters import MOST_MESSAGES
+from taskframework.operations.dead_letters import MAX_READ_MESSAGES
 from taskframework.operations.replays import ReplayOperations, scope_of
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
@@ -41,9 +41,9 @@ from taskframework.stores.reading import read_all_records, read_record
 logger = logging.getLogger(__name__)
 
 #: How many tasks of a handful are worked on at once, so that connections to the store are left for other work.
-_TOGETHER = 25
+_MAX_CONCURRENT_TASKS = 25
 #: The most pages that one look reads without finding work; the next look continues after them.
-_PAGES = 20
+_MAX_PAGES = 20
 
 
 class ReplayCarrier:
@@ -63,7 +63,7 @@ class ReplayCarrier:
         more = False
         for mark in await read_all_records(self._store, RUNNING_ACTION):
             try:
-                more |= await self._carry(mark)
+                more |= await self._continue_action(mark)
             except StoreUnavailableError:
                 raise
             except Exception as error:  # the other actions must still continue
@@ -71,7 +71,7 @@ class ReplayCarrier:
                 logger.warning("%s cannot continue now: %s", mark.id, error, exc_info=is_unknown)
         return more
 
-    async def _carry(self, mark: Record) -> bool:
+    async def _continue_action(self, mark: Record) -> bool:
         replay_id = mark.id.removeprefix(f"{RUNNING_ACTION.name}/")
         now = self._store.now()
         record = await read_record(self._store, REPLAY.id_of(replay_id))
@@ -85,21 +85,21 @@ class ReplayCarrier:
             return False
         if replay.due_at > now:
             return False
-        in_hand = take_over(replay, now) if replay.batch else await self._next(replay)
-        if not in_hand.batch and in_hand.part >= _parts(in_hand):
-            in_hand = end_action(in_hand, BulkActionStatus.DONE, now)
-        if not await self._replays.write(record, in_hand):
+        present = take_over(replay, now) if replay.batch else await self._take_next_batch(replay)
+        if not present.batch and present.part >= _part_count(present):
+            present = end_action(present, BulkActionStatus.DONE, now)
+        if not await self._replays.write(record, present):
             return True
         await failpoint.reached("replays.after_take")
-        if in_hand.batch:
-            in_hand = await self._work_off(in_hand)
-        return in_hand.is_over or in_hand.due_at <= self._store.now()
+        if present.batch:
+            present = await self._work_on_batch(present)
+        return present.is_over or present.due_at <= self._store.now()
 
-    async def _work_off(self, replay: BulkAction) -> BulkAction:
+    async def _work_on_batch(self, replay: BulkAction) -> BulkAction:
         outcomes: dict[str, Refused | None] = {}
-        for at in range(0, len(replay.batch), _TOGETHER):
-            names = replay.batch[at : at + _TOGETHER]
-            done = await asyncio.gather(*(self._do(replay, name) for name in names), return_exceptions=True)
+        for at in range(0, len(replay.batch), _MAX_CONCURRENT_TASKS):
+            names = replay.batch[at : at + _MAX_CONCURRENT_TASKS]
+            done = await asyncio.gather(*(self._try_action(replay, name) for name in names), return_exceptions=True)
             for name, outcome in zip(names, done, strict=True):
                 if isinstance(outcome, BaseException):
                     raise outcome  # the handful is due again, and tasks that are done are recognised
@@ -110,11 +110,11 @@ class ReplayCarrier:
             replay.replay_id, lambda present: settle_handful(present, number, outcomes, now)
         )
 
-    async def _next(self, replay: BulkAction) -> BulkAction:
+    async def _take_next_batch(self, replay: BulkAction) -> BulkAction:
         """Return the action with its next handful; without a handful if no task is left, or many pages had no work."""
         now, lists = self._store.now(), replay.lists
         part, cursor = replay.part, replay.cursor
-        for _ in range(_PAGES):
+        for _ in range(_MAX_PAGES):
             if part >= len(lists):
                 break
             page = await self._store.list_tasks(scope_of(replay.where), lists[part], limit=replay.size, cursor=cursor)
@@ -122,20 +122,20 @@ class ReplayCarrier:
             if chosen := [task.task_id for task in page.items if _is_wanted(replay, task)]:
                 return take_in_hand(replay, chosen, part, cursor, now)
         if part == len(lists) and replay.has_messages:
-            if messages := await self._messages(replay):
+            if messages := await self._next_messages(replay):
                 return take_in_hand(replay, messages, part, None, now)
             part += 1
         return replace(replay, part=part, cursor=cursor, due_at=now)
 
-    async def _messages(self, replay: BulkAction) -> Sequence[str]:
-        outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
+    async def _next_messages(self, replay: BulkAction) -> Sequence[str]:
+        outlines = await self._store.outline_dead_messages(limit=MAX_READ_MESSAGES)
         found = [each.id for each in outlines if each.at <= replay.at and replay.where.letter_filter.matches(each)]
         return found[: replay.size]
 
-    async def _do(self, replay: BulkAction, name: str) -> Refused | None:
+    async def _try_action(self, replay: BulkAction, name: str) -> Refused | None:
         """Do the action with one task or message, unless it was done before; return None if it is done."""
         try:
-            return await self._ask(replay, name)
+            return await self._do_action(replay, name)
         except StoreUnavailableError:
             raise
         except (TransitionRefusedError, TaskNotFoundError) as error:
@@ -143,7 +143,7 @@ class ReplayCarrier:
         except TaskframeworkError as error:
             return Refused(name, error.message, is_failure=True)
 
-    async def _ask(self, replay: BulkAction, name: str) -> Refused | None:
+    async def _do_action(self, replay: BulkAction, name: str) -> Refused | None:
         task = await self._store.get(name, EVERYONE)
         if task is None:
             if replay.action is not Action.DISCARD:
@@ -175,7 +175,7 @@ class ReplayCarrier:
         return None
 
 
-def _parts(replay: BulkAction) -> int:
+def _part_count(replay: BulkAction) -> int:
     return len(replay.lists) + replay.has_messages
 
 

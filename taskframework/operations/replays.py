@@ -25,14 +25,14 @@ from taskframework.model.replays import (
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.task import new_task_id
 from taskframework.model.values import fingerprint
-from taskframework.operations.dead_letters import MOST_MESSAGES, MOST_TASKS
+from taskframework.operations.dead_letters import MAX_COUNTED_TASKS, MAX_READ_MESSAGES
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_contents, read_record
 
 #: The most tasks, other than dead letters, that are counted: these tasks are read page by page.
-MOST_COUNTED = 10_000
+MAX_LISTED_TASKS = 10_000
 #: How often a change is tried before it is given up. The carrier may be faster, but it writes at most twice a second.
-_ROUNDS = 20
+_MAX_ROUNDS = 20
 
 
 class ReplayNotFoundError(TaskframeworkError):
@@ -103,7 +103,7 @@ class ReplayOperations:
         """
         replay_id = new_task_id() if key is None else replay_id_of(by, key)
         if key is not None and (known := await self._find(replay_id)) is not None:
-            return _same(REPLAY.content(known), key, action, where, rate, reopen)
+            return _require_same(REPLAY.content(known), key, action, where, rate, reopen)
         now = self._store.now()
         count = await self.count_of(action, where)
         new = BulkAction(
@@ -126,7 +126,7 @@ class ReplayOperations:
         [written] = await self._store.write_records([REPLAY.new(replay_id, content=new)])
         if written is not None:
             return new
-        return _same(await self.get(replay_id), key or "", action, where, rate, reopen)
+        return _require_same(await self.get(replay_id), key or "", action, where, rate, reopen)
 
     async def count_of(self, action: Action, where: ActionFilter) -> Count:
         """Return with how many tasks and messages an action would be done.
@@ -144,17 +144,17 @@ class ReplayOperations:
             found = await self._count_list(scope, wanted)
             number, is_bounded = number + found.number, is_bounded or found.is_bounded
         if includes_messages(action, where):
-            outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
+            outlines = await self._store.outline_dead_messages(limit=MAX_READ_MESSAGES)
             number += sum(map(where.letter_filter.matches, outlines))
         return Count(number, is_bounded)
 
     async def _count_list(self, scope: Scope, wanted: TaskFilter) -> Count:
         if wanted.dead:
-            counted = await self._store.count_dead(scope, wanted, most=MOST_TASKS)
-            number = sum(each.count for each in counted)
-            return Count(number, number >= MOST_TASKS)
+            counted = await self._store.count_dead(scope, wanted, most=MAX_COUNTED_TASKS)
+            number = sum(entry.count for entry in counted)
+            return Count(number, number >= MAX_COUNTED_TASKS)
         number, cursor = 0, None
-        while number < MOST_COUNTED:
+        while number < MAX_LISTED_TASKS:
             page = await self._store.list_tasks(scope, wanted, limit=MAX_LIMIT, cursor=cursor)
             number, cursor = number + len(page.items), page.next_cursor
             if cursor is None:
@@ -168,12 +168,12 @@ class ReplayOperations:
             CursorInvalidError: if the cursor does not belong to this list.
         """
         found = [(replay.at, replay.replay_id, replay) for replay in await read_all_contents(self._store, REPLAY)]
-        found.sort(key=lambda each: each[:2], reverse=True)
+        found.sort(key=lambda entry: entry[:2], reverse=True)
         if cursor is not None:
             place = Cursor.decode(cursor)
-            found = [each for each in found if each[:2] < (place.at, place.id)]
+            found = [entry for entry in found if entry[:2] < (place.at, place.id)]
         page = found[:limit]
-        return Page(tuple(each[2] for each in page), Cursor(*page[-1][:2]).encode() if len(found) > limit else None)
+        return Page(tuple(entry[2] for entry in page), Cursor(*page[-1][:2]).encode() if len(found) > limit else None)
 
     async def get(self, replay_id: str) -> BulkAction:
         """Read one action.
@@ -204,7 +204,7 @@ class ReplayOperations:
             ReplayNotFoundError: if there is no action with this id.
             StoreUnavailableError: if other processes were faster again and again.
         """
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             record = await self._record(replay_id)
             present = REPLAY.content(record)
             wanted = rule(present)
@@ -232,7 +232,7 @@ class ReplayOperations:
         return await read_record(self._store, REPLAY.id_of(replay_id))
 
 
-def _same(
+def _require_same(
     known: BulkAction, key: str, action: Action, where: ActionFilter, rate: float | None, reopen: bool
 ) -> BulkAction:
     """Return the action for which a key stands, if the same action is asked for again."""

@@ -40,7 +40,7 @@ from taskframework.submission.types import TaskTypes
 logger = logging.getLogger(__name__)
 
 #: How many of the next runs are shown.
-_NEXT_RUNS = 5
+_SHOWN_RUNS = 5
 
 
 class ScheduleNotFoundError(TaskframeworkError):
@@ -132,7 +132,7 @@ class ScheduleOperations:
     async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[SeenSchedule]:
         """Return schedules in the order of their names, from the first after `after`."""
         page = await read_page(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
-        return Page(await self._seen(*page.items), page.next_cursor)
+        return Page(await self._with_statuses(*page.items), page.next_cursor)
 
     async def get(self, name: str) -> Schedule:
         """Read one schedule.
@@ -148,8 +148,8 @@ class ScheduleOperations:
     async def view(self, schedule: Schedule) -> dict[str, Any]:
         """Return one schedule as plain JSON, with its next runs."""
         await know_zone(schedule.timezone)
-        [seen] = await self._seen(schedule)
-        return seen.view() | {"next_runs": [format_time(time) for time in next_runs(schedule, _NEXT_RUNS)]}
+        [seen] = await self._with_statuses(schedule)
+        return seen.view() | {"next_runs": [format_time(time) for time in next_runs(schedule, _SHOWN_RUNS)]}
 
     async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
         """Make a schedule.
@@ -159,15 +159,15 @@ class ScheduleOperations:
             TooManySchedulesError: if there are too many schedules.
             SubmissionError: if the definition is wrong.
         """
-        wanted = await self._accepted(name, definition)
+        wanted = await self._accept(name, definition)
 
         def made(present: Schedule | None) -> Schedule:
             if present is not None:
                 raise ScheduleExistsError(name)
             return wanted
 
-        await self._leave_room()
-        return _there(await change_schedule(self._store, name, made), name)
+        await self._require_room()
+        return _require_found(await change_schedule(self._store, name, made), name)
 
     async def put(self, name: str, definition: ScheduleDefinition) -> Schedule:
         """Replace the definition of a schedule. The time of its next run stays, unless the rule itself changes.
@@ -178,11 +178,13 @@ class ScheduleOperations:
             SubmissionError: if the definition is wrong.
         """
         await self.get(name)
-        wanted = await self._accepted(name, definition)
+        wanted = await self._accept(name, definition)
         defined = await change_schedule(
-            self._store, name, lambda present: _defined(_own(_there(present, name)), wanted, definition)
+            self._store,
+            name,
+            lambda present: _with_definition(_require_editable(_require_found(present, name)), wanted, definition),
         )
-        return _there(defined, name)
+        return _require_found(defined, name)
 
     async def delete(self, name: str) -> None:
         """Delete a schedule. Tasks that it has submitted stay.
@@ -192,10 +194,10 @@ class ScheduleOperations:
             ScheduleFromSettingsError: if the schedule comes from the settings.
         """
 
-        def gone(present: Schedule | None) -> None:
-            _own(_there(present, name))
+        def require_editable(present: Schedule | None) -> None:
+            _require_editable(_require_found(present, name))
 
-        await change_schedule(self._store, name, gone)
+        await change_schedule(self._store, name, require_editable)
 
     async def pause(self, name: str) -> Schedule:
         """Pause a schedule. A schedule that is paused already stays as it is.
@@ -204,9 +206,9 @@ class ScheduleOperations:
             ScheduleNotFoundError: if there is no schedule with this name.
         """
         paused = await change_schedule(
-            self._store, name, lambda present: replace(_there(present, name), is_paused=True)
+            self._store, name, lambda present: replace(_require_found(present, name), is_paused=True)
         )
-        return _there(paused, name)
+        return _require_found(paused, name)
 
     async def resume(self, name: str) -> Schedule:
         """Resume a schedule. Runs that would have been due during the pause do not count as missed.
@@ -217,10 +219,10 @@ class ScheduleOperations:
         await know_zone((await self.get(name)).timezone)
 
         def resumed(present: Schedule | None) -> Schedule:
-            there = _there(present, name)
-            return start_schedule(replace(there, is_paused=False), self._store.now()) if there.is_paused else there
+            found = _require_found(present, name)
+            return start_schedule(replace(found, is_paused=False), self._store.now()) if found.is_paused else found
 
-        return _there(await change_schedule(self._store, name, resumed), name)
+        return _require_found(await change_schedule(self._store, name, resumed), name)
 
     async def run(self, name: str, *, key: str | None = None) -> Submission:
         """Submit the task of a schedule now, even if the last run has not ended or the schedule is paused.
@@ -260,12 +262,12 @@ class ScheduleOperations:
         for record in await all_schedules(self._store):
             present = SCHEDULE.content(record)
             if present.is_from_settings and present.name not in wanted:
-                await change_schedule(self._store, present.name, _unless_by_hand)
+                await change_schedule(self._store, present.name, _delete_if_from_settings)
                 logger.info("schedule %s is no longer in the settings: removed", present.name)
 
     async def _apply(self, wanted: Schedule, definition: ScheduleDefinition) -> None:
         def defined(present: Schedule | None) -> Schedule:
-            return wanted if present is None else _defined(present, wanted, definition)
+            return wanted if present is None else _with_definition(present, wanted, definition)
 
         await change_schedule(self._store, wanted.name, defined)
 
@@ -276,42 +278,42 @@ class ScheduleOperations:
         except SubmissionError as error:
             raise settings_error(name, error) from error
 
-    async def _accepted(self, name: str, definition: ScheduleDefinition) -> Schedule:
+    async def _accept(self, name: str, definition: ScheduleDefinition) -> Schedule:
         return await accept_schedule(self._types, name, definition, self._store.now())
 
-    async def _seen(self, *schedules: Schedule) -> tuple[SeenSchedule, ...]:
+    async def _with_statuses(self, *schedules: Schedule) -> tuple[SeenSchedule, ...]:
         tasks = {schedule.name: schedule.last_run.task_id for schedule in schedules if schedule.last_run}
-        there: Mapping[str, Task] = {}
+        found: Mapping[str, Task] = {}
         with contextlib.suppress(TaskUnreadableError):  # a newer release wrote one: then no status is shown
-            there = await self._store.get_many(set(tasks.values()), EVERYONE)
-        statuses = {name: there[task_id].status for name, task_id in tasks.items() if task_id in there}
+            found = await self._store.get_many(set(tasks.values()), EVERYONE)
+        statuses = {name: found[task_id].status for name, task_id in tasks.items() if task_id in found}
         return tuple(SeenSchedule(schedule, statuses.get(schedule.name)) for schedule in schedules)
 
-    async def _leave_room(self) -> None:
+    async def _require_room(self) -> None:
         """Refuse a schedule beyond the limit. If several are made at once, a few may exceed the limit."""
         if len(await all_schedules(self._store)) >= MAX_SCHEDULES:
             raise TooManySchedulesError
 
 
-def _there(schedule: Schedule | None, name: str) -> Schedule:
+def _require_found(schedule: Schedule | None, name: str) -> Schedule:
     if schedule is None:
         raise ScheduleNotFoundError(name)
     return schedule
 
 
-def _own(schedule: Schedule) -> Schedule:
+def _require_editable(schedule: Schedule) -> Schedule:
     """Return the schedule, if it may be changed here."""
     if schedule.is_from_settings:
         raise ScheduleFromSettingsError(schedule.name)
     return schedule
 
 
-def _unless_by_hand(schedule: Schedule | None) -> Schedule | None:
+def _delete_if_from_settings(schedule: Schedule | None) -> Schedule | None:
     """Return None, to delete a schedule that the settings no longer name, unless it was made by hand meanwhile."""
     return None if schedule is None or schedule.is_from_settings else schedule
 
 
-def _defined(present: Schedule, wanted: Schedule, definition: ScheduleDefinition) -> Schedule:
+def _with_definition(present: Schedule, wanted: Schedule, definition: ScheduleDefinition) -> Schedule:
     """Return the present schedule with a new definition; its pause stays if the definition does not mention it."""
     is_paused = present.is_paused if definition.is_paused is None else definition.is_paused
     return redefine_schedule(present, replace(wanted, is_paused=is_paused))

@@ -21,13 +21,13 @@ from taskframework.streams.results import StreamResults
 from taskframework.streams.turns import StreamTurns
 
 #: How many positions are read together for results. Each may have a result of 1 MiB, and parameters of the same size.
-_TOGETHER = 50
+_RESULT_PAGE_SIZE = 50
 #: Seconds between two looks at a stream whose next result does not exist yet: at first, and at most.
-FIRST_LOOK, SLOWEST_LOOK = 0.05, 1.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
 #: How many records one read takes for a list, and the most reads for one page: of a million streams few may be halted.
-_LISTED, _MOST_READS = 500, 10
+_LIST_BATCH_SIZE, _MAX_READS = 500, 10
 #: User and key of a stream, as in the id of its record.
-_PLACE = re.compile(r"[^/\s]{1,1000}/[^/\s]{0,1000}")
+_CURSOR_PATTERN = re.compile(r"[^/\s]{1,1000}/[^/\s]{0,1000}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +99,22 @@ class StreamOperations:
         Raises:
             CursorInvalidError: if the cursor does not belong to this list.
         """
-        if cursor is not None and _PLACE.fullmatch(cursor) is None:
+        if cursor is not None and _CURSOR_PATTERN.fullmatch(cursor) is None:
             raise CursorInvalidError
-        whose = f"{STREAMS.name}/" if scope.owner is None else STREAMS.id_of(scope.owner, "")
-        after = whose if cursor is None else f"{STREAMS.name}/{cursor}"
+        prefix = f"{STREAMS.name}/" if scope.owner is None else STREAMS.id_of(scope.owner, "")
+        after = prefix if cursor is None else f"{STREAMS.name}/{cursor}"
         found: list[ListedStream] = []
-        for _ in range(_MOST_READS):
-            records = await self._store.list_records(STREAMS.name, limit=_LISTED, after=after)
+        for _ in range(_MAX_READS):
+            records = await self._store.list_records(STREAMS.name, limit=_LIST_BATCH_SIZE, after=after)
             for record in records:
-                if not record.id.startswith(whose):
+                if not record.id.startswith(prefix):
                     return Page(tuple(found), None)
                 if len(found) == limit:
                     return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))
                 after, stream = record.id, STREAMS.content(record)
                 if is_halted in (None, stream.is_halted):
                     found.append(ListedStream(stream_key_of(record.id), stream))
-            if len(records) < _LISTED:
+            if len(records) < _LIST_BATCH_SIZE:
                 return Page(tuple(found), None)
         return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))
 
@@ -165,15 +165,17 @@ class StreamOperations:
             TaskNotFoundError: if there is no such stream, or it was removed meanwhile.
         """
         await self._results.adopt_late(stream)
-        pause = FIRST_LOOK
+        pause = FIRST_PAUSE_SECONDS
         while True:
             # While this waits for a result, each look reads only this result and not the results after it.
-            ready = await self._results.read_ready(stream, first, _TOGETHER if pause == FIRST_LOOK else 1)
+            ready = await self._results.read_ready(
+                stream, first, _RESULT_PAGE_SIZE if pause == FIRST_PAUSE_SECONDS else 1
+            )
             yield ready.results
             first += len(ready.results)
             if ready.results:
-                pause = FIRST_LOOK
+                pause = FIRST_PAUSE_SECONDS
                 continue
             left = pause if ready.due is None else (ready.due - self._store.now()).total_seconds()
             await asyncio.sleep(min(pause, max(left, 0.001)))
-            pause = min(pause * 1.5, SLOWEST_LOOK)
+            pause = min(pause * 1.5, MAX_PAUSE_SECONDS)

@@ -28,7 +28,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.options import accept_name
 
-STILL_CANCELLED = "Its sub-tasks are still being cancelled; try again in a moment."
+HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a moment."
 
 
 class TaskOperations:
@@ -76,7 +76,7 @@ class TaskOperations:
             return cancelled
         task = await self.get(task_id, scope)
         if task.status.is_final:
-            raise TransitionRefusedError(task_id, "cancelled", task.status, _names(LIVE))
+            raise TransitionRefusedError(task_id, "cancelled", task.status, _status_names(LIVE))
         return task
 
     async def retry(
@@ -119,13 +119,13 @@ class TaskOperations:
             request = RetryNow(task_id, scope, by, self._dispatch_after, task.dispatch_epoch, reason, replay_id)
             return await self._retry_now(task, request)
         if revision not in (None, task.revision):
-            raise _not_retried(task)
+            raise _not_retried_error(task)
         if reopen:
             await self._reopen_parents(task, scope, by)
         replay = Replay(task_id, scope, by, self._dispatch_after, task.revision, edited, reason, replay_id)
         replayed = await self._moves.make(replay)
         if replayed is None:
-            raise _not_retried(await self.get(task_id, scope))
+            raise _not_retried_error(await self.get(task_id, scope))
         if reopen:  # a count that began before the replay may end the parent again, or may have ended it already
             await self._store.mark(*(CountAgain(parent.task_id) for parent in await self._parents(replayed, scope)))
             await self._reopen_parents(replayed, scope, by)
@@ -136,7 +136,7 @@ class TaskOperations:
             return due
         present = await self.get(task.task_id, request.scope)
         if present.status is not TaskStatus.RETRYING and present.attempts == task.attempts:
-            raise _not_retried(present)  # the task is cancelled, or has ended
+            raise _not_retried_error(present)  # the task is cancelled, or has ended
         return present
 
     async def discard(self, task_id: str, scope: Scope, *, by: str, reason: str | None) -> Task:
@@ -149,7 +149,7 @@ class TaskOperations:
         if (discarded := await self._moves.make(Discard(task_id, scope, by, reason))) is not None:
             return discarded
         task = await self.get(task_id, scope)
-        refusal = TransitionRefusedError(task_id, "discarded", task.status, _names(DEAD))
+        refusal = TransitionRefusedError(task_id, "discarded", task.status, _status_names(DEAD))
         if (before := task.discarded) is not None:
             refusal.message = f"Dead letter {task_id} was already discarded by {before.by} at {rfc3339(before.at)}."
             refusal.hint = "No action is needed. The task can still be retried by its id."
@@ -165,7 +165,7 @@ class TaskOperations:
         if task.status is TaskStatus.RETRYING:
             return task
         if task.batch is not None or task.status not in REPLAYABLE or task.cascade_at is not None:
-            raise _not_retried(task)
+            raise _not_retried_error(task)
         await self._check_version(task)
         if finished := await self._finished_parents(task, scope):
             refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
@@ -228,13 +228,13 @@ class TaskOperations:
         accept_name(name, "name")
         check_storable(payload, "payload", MAX_SIGNAL_BYTES)
         signal = SendSignal(task_id, scope, new_claim_id() if key is None else accept_name(key, "key"), name, payload)
-        if (told := await self._moves.make(signal)) is not None:
-            return told
+        if (signalled := await self._moves.make(signal)) is not None:
+            return signalled
         task = await self.get(task_id, scope)
         if any(known.key == key for known in task.signals):
             return task
         if task.status.is_final:
-            raise TransitionRefusedError(task_id, "signalled", task.status, _names(LIVE))
+            raise TransitionRefusedError(task_id, "signalled", task.status, _status_names(LIVE))
         raise SignalsFullError(task_id, MAX_SIGNALS)
 
     async def _check_version(self, task: Task) -> None:
@@ -243,7 +243,7 @@ class TaskOperations:
             return
         newest = await read_newest(self._store, task.user_id, unique.key)
         if newest is not None and is_older(unique, newest):
-            refusal = _not_retried(task)
+            refusal = _not_retried_error(task)
             refusal.message = (
                 f"Task {task.task_id} is version {unique.version} of {unique.key!r}, and there is a newer version."
             )
@@ -279,10 +279,10 @@ class TaskOperations:
                     raise refusal
 
 
-def _not_retried(task: Task) -> TransitionRefusedError:
+def _not_retried_error(task: Task) -> TransitionRefusedError:
     """Return the error that says why a task cannot be queued again."""
     name = task.task_id
-    refusal = TransitionRefusedError(name, "retried", task.status, _names(REPLAYABLE | {TaskStatus.RETRYING}))
+    refusal = TransitionRefusedError(name, "retried", task.status, _status_names(REPLAYABLE | {TaskStatus.RETRYING}))
     if task.batch is not None:
         refusal.message = f"Task {name} is a batch, which executes no code itself."
         refusal.hint = (
@@ -290,9 +290,9 @@ def _not_retried(task: Task) -> TransitionRefusedError:
             f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
         )
     elif task.cascade_at is not None:
-        refusal.hint = STILL_CANCELLED
+        refusal.hint = HINT_STILL_CANCELLING
     return refusal
 
 
-def _names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:
+def _status_names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:
     return tuple(status for status in TaskStatus if status in statuses)

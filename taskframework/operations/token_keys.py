@@ -28,12 +28,12 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 #: Seconds after which keys are read again although all are known: the issuer may have removed a key.
-_FRESH_SECONDS = 300.0
+_MAX_AGE_SECONDS = 300.0
 #: The least seconds between two reads, so that tokens with invented key ids do not cause a read each.
-_PAUSE_SECONDS = 10.0
+_MIN_READ_INTERVAL_SECONDS = 10.0
 _TIMEOUT_SECONDS = 5.0
-_MOST_BYTES = 256 * 1024
-_MOST_KEYS = 100
+_MAX_BYTES = 256 * 1024
+_MAX_KEYS = 100
 _SHARED_SECRET = "oct"
 
 Load = Callable[[], Awaitable[bytes]]
@@ -65,52 +65,52 @@ class TokenKeys:
         self._load = load
         self._monotonic = monotonic
         self._keys: tuple[PublicKey, ...] = ()
-        self._looked_at = float("-inf")
-        self._looking = asyncio.Lock()
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
 
     @classmethod
     def at(cls, place: str) -> TokenKeys:
         """Make the keys at an address or in a file."""
         is_remote = place.startswith(("https://", "http://"))
-        return cls(place, partial(_fetched, place) if is_remote else partial(_read, Path(place)))
+        return cls(place, partial(_fetch, place) if is_remote else partial(_read_file, Path(place)))
 
-    async def find(self, key_id: object, *, asks: bool = True) -> PublicKey | None:
+    async def find(self, key_id: object, *, may_ask: bool = True) -> PublicKey | None:
         """Return the key with an id; without an id the only key.
 
         Args:
             key_id: the key id in a token; it may be any value.
-            asks: whether to read the keys again if this key is not known.
+            may_ask: whether to read the keys again if this key is not known.
 
         Raises:
             TokenKeysUnavailableError: if no keys are known, and none can be read.
         """
-        found = self._known(key_id)
-        age = self._monotonic() - self._looked_at
-        if asks and (age >= _FRESH_SECONDS or (found is None and age >= _PAUSE_SECONDS)):
-            await self._look()
-            found = self._known(key_id)
+        found = self._find_known(key_id)
+        age = self._monotonic() - self._read_at
+        if may_ask and (age >= _MAX_AGE_SECONDS or (found is None and age >= _MIN_READ_INTERVAL_SECONDS)):
+            await self._read_keys()
+            found = self._find_known(key_id)
         if not self._keys:
             raise TokenKeysUnavailableError(f"There are no keys for tokens from {self._place}.")
         return found
 
-    def _known(self, key_id: object) -> PublicKey | None:
+    def _find_known(self, key_id: object) -> PublicKey | None:
         named = [key for key in self._keys if key.id == key_id]
         # A PEM file gives a key no id, and an issuer with one key may leave the id out of its tokens.
         is_only = len(self._keys) == 1 and (key_id is None or self._keys[0].id is None)
         return named[0] if named else self._keys[0] if is_only else None
 
-    async def _look(self) -> None:
-        asked_at = self._looked_at
-        async with self._looking:
-            if self._looked_at != asked_at:
+    async def _read_keys(self) -> None:
+        asked_at = self._read_at
+        async with self._reading:
+            if self._read_at != asked_at:
                 return  # another request looked while this one waited
             try:
-                self._keys = tuple(_keys_of(await self._load()))
+                self._keys = tuple(_parse_keys(await self._load()))
             except (OSError, httpx.HTTPError, ValueError, jwt.PyJWTError) as error:
                 # The known keys stay: an issuer that is away for a while must not lock all callers out.
                 logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
             finally:
-                self._looked_at = self._monotonic()
+                self._read_at = self._monotonic()
 
 
 def _reason(error: Exception) -> str:
@@ -131,7 +131,7 @@ def require_readable(place: str) -> None:
     if place.startswith(("https://", "http://")):
         return
     try:
-        has_keys = bool(list(_keys_of(Path(place).read_bytes())))
+        has_keys = bool(list(_parse_keys(Path(place).read_bytes())))
     except (OSError, ValueError, jwt.PyJWTError) as error:
         raise ConfigurationError(
             f"security.jwt_keys: {place} cannot be read ({type(error).__name__}).",
@@ -144,42 +144,42 @@ def require_readable(place: str) -> None:
         )
 
 
-async def _read(path: Path) -> bytes:
+async def _read_file(path: Path) -> bytes:
     return await asyncio.to_thread(path.read_bytes)
 
 
-async def _fetched(place: str) -> bytes:
+async def _fetch(place: str) -> bytes:
     url = httpx.URL(place)
     # Send a password apart from the address, because httpx logs the address of each request.
     auth = (url.username, url.password) if url.userinfo else None
-    asker = httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, auth=auth)
-    async with asker, asker.stream("GET", url.copy_with(userinfo=b"")) as answer:
-        answer.raise_for_status()
+    client = httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, auth=auth)
+    async with client, client.stream("GET", url.copy_with(userinfo=b"")) as response:
+        response.raise_for_status()
         content = b""
-        async for piece in answer.aiter_bytes():
+        async for piece in response.aiter_bytes():
             content += piece
-            if len(content) > _MOST_BYTES:
+            if len(content) > _MAX_BYTES:
                 raise ValueError("too many bytes")
         return content
 
 
-def _keys_of(content: bytes) -> Iterable[PublicKey]:
+def _parse_keys(content: bytes) -> Iterable[PublicKey]:
     """Return the public keys in a file, without keys for encryption and shared secrets.
 
     Raises:
         ValueError, jwt.PyJWTError: if the content is neither PEM nor a JWKS.
     """
     if content.lstrip().startswith(b"-----BEGIN"):
-        return [_of_pem(content)]
-    whole = orjson.loads(content)
-    given = whole.get("keys") if isinstance(whole, dict) else None
+        return [_parse_pem(content)]
+    document = orjson.loads(content)
+    given = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(given, list):
         raise ValueError("not a JWKS")
-    usable = [key for key in given[:_MOST_KEYS] if isinstance(key, dict) and key.get("use", "sig") == "sig"]
-    return [made for key in usable if key.get("kty") != _SHARED_SECRET and (made := _made(key)) is not None]
+    usable = [key for key in given[:_MAX_KEYS] if isinstance(key, dict) and key.get("use", "sig") == "sig"]
+    return [made for key in usable if key.get("kty") != _SHARED_SECRET and (made := _make_key(key)) is not None]
 
 
-def _made(key: dict[str, Any]) -> PublicKey | None:
+def _make_key(key: dict[str, Any]) -> PublicKey | None:
     public = {name: value for name, value in key.items() if name != "d"}  # never keep a private part
     try:
         return PublicKey(jwt.PyJWK(public).key, key.get("kid"), key.get("alg"))
@@ -187,7 +187,7 @@ def _made(key: dict[str, Any]) -> PublicKey | None:
         return None  # a type of key that this release does not know
 
 
-def _of_pem(content: bytes) -> PublicKey:
+def _parse_pem(content: bytes) -> PublicKey:
     if b"BEGIN CERTIFICATE" in content:
         return PublicKey(load_pem_x509_certificate(content).public_key())
     return PublicKey(load_pem_public_key(content))

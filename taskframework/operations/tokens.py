@@ -26,11 +26,11 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 #: The least seconds between two log lines about refusals of one kind, so that repeated requests do not fill the log.
-_PAUSE_SECONDS = 10.0
+_MIN_LOG_INTERVAL_SECONDS = 10.0
 #: The most characters of a token; a longer text is refused.
-_LONGEST = 8_000
+_MAX_TOKEN_CHARACTERS = 8_000
 #: Claims that a token must have. A token cannot be revoked, so a token without `exp` would be valid for ever.
-_REQUIRED = ["exp", "iss", "aud"]
+_REQUIRED_CLAIMS = ["exp", "iss", "aud"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,46 +70,46 @@ class Tokens:
         self._keys = keys
         self._monotonic = monotonic
         #: When each kind of refusal was last logged.
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
-    async def find(self, text: str, *, asks: bool = True) -> Caller | None:
+    async def find(self, text: str, *, may_ask: bool = True) -> Caller | None:
         """Return the caller that this token identifies; None if the token is not valid. The log says why.
 
         Args:
             text: the text in the request.
-            asks: whether the issuer may be asked for keys that are not known yet.
+            may_ask: whether the issuer may be asked for keys that are not known yet.
 
         Raises:
             TokenKeysUnavailableError: if there are no keys, and none can be read now.
         """
         try:
-            caller = self._caller(self._claims(text, await self._key(text, asks=asks)))
+            caller = self._make_caller(self._verify(text, await self._find_key(text, may_ask=may_ask)))
         except _RefusedError as refused:
-            self._tell(refused.kind, "a token was refused: %s", refused)
+            self._log_once(refused.kind, "a token was refused: %s", refused)
             return None
         if not caller.roles:
             claim = self._rules.roles_claim
-            self._tell(
+            self._log_once(
                 claim, "a token of %s has no rights: its claim %s contains no known role", caller.principal, claim
             )
         return caller
 
-    def _tell(self, kind: str, text: str, *values: object) -> None:
+    def _log_once(self, kind: str, text: str, *values: object) -> None:
         """Log a line, unless a line of the same kind was logged just before."""
         now = self._monotonic()
-        if now - self._told_at.get(kind, float("-inf")) >= _PAUSE_SECONDS:
-            self._told_at[kind] = now
+        if now - self._logged_at.get(kind, float("-inf")) >= _MIN_LOG_INTERVAL_SECONDS:
+            self._logged_at[kind] = now
             logger.info(text, *values)
 
-    async def _key(self, text: str, *, asks: bool) -> PublicKey:
+    async def _find_key(self, text: str, *, may_ask: bool) -> PublicKey:
         """Return the key with which a token says that it is signed.
 
         Raises:
             _RefusedError: if this key may not be used.
             TokenKeysUnavailableError: if there are no keys, and none can be read now.
         """
-        if len(text) > _LONGEST:
-            raise _RefusedError(f"it is longer than {_LONGEST:,} characters")
+        if len(text) > _MAX_TOKEN_CHARACTERS:
+            raise _RefusedError(f"it is longer than {_MAX_TOKEN_CHARACTERS:,} characters")
         try:
             header = jwt.get_unverified_header(text)
         except jwt.InvalidTokenError:
@@ -117,14 +117,14 @@ class Tokens:
         algorithm = header.get("alg")
         if algorithm not in self._rules.algorithms:
             raise _RefusedError("its algorithm is not in security.jwt_algorithms")
-        key = await self._keys.find(header.get("kid"), asks=asks)
+        key = await self._keys.find(header.get("kid"), may_ask=may_ask)
         if key is None:
             raise _RefusedError("no key at security.jwt_keys has its key id (kid)")
         if key.algorithm not in (None, algorithm):
             raise _RefusedError("its key is for another algorithm")
         return key
 
-    def _claims(self, text: str, key: PublicKey) -> dict[str, Any]:
+    def _verify(self, text: str, key: PublicKey) -> dict[str, Any]:
         rules = self._rules
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -134,7 +134,7 @@ class Tokens:
                 audience=rules.audience,
                 issuer=rules.issuer,
                 leeway=rules.leeway,
-                options={"require": _REQUIRED},
+                options={"require": _REQUIRED_CLAIMS},
             )
         except jwt.InvalidTokenError as error:
             raise _RefusedError(type(error).__name__, _reason(error, rules)) from None
@@ -142,7 +142,7 @@ class Tokens:
             raise _RefusedError("the type of its key does not match its algorithm") from None
         return claims
 
-    def _caller(self, claims: dict[str, Any]) -> Caller:
+    def _make_caller(self, claims: dict[str, Any]) -> Caller:
         rules = self._rules
         principal = _claim(claims, rules.principal_claim)
         if not (isinstance(principal, str) and is_name(principal)):

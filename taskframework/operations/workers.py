@@ -18,7 +18,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_page, read_record
 
 #: How many pages of running tasks one call looks through.
-_PAGES = 10
+_MAX_PAGES = 10
 
 
 class WorkerNotFoundError(TaskframeworkError):
@@ -100,7 +100,7 @@ class WorkerOperations:
         if await read_record(self._store, PRESENCE.id_of(worker_id)) is None:
             raise WorkerNotFoundError(worker_id)
         running, found = TaskFilter(status=TaskStatus.RUNNING), list[Task]()
-        for _ in range(_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await self._store.list_tasks(EVERYONE, running, limit=limit - len(found), cursor=cursor)
             found += [task for task in page.items if task.lease is not None and task.lease.worker_id == worker_id]
             cursor = page.next_cursor

@@ -33,7 +33,7 @@ from taskframework.tasks.subtasks import (
     adding_number_to_errors,
 )
 from taskframework.tasks.values import storable_parameters, to_storable_json
-from taskframework.worker.returns import storable_result
+from taskframework.worker.attempt_outcome import storable_result
 
 P = TypeVar("P")
 R = TypeVar("R")

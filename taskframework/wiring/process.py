@@ -29,7 +29,7 @@ from taskframework.wiring.repairs import build_repairs, require_repairs
 from taskframework.wiring.store_services import StoreServices
 from taskframework.wiring.worker import build_worker
 from taskframework.worker.deliveries import PendingDeliveries
-from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.store_breaker import StoreBreaker
 
 
 def build_process_services(

@@ -23,7 +23,7 @@ from taskframework.recovery.topology import TopologyRepair
 from taskframework.submission.producer import TaskMessageProducer
 from taskframework.wiring.store_services import StoreServices
 from taskframework.worker.deliveries import PendingDeliveries
-from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.store_breaker import StoreBreaker
 from taskframework.worker.worker import Worker
 
 

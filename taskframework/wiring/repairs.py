@@ -84,7 +84,7 @@ def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timede
     yield "schedules", schedules.look, recovery.sweep_interval
     yield "replays", services.replay_carrier.look, recovery.sweep_interval
     if process.worker is not None:
-        yield "presence", process.worker.sign_of_life.give, REPORT_INTERVAL
+        yield "presence", process.worker.sign_of_life.write, REPORT_INTERVAL
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

@@ -19,7 +19,7 @@ from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
 from taskframework.worker.keyed_limits import KeyedRateLimits
 from taskframework.worker.lanes import LanePolicy
-from taskframework.worker.pausing import PausedTypes
+from taskframework.worker.paused_types import PausedTypes
 from taskframework.worker.presence import SignOfLife
 from taskframework.worker.rate_limits import RateLimits
 from taskframework.worker.settle import SettleStation

@@ -13,7 +13,7 @@ from taskframework.model.transitions import Fence
 from taskframework.worker.containment import cancel_own
 
 #: Seconds within which task code must end after it was asked to stop.
-STOP_PATIENCE = 5.0
+STOP_TIMEOUT_SECONDS = 5.0
 
 
 class StopReason(enum.Enum):
@@ -39,22 +39,22 @@ class RunningAttempt:
     lease_ends: float
     stop_reason: StopReason | None = None
     cancel: CancelRequest | None = None
-    _run: asyncio.Task[Any] | None = field(default=None, repr=False)
+    _code_task: asyncio.Task[Any] | None = field(default=None, repr=False)
     _on_given_up: Callable[[], None] = field(default=lambda: None, repr=False)
 
-    def runs(self, run: asyncio.Task[Any], on_given_up: Callable[[], None]) -> None:
+    def attach(self, code_task: asyncio.Task[Any], on_given_up: Callable[[], None]) -> None:
         """Name the asyncio task that `stop` cancels; if `stop` was called before, cancel the asyncio task now.
 
         `on_given_up` is called when the code did not stop in time, so that nobody waits for the code any more.
         """
-        self._run, self._on_given_up = run, on_given_up
+        self._code_task, self._on_given_up = code_task, on_given_up
         if self.stop_reason is not None:
-            self._cancel_run()
+            self._cancel_code()
 
     @property
     def code_has_ended(self) -> bool:
         """Whether the code has ended, so that a stop has no effect any more."""
-        return self._run is not None and self._run.done()
+        return self._code_task is not None and self._code_task.done()
 
     def stop(self, reason: StopReason, cancel: CancelRequest | None = None) -> None:
         """Ask the code to stop. The first reason counts, but a lost lease replaces it: then nothing may be written."""
@@ -62,10 +62,10 @@ class RunningAttempt:
         # Do not cancel twice for one reason: the second cancellation would interrupt the clean-up after the first.
         if self.stop_reason is None or (reason is StopReason.LEASE_LOST and self.stop_reason is not reason):
             self.stop_reason = reason
-            self._cancel_run()
+            self._cancel_code()
 
-    def _cancel_run(self) -> None:
-        if self._run is None or self._run.done():
+    def _cancel_code(self) -> None:
+        if self._code_task is None or self._code_task.done():
             return
-        cancel_own(self._run)
-        asyncio.get_running_loop().call_later(STOP_PATIENCE, self._on_given_up)
+        cancel_own(self._code_task)
+        asyncio.get_running_loop().call_later(STOP_TIMEOUT_SECONDS, self._on_given_up)

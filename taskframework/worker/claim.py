@@ -34,9 +34,9 @@ class Refusal(enum.Enum):
 
 
 #: If a message comes too early by no more than this, the worker waits until the task is due.
-_HARDLY_EARLY = timedelta(seconds=1)
+_MAX_EARLY_WAIT = timedelta(seconds=1)
 #: Added to the computed wait, because this process only estimates the store's clock.
-_TICK = timedelta(milliseconds=5)
+_CLOCK_TOLERANCE = timedelta(milliseconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class ClaimStation:
         clock: Clock,
         worker_id: str,
         policy: ClaimPolicy,
-        knows: Callable[[str], bool],
+        knows_type: Callable[[str], bool],
     ) -> None:
-        """Prepare to claim; `knows` tells whether this worker runs a task type."""
+        """Prepare to claim; `knows_type` tells whether this worker runs a task type."""
         self._store = store
         self._tasks = JointReads(store)
         self._moves = moves
         self._clock = clock
         self._worker_id = worker_id
         self._policy = policy
-        self._knows = knows
+        self._knows_type = knows_type
 
     def request(self, message: TaskMessage) -> Claim:
         """Return the claim for a message. After a failure, repeat this claim: the store may have applied it already."""
@@ -80,12 +80,12 @@ class ClaimStation:
             message.task_type,
         )
 
-    async def claim(self, claim: Claim, *, is_asked_again: bool = False) -> RunningAttempt | Refusal:
+    async def claim(self, claim: Claim, *, is_repeated: bool = False) -> RunningAttempt | Refusal:
         """Try to claim the task.
 
         Args:
             claim: the claim that `request` returned.
-            is_asked_again: whether the same claim was sent before without a reply. If it was applied, its lease began
+            is_repeated: whether the same claim was sent before without a reply. If it was applied, its lease began
                 then.
 
         Returns:
@@ -94,23 +94,23 @@ class ClaimStation:
         Raises:
             StoreUnavailableError: if the store does not answer; call again with the same claim.
         """
-        if claim.task_type is not None and not self._knows(claim.task_type):
-            is_there = await self._store.get(claim.task_id, EVERYONE) is not None
-            return await self._postpone(claim) if is_there else Refusal.NO_DOCUMENT
+        if claim.task_type is not None and not self._knows_type(claim.task_type):
+            exists = await self._store.get(claim.task_id, EVERYONE) is not None
+            return await self._postpone(claim) if exists else Refusal.NO_DOCUMENT
         asked_at = self._clock.monotonic()
         made = await self._moves.make_once(claim, start_of_attempt)
         if isinstance(made, NotMade):
-            if made.present is not None and (wait := self._early_by(claim, made.present)) is not None:
+            if made.present is not None and (wait := self._seconds_too_early(claim, made.present)) is not None:
                 await self._clock.sleep(wait)
-                return await self.claim(claim, is_asked_again=is_asked_again)
+                return await self.claim(claim, is_repeated=is_repeated)
             return await self._refuse(claim, made)
         task, lease = made.task, self._policy.lease
-        if is_asked_again and task.lease is not None:
+        if is_repeated and task.lease is not None:
             lease = min(lease, task.lease.expires_at - self._store.now())
         fence = Fence(task.task_id, task.fencing_token, claim.claim_id)
         return RunningAttempt(task, fence, asked_at + lease.total_seconds())
 
-    def _early_by(self, claim: Claim, task: Task) -> float | None:
+    def _seconds_too_early(self, claim: Claim, task: Task) -> float | None:
         """Return by how many seconds a message came too early, if it has no other fault and the time is short.
 
         The broker and this process measure a delay by their own clocks, but the store's clock decides. If a message
@@ -118,8 +118,8 @@ class ClaimStation:
         """
         if claim.apply(task, task.not_before) is None:
             return None  # the message has another fault
-        early = task.not_before - self._store.now() + _TICK
-        return early.total_seconds() if timedelta(0) < early <= _HARDLY_EARLY else None
+        early = task.not_before - self._store.now() + _CLOCK_TOLERANCE
+        return early.total_seconds() if timedelta(0) < early <= _MAX_EARLY_WAIT else None
 
     async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
         """Leave a task that is not claimed here to the sweeper, which sends another message when the task is due."""
@@ -148,7 +148,7 @@ class ClaimStation:
             await self._store.mark(MakeDue(claim.task_id, claim.dispatch_epoch))
             return Refusal.NOT_OURS
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch
-        is_foreign = current.schema_version > SCHEMA_VERSION or not self._knows(current.task_type)
+        is_foreign = current.schema_version > SCHEMA_VERSION or not self._knows_type(current.task_type)
         return await self._postpone(claim) if is_waiting and is_foreign else Refusal.NOT_NEEDED
 
     def _postponement(self, claim: Claim) -> Postpone:

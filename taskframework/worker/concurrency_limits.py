@@ -27,16 +27,16 @@ from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import ConcurrencyLimit
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.worker.admission import Candidate, PutOff
-from taskframework.worker.rate_limits import LATER
+from taskframework.worker.rate_limits import WAITED_TOO_LONG
 from taskframework.worker.slot_line import SlotLine
 
 #: A task that waits in the store and is not woken asks again after as many seconds as it has waited until now, within
 #: these bounds. So a task that waits long asks seldom: very many tasks may wait.
-_SOONEST, _LATEST = 1.0, 300.0
+_MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 1.0, 300.0
 #: A task still counts as waiting until it is this many times as late as planned, because its queue may be long.
-_LATE = 2
+_LATENESS_FACTOR = 2
 #: The answer for a task that lost its slot of the limit while it waited for another check.
-_AGAIN = PutOff(timedelta(seconds=_SOONEST))
+_SLOT_LOST = PutOff(timedelta(seconds=_MIN_DELAY_SECONDS))
 
 
 class ConcurrencyLimits:
@@ -80,17 +80,17 @@ class ConcurrencyLimits:
         self._claimed_within = claimed_within.total_seconds()
         self._on_held = on_held
         self._on_wait = on_wait
-        self._lines: dict[str, SlotLine] = {}
+        self._slot_lines: dict[str, SlotLine] = {}
         self._giving_back = Background()
-        keeper.on_given_back = self._look_for_slot
+        keeper.on_given_back = self._wake_line
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Take a slot for the task, if its type has a limit; wait here for a slot, or put the task off."""
         limit = concurrency_limit_of(candidate.registration, self._numbers)
-        if limit is None or self._has_time(candidate):
+        if limit is None or self._has_time_to_claim(candidate):
             return None
         if limit.key is None:
-            return await self._wait(candidate, self._without_key(candidate, limit))
+            return await self._wait_for_slot(candidate, self._request_without_key(candidate, limit))
         task = await candidate.claimable(self._tasks)
         if task is None:
             return None  # the claim will refuse the task, so it needs no slot
@@ -103,53 +103,53 @@ class ConcurrencyLimits:
 
     async def close(self) -> None:
         """Ask for no more slots, and finish giving slots back."""
-        for line in self._lines.values():
+        for line in self._slot_lines.values():
             await line.close()
         await self._giving_back.finished()
 
-    def _has_time(self, candidate: Candidate) -> bool:
+    def _has_time_to_claim(self, candidate: Candidate) -> bool:
         """Return whether the candidate has a slot, with more than half of the time left in which it must be claimed."""
         if candidate.slot is None:
             return False
         return candidate.slot.until - self._store.now() > timedelta(seconds=self._claimed_within / 2)
 
-    def _without_key(self, candidate: Candidate, limit: ConcurrencyLimit) -> TakeSlot:
+    def _request_without_key(self, candidate: Candidate, limit: ConcurrencyLimit) -> TakeSlot:
         since = claimable_since(candidate.headers) or self._store.now()
         record_id = slots_id(limit, candidate.message.task_type)
-        return self._request(candidate, record_id, limit.number, rank_of(candidate.lane), seconds_of(since))
+        return self._take_request(candidate, record_id, limit.number, rank_of(candidate.lane), seconds_of(since))
 
-    def _request(
+    def _take_request(
         self, candidate: Candidate, record_id: str, number: int, rank: int, since: float, asks_again_within: float = 0.0
     ) -> TakeSlot:
         ids = (candidate.message.task_id, candidate.claim_id, self._worker_id)
         return TakeSlot(record_id, number, *ids, rank, since, self._claimed_within, asks_again_within)
 
-    async def _wait(self, candidate: Candidate, take: TakeSlot) -> PutOff | None:
-        line = self._lines.get(take.record_id)
+    async def _wait_for_slot(self, candidate: Candidate, take: TakeSlot) -> PutOff | None:
+        line = self._slot_lines.get(take.record_id)
         if line is None:
-            line = self._lines[take.record_id] = SlotLine(self._keeper.change, self._worker_id, self._clock)
-        has_had_one = candidate.slot is not None
-        if await self._took(candidate, take):
+            line = self._slot_lines[take.record_id] = SlotLine(self._keeper.change, self._worker_id, self._clock)
+        had_slot = candidate.slot is not None
+        if await self._try_to_take(candidate, take):
             return None
-        if has_had_one:
-            return _AGAIN  # during a second long wait here, the permits from other checks would expire
+        if had_slot:
+            return _SLOT_LOST  # during a second long wait here, the permits from other checks would expire
         self._on_wait(candidate.message.task_type)
-        while await candidate.without_slot(line.turn(take)):
-            if await self._took(candidate, take):
+        while await candidate.without_slot(line.wait_for_turn(take)):
+            if await self._try_to_take(candidate, take):
                 return None
-        return LATER
+        return WAITED_TOO_LONG
 
     async def _put_off(self, candidate: Candidate, limit: ConcurrencyLimit, task: Task) -> PutOff | None:
         waited = (self._store.now() - task.not_before).total_seconds()
-        delay = min(max(waited, _SOONEST), _LATEST) * random.uniform(0.75, 1.25)
+        delay = min(max(waited, _MIN_DELAY_SECONDS), _MAX_DELAY_SECONDS) * random.uniform(0.75, 1.25)
         record_id, rank, since = slots_id(limit, task.task_type, task.parameters), rank_of(task.lane), task.not_before
-        take = self._request(candidate, record_id, limit.number, rank, seconds_of(since), _LATE * delay)
-        if await self._took(candidate, take):
+        take = self._take_request(candidate, record_id, limit.number, rank, seconds_of(since), _LATENESS_FACTOR * delay)
+        if await self._try_to_take(candidate, take):
             return None
         self._on_wait(task.task_type)
         return PutOff(timedelta(seconds=delay), record_id)
 
-    async def _took(self, candidate: Candidate, take: TakeSlot) -> bool:
+    async def _try_to_take(self, candidate: Candidate, take: TakeSlot) -> bool:
         slots = await self._keeper.change(take)
         await failpoint.reached("slots.after_take")
         had_none, held = candidate.slot is None, slots.held_by(take.claim_id)
@@ -169,6 +169,6 @@ class ConcurrencyLimits:
         # In a separate context: this write may end after the delivery and its spans.
         self._giving_back.start(self._keeper.give_back(take.record_id, take.claim_id, until), Context())
 
-    def _look_for_slot(self, record_id: str) -> None:
-        if (line := self._lines.get(record_id)) is not None:
-            line.poke()
+    def _wake_line(self, record_id: str) -> None:
+        if (line := self._slot_lines.get(record_id)) is not None:
+            line.wake()

@@ -23,7 +23,7 @@ from taskframework.model.outcome import Failed
 from taskframework.model.status import Priority
 from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
-from taskframework.telemetry import log_with, span, tell_failure
+from taskframework.telemetry import log_with, mark_failed, span
 from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
@@ -31,17 +31,17 @@ from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, 
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.lanes import LanePolicy, Lanes
-from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
+from taskframework.worker.store_breaker import StoreBreaker
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 #: Seconds that the store has at most to write the mark of a delivery that is handed over.
-_MARK_SECONDS = 5.0
+_MARK_TIMEOUT_SECONDS = 5.0
 #: For a delivery that is handed over although no admission check put it off: its task is due at once.
-_AT_ONCE = PutOff(timedelta(0))
+_DUE_AT_ONCE = PutOff(timedelta(0))
 
 
 class TaskConsumer:
@@ -87,15 +87,15 @@ class TaskConsumer:
         self._admission = admission
         self.slots = slots
         self._now = now
-        self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited)
+        self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited_time)
         self._handling = Background()
         #: The waits of deliveries that have lent their slot to others.
-        self._awaited: set[asyncio.Future[Any]] = set()
+        self._waits: set[asyncio.Future[Any]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
         self._is_closing = False
 
-    def take(self, consumed_as: str, delivery: Delivery) -> None:
+    def take_delivery(self, consumed_as: str, delivery: Delivery) -> None:
         """Take a delivery; the broker's callback for the queues of a task type. Never runs task code, never waits.
 
         Unreadable messages are rejected at once: thousands of them must not stand in line before readable messages.
@@ -103,11 +103,11 @@ class TaskConsumer:
         try:
             message = read_message(delivery.body)
         except MessageUnreadableError as error:
-            self._turn_away(delivery, error.reason)
+            self._reject_later(delivery, error.reason)
         else:
             self.lanes.put(self.deliveries.add(delivery, message, consumed_as), delivery.lane)
 
-    async def keep_time(self) -> None:
+    async def watch_deliveries(self) -> None:
         """Until cancelled, acknowledge deliveries that run for long, and hand over deliveries that wait for long."""
         while True:
             try:
@@ -115,21 +115,21 @@ class TaskConsumer:
                 await self.acknowledge_early()
             except Exception:
                 logger.exception("deliveries in hand could not be handled; retrying")
-            await self.deliveries.rest()
+            await self.deliveries.pause()
 
     async def acknowledge_early(self) -> None:
         """Acknowledge each delivery whose attempt may run longer than the broker's consumer timeout."""
         await asyncio.gather(*(pending.ack_early() for pending in self.deliveries.long_running()))
 
-    def hand_over_what_waits(self) -> None:
+    def hand_over_waiting(self) -> None:
         """Hand over every delivery that waits for a slot, so that a worker with a free slot can run its task."""
         self._hand_over_all(self.lanes.clear())
 
     async def close(self) -> None:
         """Start no more deliveries, and give those that have not started back to the broker."""
         self._is_closing = True
-        self._breaker.give_up()
-        for awaited in self._awaited:
+        self._breaker.stop_waiting()
+        for awaited in self._waits:
             awaited.cancel()
         await asyncio.gather(*(pending.put_back() for pending in self.lanes.close()))
 
@@ -142,10 +142,10 @@ class TaskConsumer:
         for task in self._handling.tasks:
             task.cancel()
 
-    def _turn_away(self, delivery: Delivery, reason: str) -> None:
+    def _reject_later(self, delivery: Delivery, reason: str) -> None:
         self._unreadable.append((delivery, reason))
         if len(self._unreadable) == 1:
-            self._begin(self._reject_unreadable())
+            self._start_work(self._reject_unreadable())
 
     async def _reject_unreadable(self) -> None:
         """Reject all unreadable messages that came since the last call, with one line in the log."""
@@ -155,19 +155,19 @@ class TaskConsumer:
         for delivery, _ in rejected:
             await delivery.reject()
 
-    def _waited(self, pending: PendingDelivery) -> timedelta:
+    def _waited_time(self, pending: PendingDelivery) -> timedelta:
         since = claimable_since(pending.delivery.headers)
         return timedelta(0) if since is None else self._now() - since
 
     def _start(self, pending: PendingDelivery, lane: Priority) -> None:
         pending.stage = Stage.CLAIMING
-        self._begin(self._see_through(pending, lane))
+        self._start_work(self._handle_to_end(pending, lane))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_work(self, work: Coroutine[Any, Any, None]) -> None:
         # Each delivery gets its own copy of the context: log fields and spans of one task must not reach the next.
         self._handling.start(work, self._context.copy())
 
-    async def _see_through(self, pending: PendingDelivery, lane: Priority) -> None:
+    async def _handle_to_end(self, pending: PendingDelivery, lane: Priority) -> None:
         try:
             await self.handle(pending)
         except (Exception, SystemExit, KeyboardInterrupt):
@@ -193,16 +193,16 @@ class TaskConsumer:
                 without_slot,
                 lane=pending.delivery.lane,
             )
-            answer = await self._admit_and_claim(pending, candidate, claim)
-            if isinstance(answer, PutOff | Refusal):
+            result = await self._admit_and_claim(pending, candidate, claim)
+            if isinstance(result, PutOff | Refusal):
                 candidate.unless_claimed.close()
-            if isinstance(answer, PutOff):
-                await (pending.put_back() if self._is_closing else self._hand_over(pending, answer))
-            elif isinstance(answer, Refusal):
-                await (pending.reject() if answer is Refusal.NO_DOCUMENT else pending.ack())
+            if isinstance(result, PutOff):
+                await (pending.put_back() if self._is_closing else self._hand_over(pending, result))
+            elif isinstance(result, Refusal):
+                await (pending.reject() if result is Refusal.NO_DOCUMENT else pending.ack())
             elif registration is not None:
                 pending.stage = Stage.RUNNING
-                await self._run(registration, answer, pending)
+                await self._run(registration, result, pending)
 
     async def _admit_and_claim(
         self, pending: PendingDelivery, candidate: Candidate, claim: Claim
@@ -212,8 +212,8 @@ class TaskConsumer:
         Returns:
             The attempt, or why there is none: `PutOff` also if the store was away too long or the worker stops.
         """
-        is_admitted = is_asked_again = False
-        while await self._breaker.closed(within=self.deliveries.seconds_to_claim(pending)):
+        is_admitted = is_repeated = False
+        while await self._breaker.wait_until_closed(within=self.deliveries.seconds_to_claim(pending)):
             try:
                 if not is_admitted:
                     if (put_off := await self._admission.admit(candidate)) is not None:
@@ -222,19 +222,19 @@ class TaskConsumer:
                     if candidate.slot is not None:
                         claim = replace(claim, slot=candidate.slot)
                     await failpoint.reached("deliver.before_claim")
-                return await self._claims.claim(claim, is_asked_again=is_asked_again)
+                return await self._claims.claim(claim, is_repeated=is_repeated)
             except StoreUnavailableError as error:
                 if is_admitted:
-                    is_asked_again = True
+                    is_repeated = True
                     candidate.unless_claimed.pop_all()  # the store may have applied the claim: give nothing back
                 self._breaker.open(error)
-        return _AT_ONCE
+        return _DUE_AT_ONCE
 
     async def _without_slot(self, pending: PendingDelivery, awaited: Awaitable[T]) -> T | None:
         """Implement `Candidate.without_slot`."""
         work = asyncio.ensure_future(awaited)
-        too_late = asyncio.create_task(self.deliveries.patience_is_over(pending))
-        self._awaited.add(work)
+        too_late = asyncio.create_task(self.deliveries.wait_until_overdue(pending))
+        self._waits.add(work)
         self.lanes.release(pending.delivery.lane)
         try:
             if self._is_closing:
@@ -243,30 +243,30 @@ class TaskConsumer:
         finally:
             too_late.cancel()
             work.cancel()
-            self._awaited.discard(work)
-            await self.lanes.slot_again(pending.delivery.lane)
+            self._waits.discard(work)
+            await self.lanes.take_slot_again(pending.delivery.lane)
         return work.result() if work.done() and not work.cancelled() else None
 
-    def _hand_over_all(self, leaving: Iterable[PendingDelivery]) -> None:
-        for pending in leaving:
-            pending.stage = Stage.LEAVING
+    def _hand_over_all(self, deliveries: Iterable[PendingDelivery]) -> None:
+        for pending in deliveries:
+            pending.stage = Stage.HANDED_OVER
             self.lanes.remove(pending, pending.delivery.lane)
-            self._begin(self._leave(pending))
+            self._start_work(self._hand_over_and_forget(pending))
 
-    async def _leave(self, pending: PendingDelivery) -> None:
+    async def _hand_over_and_forget(self, pending: PendingDelivery) -> None:
         try:
             await self._hand_over(pending)
         finally:
             self.deliveries.remove(pending)
 
-    async def _hand_over(self, pending: PendingDelivery, put_off: PutOff = _AT_ONCE) -> None:
+    async def _hand_over(self, pending: PendingDelivery, put_off: PutOff = _DUE_AT_ONCE) -> None:
         """Leave a task that this worker may not or cannot claim now to the sweeper.
 
         If the store does not take the mark, the task is late but not lost: its document says when it is due.
         """
         refusal = Refusal.NOT_OURS
         try:
-            async with asyncio.timeout(_MARK_SECONDS):
+            async with asyncio.timeout(_MARK_TIMEOUT_SECONDS):
                 refusal = await self._claims.hand_over(pending.message, put_off)
         except (StoreError, TimeoutError) as error:
             logger.info("task %s waits for its due time: %s", pending.message.task_id, error)
@@ -297,7 +297,7 @@ class TaskConsumer:
                 outcome = await self._executor.execute(registration, attempt)
                 if active is not None and isinstance(outcome, Failed) and outcome.error.code != "cancelled":
                     error = outcome.error
-                    tell_failure(active, error.type, error.message, error.traceback)
+                    mark_failed(active, error.type, error.message, error.traceback)
                 await self._settlement.settle(registration, attempt, outcome, pending)
         except LeaseLostError:
             await self._settlement.discard(attempt)

@@ -28,7 +28,7 @@ _TRUSTED = frozenset({"taskframework", "aio_pika", "aiormq", "pymongo"})
 _INFRASTRUCTURE = _TRUSTED | {"uvicorn", "starlette", "fastapi", "anyio"}
 
 
-def contain(loop: asyncio.AbstractEventLoop) -> None:
+def contain_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Keep task code from cancelling foreign asyncio tasks on this loop, and from stopping or shutting down the loop.
 
     Call this only for a loop that runs nothing but the framework, and before anything runs on it.
@@ -40,21 +40,21 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
         if running_code.get() is None:
             stop()
         else:
-            _refused("stop the event loop of its worker", sys._getframe(1))
+            _log_refusal("stop the event loop of its worker", sys._getframe(1))
 
     loop.stop = stop_unless_contained  # type: ignore[method-assign]
     # Without this, task code could end the asynchronous generator in which the framework runs. Then the process would
     # continue, but do nothing.
-    loop.shutdown_asyncgens = _contained_end(loop.shutdown_asyncgens)  # type: ignore[method-assign]
-    loop.shutdown_default_executor = _contained_end(loop.shutdown_default_executor)  # type: ignore[method-assign]
+    loop.shutdown_asyncgens = _contain_shutdown(loop.shutdown_asyncgens)  # type: ignore[method-assign]
+    loop.shutdown_default_executor = _contain_shutdown(loop.shutdown_default_executor)  # type: ignore[method-assign]
 
 
-def _contained_end(end: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+def _contain_shutdown(end: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
     async def end_unless_contained(*options: Any) -> None:
         if running_code.get() is None:
             await end(*options)
         else:
-            _refused("shut down the event loop of its worker", sys._getframe(1))
+            _log_refusal("shut down the event loop of its worker", sys._getframe(1))
 
     return end_unless_contained
 
@@ -92,8 +92,8 @@ class _ContainedTask(asyncio.Task[Any]):
     __slots__ = ()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        if running_code.get() is not None and _is_foreign(self) and not _may_end(frame := sys._getframe(1), self):
-            _refused("cancel asyncio tasks that are not its own", frame)
+        if running_code.get() is not None and _is_foreign(self) and not _may_cancel(frame := sys._getframe(1), self):
+            _log_refusal("cancel asyncio tasks that are not its own", frame)
             return False
         return super().cancel(msg)
 
@@ -114,30 +114,30 @@ def _is_foreign(task: asyncio.Task[Any]) -> bool:
     if owner is running_code.get():
         return False
     is_in_use = owner is not None and not owner.is_over
-    return is_in_use or _package(_frame_of(task)) in _INFRASTRUCTURE
+    return is_in_use or _package_of(_frame_of(task)) in _INFRASTRUCTURE
 
 
 def _frame_of(task: asyncio.Task[Any]) -> FrameType | None:
     return getattr(task.get_coro(), "cr_frame", None)
 
 
-def _may_end(caller: FrameType, task: asyncio.Task[Any]) -> bool:
+def _may_cancel(caller: FrameType, task: asyncio.Task[Any]) -> bool:
     """Return whether this caller may end a task that is foreign to the attempt in whose name the caller runs."""
     if caller.f_globals is globals():
         # Task code did not call this: a cancelled task waits for `task`, and `_ContainedTask.cancel` passes this on.
         return False
-    package = _package(caller)
+    package = _package_of(caller)
     if package in _TRUSTED:
         return True
     # A library ends tasks of its own, such as the reader of a connection that several attempts share.
-    return is_installed(caller.f_code.co_filename) and package == _package(_frame_of(task))
+    return is_installed(caller.f_code.co_filename) and package == _package_of(_frame_of(task))
 
 
-def _package(frame: FrameType | None) -> str:
+def _package_of(frame: FrameType | None) -> str:
     return "" if frame is None else str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
-def _refused(what: str, frame: FrameType) -> None:
+def _log_refusal(what: str, frame: FrameType) -> None:
     attempt = running_code.get()
     if attempt is None or attempt.was_refused:
         return

@@ -17,15 +17,15 @@ from taskframework.clock import Clock
 from taskframework.model.message import TaskMessage
 
 #: A delivery whose task is not claimed is handed over after this share of the consumer timeout.
-_UNCLAIMED = 1 / 4
+_MAX_UNCLAIMED_SHARE = 1 / 4
 #: The delivery of a running attempt is acknowledged after this share.
-_RUNNING = 1 / 2
+_MAX_RUNNING_SHARE = 1 / 2
 #: The same for a delivery whose consumer was stopped. The prefetch of the next consumer does not count the slot of its
 #: task. Once the delivery is acknowledged, `acked_early` counts it, and the next prefetch is smaller.
-_RUNNING_OF_FORMER = 1 / 8
+_MAX_RUNNING_SHARE_AFTER_STOP = 1 / 8
 #: The pause between two searches for such deliveries, as a share of the timeout, and at most this many seconds.
-_LOOK = 1 / 16
-_LONGEST_PAUSE = 1.0
+_LOOK_INTERVAL_SHARE = 1 / 16
+_MAX_PAUSE_SECONDS = 1.0
 
 
 class Stage(enum.Enum):
@@ -34,13 +34,13 @@ class Stage(enum.Enum):
     WAITING = "waiting"  # for a slot
     CLAIMING = "claiming"
     RUNNING = "running"
-    LEAVING = "leaving"  # being handed over
+    HANDED_OVER = "leaving"  # being handed over
 
 
 class PendingDelivery:
     """A delivery from its arrival to the end of its work. The broker gets one answer only."""
 
-    __slots__ = ("arrived_at", "consumed_as", "delivery", "is_answered", "is_former", "message", "stage")
+    __slots__ = ("arrived_at", "consumed_as", "delivery", "is_answered", "is_consumer_stopped", "message", "stage")
 
     def __init__(self, delivery: Delivery, message: TaskMessage, consumed_as: str, arrived_at: float) -> None:
         self.delivery = delivery
@@ -50,11 +50,11 @@ class PendingDelivery:
         self.arrived_at = arrived_at
         self.stage = Stage.WAITING
         #: Whether its consumer has been stopped.
-        self.is_former = False
+        self.is_consumer_stopped = False
         self.is_answered = False
 
     async def ack(self) -> None:
-        if self._answer():
+        if self._mark_answered():
             await self.delivery.ack()
 
     async def ack_early(self) -> None:
@@ -64,17 +64,17 @@ class PendingDelivery:
         await failpoint.reached("early_ack.after")
 
     async def put_back(self) -> None:
-        if self._answer():
+        if self._mark_answered():
             await self.delivery.put_back()
 
     async def reject(self) -> None:
         """Dead-letter the message. If it was acknowledged early, the task's document is the only dead letter."""
-        if self._answer():
+        if self._mark_answered():
             await self.delivery.reject()
 
-    def _answer(self) -> bool:
-        first, self.is_answered = not self.is_answered, True
-        return first
+    def _mark_answered(self) -> bool:
+        is_first, self.is_answered = not self.is_answered, True
+        return is_first
 
 
 class PendingDeliveries:
@@ -101,10 +101,10 @@ class PendingDeliveries:
         """Forget a delivery whose work is done."""
         self._pending.pop(pending, None)
 
-    def retire(self, task_type: str) -> None:
+    def mark_consumers_stopped(self, task_type: str) -> None:
         """Note that the consumers of this type were stopped; later deliveries come from new consumers."""
         for pending in self._pending:
-            pending.is_former = pending.is_former or pending.consumed_as == task_type
+            pending.is_consumer_stopped = pending.is_consumer_stopped or pending.consumed_as == task_type
 
     @property
     def unanswered(self) -> int:
@@ -116,45 +116,51 @@ class PendingDeliveries:
         return sum(pending.is_answered and pending.stage is Stage.RUNNING for pending in self._pending)
 
     @property
-    def left_over(self) -> set[str]:
+    def types_left_over(self) -> set[str]:
         """The task types with deliveries of stopped consumers that are still to be claimed."""
         unclaimed = (Stage.WAITING, Stage.CLAIMING)
         return {
             pending.consumed_as
             for pending in self._pending
-            if pending.is_former and not pending.is_answered and pending.stage in unclaimed
+            if pending.is_consumer_stopped and not pending.is_answered and pending.stage in unclaimed
         }
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Wait until the next search for deliveries that take long."""
-        timeout = self._seconds
-        await self._clock.sleep(_LONGEST_PAUSE if timeout is None else min(_LONGEST_PAUSE, timeout * _LOOK))
+        timeout = self._timeout_seconds
+        await self._clock.sleep(
+            _MAX_PAUSE_SECONDS if timeout is None else min(_MAX_PAUSE_SECONDS, timeout * _LOOK_INTERVAL_SHARE)
+        )
 
     def long_waiting(self) -> list[PendingDelivery]:
         """Deliveries that have waited for a slot for too long."""
-        return [pending for pending in self._older_than(_UNCLAIMED) if pending.stage is Stage.WAITING]
+        return [pending for pending in self._older_than(_MAX_UNCLAIMED_SHARE) if pending.stage is Stage.WAITING]
 
     def long_running(self) -> list[PendingDelivery]:
         """Deliveries whose attempts have run for so long that they must be acknowledged now."""
-        late = set(self._older_than(_RUNNING))
+        late = set(self._older_than(_MAX_RUNNING_SHARE))
         return [
             pending
-            for pending in self._older_than(_RUNNING_OF_FORMER)
-            if pending.stage is Stage.RUNNING and not pending.is_answered and (pending.is_former or pending in late)
+            for pending in self._older_than(_MAX_RUNNING_SHARE_AFTER_STOP)
+            if pending.stage is Stage.RUNNING
+            and not pending.is_answered
+            and (pending.is_consumer_stopped or pending in late)
         ]
 
     def seconds_to_claim(self, pending: PendingDelivery) -> float | None:
         """Return how many more seconds a delivery may wait for its claim; None means without limit."""
-        timeout = self._seconds
-        return None if timeout is None else pending.arrived_at + timeout * _UNCLAIMED - self._clock.monotonic()
+        timeout = self._timeout_seconds
+        return (
+            None if timeout is None else pending.arrived_at + timeout * _MAX_UNCLAIMED_SHARE - self._clock.monotonic()
+        )
 
-    async def patience_is_over(self, pending: PendingDelivery) -> None:
+    async def wait_until_overdue(self, pending: PendingDelivery) -> None:
         """Wait until a delivery may not wait for its claim any longer."""
         while (seconds := self.seconds_to_claim(pending)) is None or seconds > 0:
-            await self._clock.sleep(_LONGEST_PAUSE if seconds is None else min(seconds, _LONGEST_PAUSE))
+            await self._clock.sleep(_MAX_PAUSE_SECONDS if seconds is None else min(seconds, _MAX_PAUSE_SECONDS))
 
     def _older_than(self, share: float) -> Iterator[PendingDelivery]:
-        timeout = self._seconds
+        timeout = self._timeout_seconds
         if timeout is None:
             return
         latest = self._clock.monotonic() - timeout * share
@@ -164,6 +170,6 @@ class PendingDeliveries:
             yield pending
 
     @property
-    def _seconds(self) -> float | None:
+    def _timeout_seconds(self) -> float | None:
         timeout = self._consumer_timeout()
         return None if timeout is None else timeout.total_seconds()

@@ -18,43 +18,43 @@ class Errands:
         self._loop = asyncio.get_running_loop()
         #: The worker's context: errands do not count as task code.
         self.context = contextvars.copy_context()
-        self._under_way = Background()
-        self._was_asked = False
-        self._is_over = False
+        self._running = Background()
+        self._has_been_used = False
+        self._is_closed = False
         self._lock = threading.Lock()
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the attempt is over: no errand begins any more."""
-        return self._is_over
+        return self._is_closed
 
-    def start(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    def submit(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> bool:
         """Begin the errand soon; from any thread, without waiting.
 
         Returns:
             Whether the errand begins. If not, do not wait for it: the event loop may not even run any more.
         """
-        return self.call(self._begin, errand)
+        return self.call_soon(self._start, errand)
 
-    def call(self, function: Callable[..., object], *arguments: Any) -> bool:
-        """Call a function on the event loop soon; returns the same as `start`."""
+    def call_soon(self, function: Callable[..., object], *arguments: Any) -> bool:
+        """Call a function on the event loop soon; returns the same as `submit`."""
         with self._lock:
-            if self._is_over:
+            if self._is_closed:
                 return False
-            self._was_asked = True
+            self._has_been_used = True
             self._loop.call_soon_threadsafe(function, *arguments)
             return True
 
     async def close(self) -> None:
         """Let the errands begin that were asked for just before the code ended, and no later ones."""
         with self._lock:
-            self._is_over = True
-        if self._was_asked:
+            self._is_closed = True
+        if self._has_been_used:
             await asyncio.sleep(0)
 
     async def finished(self) -> None:
         """Wait until all errands that began are done."""
-        await self._under_way.finished()
+        await self._running.finished()
 
-    def _begin(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        self._under_way.start(errand(), self.context)
+    def _start(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._running.start(errand(), self.context)

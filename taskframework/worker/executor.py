@@ -22,13 +22,13 @@ from taskframework.tasks.limits import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.telemetry import AttemptCode, running_as
-from taskframework.worker.attempt import STOP_PATIENCE, LeaseLostError, RunningAttempt, StopReason
+from taskframework.worker.attempt import STOP_TIMEOUT_SECONDS, LeaseLostError, RunningAttempt, StopReason
+from taskframework.worker.attempt_outcome import BadResultError, outcome_of
 from taskframework.worker.containment import cancel_own
 from taskframework.worker.family import FamilyServices
 from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
 from taskframework.worker.reports import AttemptReports
-from taskframework.worker.returns import BadResultError, outcome_of
 from taskframework.worker.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -98,57 +98,57 @@ class TaskExecutorService:
         self, registration: Registration, attempt: RunningAttempt, reports: AttemptReports, code: AttemptCode
     ) -> Outcome:
         loop = asyncio.get_running_loop()
-        something: asyncio.Future[None] = loop.create_future()
+        finished_or_stopped: asyncio.Future[None] = loop.create_future()
 
-        def happened(_: object = None) -> None:
-            if not something.done():
-                something.set_result(None)
+        def wake(_: object = None) -> None:
+            if not finished_or_stopped.done():
+                finished_or_stopped.set_result(None)
 
-        def is_over() -> None:
+        def on_timeout() -> None:
             # Code that was asked to stop has time to do so; another cancellation would interrupt its clean-up.
             if attempt.stop_reason is None:
-                happened()
+                wake()
 
-        limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), is_over)
+        limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), on_timeout)
         with running_as(code):
             try:
                 call = _call_of(registration, attempt.task)
-                context = _context(registration, attempt, reports)
+                context = _make_context(registration, attempt, reports)
             except InvalidParametersError as error:
                 return Failed(describe(error, False, error.code), False)
             except BaseException as error:  # the author's validator failed or exits, or there is no method to call
                 return classify(error, registration.executable.options.retry_on)
             # A separate asyncio task: cancelling it stops the code and nothing else.
-            run = loop.create_task(self._call(registration, call, context, limit))
-        run.add_done_callback(happened)
-        attempt.runs(run, on_given_up=happened)
+            code_task = loop.create_task(self._call(registration, call, context, limit))
+        code_task.add_done_callback(wake)
+        attempt.attach(code_task, on_given_up=wake)
         try:
-            await something
-            if not run.done() and attempt.stop_reason is None:
-                cancel_own(run)
-                await asyncio.wait([run], timeout=STOP_PATIENCE)
-                return _timed_out(limit.seconds)
-            if not run.done():
+            await finished_or_stopped
+            if not code_task.done() and attempt.stop_reason is None:
+                cancel_own(code_task)
+                await asyncio.wait([code_task], timeout=STOP_TIMEOUT_SECONDS)
+                return _timeout_outcome(limit.seconds)
+            if not code_task.done():
                 logger.warning("task %s ignores the request to stop", attempt.task.task_id)
-                return _stopped(attempt)
+                return _outcome_of_stop(attempt)
         finally:
-            cancel_own(run)
+            cancel_own(code_task)
             limit.end()
         try:
-            subtasks = await reports.planned(registration) if _has_returned(run) else None
+            subtasks = await reports.planned(registration) if _has_result(code_task) else None
         except InvalidRequestError as error:
             return classify(error)
         with running_as(code):
-            return self._outcome(registration, attempt, run, subtasks)
+            return self._outcome(registration, attempt, code_task, subtasks)
 
     @staticmethod
     def _outcome(
-        registration: Registration, attempt: RunningAttempt, run: asyncio.Task[Any], subtasks: Subtasks | None
+        registration: Registration, attempt: RunningAttempt, code_task: asyncio.Task[Any], subtasks: Subtasks | None
     ) -> Outcome:
         try:
-            return outcome_of(registration, Call.of(attempt.task), run.result(), subtasks)
+            return outcome_of(registration, Call.of(attempt.task), code_task.result(), subtasks)
         except asyncio.CancelledError as error:
-            return _stopped(attempt, error)
+            return _outcome_of_stop(attempt, error)
         except BadResultError as error:
             return Failed(describe(error, False, "bad_result"), False)
         except ExecutionFailedError as error:
@@ -215,17 +215,17 @@ def _call_of(registration: Registration, task: Task) -> Call:
     return call
 
 
-def _has_returned(run: asyncio.Task[Any]) -> bool:
-    return not run.cancelled() and run.exception() is None
+def _has_result(code_task: asyncio.Task[Any]) -> bool:
+    return not code_task.cancelled() and code_task.exception() is None
 
 
-def _context(registration: Registration, attempt: RunningAttempt, control: AttemptControl) -> TaskContext[Any]:
+def _make_context(registration: Registration, attempt: RunningAttempt, control: AttemptControl) -> TaskContext[Any]:
     task = attempt.task
     return TaskContext(
         task_id=task.task_id,
         task_type=task.task_type,
         user_id=task.user_id,
-        parameters=_parameters(registration, task),
+        parameters=_validated_parameters(registration, task),
         attempt=task.attempts,
         max_attempts=task.max_attempts,
         fencing_token=task.fencing_token,
@@ -237,7 +237,7 @@ def _context(registration: Registration, attempt: RunningAttempt, control: Attem
     )
 
 
-def _parameters(registration: Registration, task: Task) -> Any:
+def _validated_parameters(registration: Registration, task: Task) -> Any:
     if task.batch is not None:
         return None
     if task.parent is not None and task.parent.is_chunk:
@@ -245,7 +245,7 @@ def _parameters(registration: Registration, task: Task) -> Any:
     return registration.validate_parameters(task.parameters)
 
 
-def _stopped(attempt: RunningAttempt, cancelled: asyncio.CancelledError | None = None) -> Outcome:
+def _outcome_of_stop(attempt: RunningAttempt, cancelled: asyncio.CancelledError | None = None) -> Outcome:
     match attempt.stop_reason:
         case StopReason.RELEASED | StopReason.LEASE_LOST:
             return Released()
@@ -254,12 +254,13 @@ def _stopped(attempt: RunningAttempt, cancelled: asyncio.CancelledError | None =
             error = AttemptCancelledError(DEADLINE_PASSED if by_deadline else None)
             return Failed(describe(error, False, "deadline" if by_deadline else "cancelled"), False)
         case None:  # the code cancelled itself, or awaited something that was cancelled
-            own = RuntimeError("the task code cancelled itself")
+            error_of_code = RuntimeError("the task code cancelled itself")
             return Failed(
-                describe(own.with_traceback(None if cancelled is None else cancelled.__traceback__), False), False
+                describe(error_of_code.with_traceback(None if cancelled is None else cancelled.__traceback__), False),
+                False,
             )
 
 
-def _timed_out(seconds: float) -> Failed:
+def _timeout_outcome(seconds: float) -> Failed:
     error = AttemptTimeoutError(f"The attempt ran longer than its timeout of {seconds:g} s.")
     return Failed(describe(error, True, "timeout"), True)

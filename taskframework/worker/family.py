@@ -19,14 +19,14 @@ from taskframework.tasks.registry import Registration
 from taskframework.tasks.subtasks import SubtaskOutcome, WantedSubtasks
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt, StopReason
 from taskframework.worker.errands import Errands
-from taskframework.worker.patience import until_available
 from taskframework.worker.plan import AttemptPlan, SubtaskKind
+from taskframework.worker.store_breaker import until_available
 
 T = TypeVar("T")
 
 #: How many sub-tasks one read returns; each may have a result of a megabyte.
-_TOGETHER = 100
-_OVER = "The attempt lost its lease or has ended."
+_PAGE_SIZE = 100
+_ATTEMPT_OVER = "The attempt lost its lease or has ended."
 
 
 class SubtaskKinds(Protocol):
@@ -60,10 +60,10 @@ class AttemptFamily:
         self._planning = asyncio.Lock()
 
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
-        return self._asked(partial(self._add, wanted))
+        return self._submit(partial(self._plan_subtasks, wanted))
 
     def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
-        return self._asked(partial(self._page, after_slot))
+        return self._submit(partial(self._read_outcomes, after_slot))
 
     async def planned(self, registration: Registration) -> Subtasks | None:
         """Return the round that begins when the attempt is settled; None if its code submitted no sub-tasks.
@@ -79,35 +79,35 @@ class AttemptFamily:
             options = registration.executable.options
             return await self._plan.end(options.subtasks, resumes="resume" in registration.stages)
 
-    def _asked(self, errand: Callable[[], Awaitable[T]]) -> Future[T]:
+    def _submit(self, errand: Callable[[], Awaitable[T]]) -> Future[T]:
         answer: Future[T] = Future()
         is_lost = self._attempt.stop_reason is StopReason.LEASE_LOST
-        if is_lost or not self._errands.start(partial(_answer, answer, errand)):
-            answer.set_exception(asyncio.CancelledError(_OVER))
+        if is_lost or not self._errands.submit(partial(_set_answer, answer, errand)):
+            answer.set_exception(asyncio.CancelledError(_ATTEMPT_OVER))
         return answer
 
-    async def _add(self, wanted: WantedSubtasks) -> list[str]:
+    async def _plan_subtasks(self, wanted: WantedSubtasks) -> list[str]:
         async with self._planning:
             if self._is_planned:  # a thread that the code left behind called this
                 raise LeaseLostError
-            kind = await self._from_store(lambda: self._services.kinds.find(wanted.task_type, wanted.options))
+            kind = await self._call_store(lambda: self._services.kinds.find(wanted.task_type, wanted.options))
             if self._plan is None:
                 self._plan = AttemptPlan(self._attempt.task, self._services.store.now, self._write)
             return await self._plan.add(kind, wanted)
 
-    async def _page(self, after_slot: int) -> list[SubtaskOutcome]:
+    async def _read_outcomes(self, after_slot: int) -> list[SubtaskOutcome]:
         task, store = self._attempt.task, self._services.store
         if task.subtasks is None:
             return []
         round = RoundOfSubtasks(task.task_id, task.generation, task.subtasks.round)
-        found = await self._from_store(lambda: store.list_subtasks(round, limit=_TOGETHER, after_slot=after_slot))
+        found = await self._call_store(lambda: store.list_subtasks(round, limit=_PAGE_SIZE, after_slot=after_slot))
         return [SubtaskOutcome.of(subtask) for subtask in found]
 
     async def _write(self, part: Record) -> None:
         # Nobody else writes a record with this id: if the record exists, we wrote it, and the reply was lost.
-        await self._from_store(lambda: self._services.store.write_records([part]))
+        await self._call_store(lambda: self._services.store.write_records([part]))
 
-    async def _from_store(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _call_store(self, call: Callable[[], Awaitable[T]]) -> T:
         attempt, clock = self._attempt, self._services.clock
         try:
             return await until_available(call, lambda: clock.monotonic() > attempt.lease_ends)
@@ -116,7 +116,7 @@ class AttemptFamily:
             raise LeaseLostError from None
 
 
-async def _answer(answer: Future[T], errand: Callable[[], Awaitable[T]]) -> None:
+async def _set_answer(answer: Future[T], errand: Callable[[], Awaitable[T]]) -> None:
     try:
         answer.set_result(await errand())
     except LeaseLostError:  # `finally` makes it a cancellation, which task code does not catch by `except Exception`
@@ -125,4 +125,4 @@ async def _answer(answer: Future[T], errand: Callable[[], Awaitable[T]]) -> None
         answer.set_exception(error)
     finally:  # a waiting thread must get an answer even if the event loop ends
         if not answer.done():
-            answer.set_exception(asyncio.CancelledError(_OVER))
+            answer.set_exception(asyncio.CancelledError(_ATTEMPT_OVER))

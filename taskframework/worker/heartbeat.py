@@ -25,9 +25,9 @@ from taskframework.worker.attempt import RunningAttempt, StopReason
 logger = logging.getLogger(__name__)
 
 #: An attempt whose lease could not be renewed is stopped this share of the lease before its end.
-_MARGIN = 1 / 6
+_STOP_MARGIN_SHARE = 1 / 6
 #: Seconds between two looks for cancel requests from other processes.
-_CANCEL_LOOK = 1.0
+_CANCEL_LOOK_SECONDS = 1.0
 
 
 Cancels = Mapping[Fence, CancelRequest | None]
@@ -47,9 +47,9 @@ class Heartbeat:
         self._on_store_away = on_store_away
         self._clock = clock
         self._lease = lease
-        self._seconds = lease.total_seconds()
-        self._fence_pause = min(1.0, self._seconds / 24)
-        self._fenced_at = clock.monotonic()
+        self._lease_seconds = lease.total_seconds()
+        self._check_pause = min(1.0, self._lease_seconds / 24)
+        self._last_check_at = clock.monotonic()
         self._attempts: dict[str, RunningAttempt] = {}
         self._is_releasing = False
 
@@ -60,8 +60,8 @@ class Heartbeat:
     def add(self, attempt: RunningAttempt) -> None:
         """Keep the lease of this attempt. If the lease is over already, because the process paused, no code runs."""
         self._attempts[attempt.fence.claim_id] = attempt
-        if not self._is_ours(attempt, self._clock.monotonic()):
-            self._lose(attempt)
+        if not self._holds_lease(attempt, self._clock.monotonic()):
+            self._stop_lost(attempt)
         elif self._is_releasing:  # its claim was slow, and now its code must not begin
             attempt.stop(StopReason.RELEASED)
 
@@ -84,9 +84,9 @@ class Heartbeat:
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(self._beat_and_pause, self._seconds / 3))
-            group.create_task(self._repeat(self.look_for_cancels, _CANCEL_LOOK))
-            group.create_task(self._repeat(self._fence, self._fence_pause))
+            group.create_task(self._repeat(self._beat_and_pause, self._lease_seconds / 3))
+            group.create_task(self._repeat(self.look_for_cancels, _CANCEL_LOOK_SECONDS))
+            group.create_task(self._repeat(self._stop_unrenewed, self._check_pause))
 
     async def beat(self) -> bool:
         """Renew every lease once.
@@ -97,9 +97,9 @@ class Heartbeat:
         Returns:
             Whether the store answered.
         """
-        self._stop_what_ends_within(0)
+        self._stop_ending_within(0)
         asked_at = self._clock.monotonic()
-        attempts = [attempt for attempt in self.attempts if self._is_ours(attempt, asked_at)]
+        attempts = [attempt for attempt in self.attempts if self._holds_lease(attempt, asked_at)]
         if not attempts:
             return True
         await failpoint.reached("heartbeat.before_write")
@@ -109,9 +109,9 @@ class Heartbeat:
         await failpoint.reached("heartbeat.after_write")
         for attempt in attempts:
             if attempt.fence in held:
-                attempt.lease_ends = asked_at + self._seconds
+                attempt.lease_ends = asked_at + self._lease_seconds
             else:
-                self._lose(attempt)
+                self._stop_lost(attempt)
         _stop_cancelled(attempts, held)
         return True
 
@@ -130,16 +130,16 @@ class Heartbeat:
 
     async def _renew(self, attempts: list[RunningAttempt]) -> Cancels | None:
         try:
-            async with asyncio.timeout(self._seconds / 3):
+            async with asyncio.timeout(self._lease_seconds / 3):
                 return await self._store.renew([attempt.fence for attempt in attempts], self._lease)
         except TimeoutError:
-            trouble: StoreError = StoreUnavailableError("The store did not renew the leases in time.")
+            problem: StoreError = StoreUnavailableError("The store did not renew the leases in time.")
         except StoreError as error:
-            trouble = error
-        if isinstance(trouble, StoreUnavailableError):
-            self._on_store_away(trouble)  # the breaker logs it once, not with each beat
+            problem = error
+        if isinstance(problem, StoreUnavailableError):
+            self._on_store_away(problem)  # the breaker logs it once, not with each beat
         else:
-            logger.warning("leases not renewed: %s", trouble)
+            logger.warning("leases not renewed: %s", problem)
         return None
 
     async def _repeat(self, step: Callable[[], Awaitable[float | None]], pause: float) -> None:
@@ -157,27 +157,27 @@ class Heartbeat:
 
     async def _beat_and_pause(self) -> float:
         renewed = await self.beat()
-        return self._seconds / (3 if renewed else 12)
+        return self._lease_seconds / (3 if renewed else 12)
 
-    async def _fence(self) -> None:
+    async def _stop_unrenewed(self) -> None:
         """Stop attempts whose leases could not be renewed. This does no I/O, so that nothing can delay it.
 
         After a pause of the whole process, the beat is due too; it may first use the rest of the time to renew.
         """
-        woke_late = self._clock.monotonic() - self._fenced_at > 2 * self._fence_pause
-        self._fenced_at = self._clock.monotonic()
-        self._stop_what_ends_within(self._fence_pause if woke_late else self._seconds * _MARGIN)
+        woke_late = self._clock.monotonic() - self._last_check_at > 2 * self._check_pause
+        self._last_check_at = self._clock.monotonic()
+        self._stop_ending_within(self._check_pause if woke_late else self._lease_seconds * _STOP_MARGIN_SHARE)
 
     @staticmethod
-    def _is_ours(attempt: RunningAttempt, now: float) -> bool:
+    def _holds_lease(attempt: RunningAttempt, now: float) -> bool:
         return attempt.lease_ends > now and attempt.stop_reason is not StopReason.LEASE_LOST
 
-    def _stop_what_ends_within(self, seconds: float) -> None:
+    def _stop_ending_within(self, seconds: float) -> None:
         for attempt in self.attempts:
             if attempt.lease_ends - seconds <= self._clock.monotonic():
-                self._lose(attempt)
+                self._stop_lost(attempt)
 
-    def _lose(self, attempt: RunningAttempt) -> None:
+    def _stop_lost(self, attempt: RunningAttempt) -> None:
         # If the code has ended, there is nothing to stop, and the store decides whether it accepts the outcome.
         if attempt.code_has_ended or attempt.stop_reason is StopReason.LEASE_LOST:
             return

@@ -19,27 +19,27 @@ from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
 from taskframework.clock import Clock, happens_within
 from taskframework.model.status import LANES
 from taskframework.worker.consumer import TaskConsumer
-from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.store_breaker import StoreBreaker
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at the slots: so a hundred early acknowledgements cost one new registration.
-_PAUSE = 1.0
+_LOOK_INTERVAL_SECONDS = 1.0
 #: Deliveries beyond the free slots (the headroom), as a share of the free slots, so that a slot has its next delivery
 #: while the acknowledgement of the last delivery is still on its way. With no-op tasks, slots were empty for 28 % of
 #: the time without headroom, for 7 % with a quarter, and for 2 % with a half; more did not help.
-_HEADROOM = 1 / 2
+_HEADROOM_SHARE = 1 / 2
 #: With fewer slots than this there is no headroom. People set few slots for long tasks: compared with such tasks, the
 #: time of an acknowledgement does not matter, and a delivery in the headroom would wait long beside free workers.
 _FEW_SLOTS = 10
 #: But while lanes compete for few slots there is headroom: otherwise the slot of a high task goes to a low task,
 #: because the next high task has not arrived. It stays for this many seconds more, because new consumers cost
 #: something.
-_AFTER_COMPETITION = 60.0
+_HEADROOM_AFTER_COMPETITION_SECONDS = 60.0
 #: The most deliveries of all queues in one worker, about 30 MB, unless the slots need more.
-_MOST_IN_HAND = 10_000
+_MAX_DELIVERIES = 10_000
 #: A change by less than this share of the slots is not worth new consumers, unless it is from zero, to zero, or to all.
-_STEP = 1 / 8
+_MIN_CHANGE_SHARE = 1 / 8
 
 
 def prefetch(free: int, types: int, limit: int | Literal["auto"], *, lanes_compete: bool = False) -> int:
@@ -56,21 +56,21 @@ def prefetch(free: int, types: int, limit: int | Literal["auto"], *, lanes_compe
     queues = max(types, 1) * len(LANES)
     share = max(min(free, 2), -(-free // max(types, 1)))
     has_headroom = free >= _FEW_SLOTS or lanes_compete
-    headroom = max(1, int(free * _HEADROOM)) if has_headroom else 0
-    count = max(share, min(free + headroom, _MOST_IN_HAND // queues))
+    headroom = max(1, int(free * _HEADROOM_SHARE)) if has_headroom else 0
+    count = max(share, min(free + headroom, _MAX_DELIVERIES // queues))
     return count if limit == "auto" else min(count, limit)
 
 
-def is_worth_a_registration(present: int, wanted: int, most: int) -> bool:
-    """Return whether a change from `present` to `wanted` slots is worth new consumers; a type has `most` at most."""
+def is_worth_registering(present: int, wanted: int, max_slots: int) -> bool:
+    """Return whether a change from `present` to `wanted` slots is worth new consumers; a type has up to `max_slots`."""
     if present == wanted:
         return False
-    at_the_end = 0 in (present, wanted) or wanted == most
-    return at_the_end or abs(wanted - present) >= max(1, most * _STEP)
+    is_boundary = 0 in (present, wanted) or wanted == max_slots
+    return is_boundary or abs(wanted - present) >= max(1, max_slots * _MIN_CHANGE_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class ConsumedType:
     """How one task type is consumed at present."""
 
     consumption: Consumption
@@ -112,7 +112,7 @@ class Intake:
         self._limit = limit
         self._ceilings = ceilings
         self._types: Sequence[str] = ()
-        self._consumed: dict[str, Consumed] = {}
+        self._consumed: dict[str, ConsumedType] = {}
         #: When lanes competed last, by the clock of this process; None means never.
         self._competed_at: float | None = None
         self._is_stopping = False
@@ -144,7 +144,7 @@ class Intake:
         return all(
             name in self._consumed and self._consumed[name].consumption.is_live
             for name in self._types
-            if self._most(name)
+            if self._max_slots(name)
         )
 
     @property
@@ -162,25 +162,28 @@ class Intake:
     def _free(self) -> int:
         return max(0, self._consumer.slots - self._consumer.deliveries.acked_early)
 
-    def _most(self, task_type: str) -> int:
+    def _max_slots(self, task_type: str) -> int:
         bounds = [bound for ceiling in self._ceilings if (bound := ceiling(task_type)) is not None]
         return min([self._consumer.slots, *bounds])
 
     @property
     def _lanes_compete(self) -> bool:
-        if self._consumer.lanes.compete:
+        if self._consumer.lanes.are_competing:
             self._competed_at = self._clock.monotonic()
-        return self._competed_at is not None and self._clock.monotonic() - self._competed_at < _AFTER_COMPETITION
+        return (
+            self._competed_at is not None
+            and self._clock.monotonic() - self._competed_at < _HEADROOM_AFTER_COMPETITION_SECONDS
+        )
 
-    def _wanted(self) -> Mapping[str, int]:
+    def _wanted_slots(self) -> Mapping[str, int]:
         """Return for how many slots each type should be consumed."""
         if self._is_stopping or self._breaker.is_open:
             return dict.fromkeys(self._types, 0)
         # A type waits until the deliveries of its former consumers are claimed. Otherwise, while a store answers pings
         # but fails at claims, each new try would fill this worker with one more prefetch of deliveries.
-        waits = self._consumer.deliveries.left_over - self._consumed.keys()
+        waits = self._consumer.deliveries.types_left_over - self._consumed.keys()
         free = self._free
-        return {name: 0 if name in waits else min(free, self._most(name)) for name in self._types}
+        return {name: 0 if name in waits else min(free, self._max_slots(name)) for name in self._types}
 
     async def _run(self) -> None:
         while not self._is_stopping:
@@ -192,31 +195,34 @@ class Intake:
         await self._stop_consuming(self._types)
 
     async def _adjust(self) -> None:
-        changing = [name for name, wanted in self._wanted().items() if self._is_worth_a_change(name, wanted)]
+        changing = [name for name, wanted in self._wanted_slots().items() if self._is_worth_changing(name, wanted)]
         if changing:
             await self._stop_consuming(changing)
             # Compute this again, because it may have changed meanwhile; from here on nothing is awaited.
-            wanted = self._wanted()
+            wanted = self._wanted_slots()
             for name in changing:
                 self._consume(name, wanted[name])
         if not self._free and not self._is_stopping:
             # Here the deliveries would wait until the long tasks end, although other workers may be idle.
-            self._consumer.hand_over_what_waits()
+            self._consumer.hand_over_waiting()
 
-    def _is_worth_a_change(self, task_type: str, wanted: int) -> bool:
+    def _is_worth_changing(self, task_type: str, wanted: int) -> bool:
         consumed = self._consumed.get(task_type)
         present = consumed.slots if consumed is not None else 0
         if consumed is not None and 0 < wanted < _FEW_SLOTS and consumed.lanes_compete != self._lanes_compete:
             return True
-        return is_worth_a_registration(present, wanted, self._most(task_type))
+        return is_worth_registering(present, wanted, self._max_slots(task_type))
 
     def _consume(self, task_type: str, slots: int) -> None:
         if slots:
             lanes_compete = self._lanes_compete
             count = prefetch(slots, len(self._types), self._limit, lanes_compete=lanes_compete)
             logger.debug("consuming %s for %d slots, %d deliveries of each queue", task_type, slots, count)
-            request, take = ConsumeRequest([task_type], count), partial(self._consumer.take, task_type)
-            self._consumed[task_type] = Consumed(self._broker.consume(request, take), slots, lanes_compete)
+            request, take_delivery = (
+                ConsumeRequest([task_type], count),
+                partial(self._consumer.take_delivery, task_type),
+            )
+            self._consumed[task_type] = ConsumedType(self._broker.consume(request, take_delivery), slots, lanes_compete)
 
     async def _stop_consuming(self, task_types: Sequence[str]) -> None:
         # Stop all together, because each stop waits for the broker's answer.
@@ -226,9 +232,9 @@ class Intake:
     async def _stop_one(self, task_type: str) -> None:
         await self._consumed[task_type].consumption.stop()
         del self._consumed[task_type]
-        self._consumer.deliveries.retire(task_type)
+        self._consumer.deliveries.mark_consumers_stopped(task_type)
 
     async def _pause(self) -> None:
         if not self._is_stopping:
-            await happens_within(self._wake, _PAUSE, self._clock)
+            await happens_within(self._wake, _LOOK_INTERVAL_SECONDS, self._clock)
             self._wake.clear()

@@ -22,7 +22,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import RateLimit
 from taskframework.worker.admission import Candidate, PutOff
-from taskframework.worker.rate_limits import LATER
+from taskframework.worker.rate_limits import WAITED_TOO_LONG
 
 #: Most seconds that a task waits here for its turn: one look of the sweeper sends all turns of the next second.
 _MAX_TURN_WAIT_SECONDS = 2.0
@@ -78,7 +78,7 @@ class KeyedRateLimits:
             take = TakePermits(record_id, self._limits[limit.name], ahead=ahead, in_line=True, has_turn=has_turn)
             bucket = await candidate.without_slot(self._takes.take(take))
             if bucket is None:
-                return LATER
+                return WAITED_TOO_LONG
             await failpoint.reached("limits.after_take")
             self._on_taken(limit.name, bucket.granted)
             if not bucket.granted:
@@ -86,7 +86,7 @@ class KeyedRateLimits:
                 return PutOff(timedelta(seconds=bucket.first_at - bucket.asked_at), record_id)
             [permit] = permits_of(bucket, take.limit, self._clock.monotonic())
             if not await candidate.without_slot(self._wait_until(permit.not_before)):
-                return LATER
+                return WAITED_TOO_LONG
             if not permit.is_late(self._clock.monotonic()):
                 return None
             has_turn = True  # the task waited long for a slot in the worker, and now its permit is too late

@@ -37,7 +37,7 @@ class Lanes(Generic[Item]):
         slots: int,
         start: Callable[[Item, Priority], None],
         policy: LanePolicy,
-        waited: Callable[[Item], timedelta],
+        waited_time: Callable[[Item], timedelta],
     ) -> None:
         """Prepare empty lanes.
 
@@ -45,13 +45,13 @@ class Lanes(Generic[Item]):
             slots: how many items may run at once.
             start: called for an item that got a slot; `release` gives the slot back.
             policy: which lane is next.
-            waited: returns how long an item has been ready to start.
+            waited_time: returns how long an item has been ready to start.
         """
         self._free = slots
         self._slots = slots
         self._start = start
         self._policy = policy
-        self._waited = waited
+        self._waited_time = waited_time
         self._waiting: dict[Priority, deque[Item]] = {lane: deque() for lane in LANES}
         self._running: dict[Priority, int] = dict.fromkeys(LANES, 0)
         #: How much each lane is owed because slots went to others while it waited.
@@ -71,7 +71,7 @@ class Lanes(Generic[Item]):
         self._free += 1
         self._fill()
 
-    async def slot_again(self, lane: Priority) -> None:
+    async def take_slot_again(self, lane: Priority) -> None:
         """Wait for a slot for an item that gave up its own for a while. It goes before all items that have not started.
 
         Once the lanes are closed, the item gets a slot at once, because then it only has to end.
@@ -94,10 +94,10 @@ class Lanes(Generic[Item]):
 
     def clear(self) -> list[Item]:
         """Remove and return all waiting items."""
-        left = [item for lane in LANES for item in self._waiting[lane]]
+        removed = [item for lane in LANES for item in self._waiting[lane]]
         for waiting in self._waiting.values():
             waiting.clear()
-        return left
+        return removed
 
     @property
     def running(self) -> int:
@@ -108,7 +108,7 @@ class Lanes(Generic[Item]):
         return sum(map(len, self._waiting.values()))
 
     @property
-    def compete(self) -> bool:
+    def are_competing(self) -> bool:
         """Whether all slots are taken and several lanes have or want some."""
         return self._free <= 0 and sum(bool(self._waiting[lane] or self._running[lane]) for lane in LANES) > 1
 
@@ -119,27 +119,27 @@ class Lanes(Generic[Item]):
             self._running[returning_to] += 1
             if not slot.done():
                 slot.set_result(None)
-        while self._free > 0 and not self._closed and (lane := self._next()) is not None:
+        while self._free > 0 and not self._closed and (lane := self._next_lane()) is not None:
             item = self._waiting[lane].popleft()
             self._free -= 1
             self._running[lane] += 1
             self._start(item, lane)
 
-    def _next(self) -> Priority | None:
+    def _next_lane(self) -> Priority | None:
         waiting = [lane for lane in LANES if self._waiting[lane]]
         if len(waiting) < 2:
             # No lane has to wait for another lane, so no lane is owed slots.
             self._credits = dict.fromkeys(LANES, 0)
             return waiting[0] if waiting else None
-        return self._overdue(waiting) or self._by_weight(waiting)
+        return self._overdue_lane(waiting) or self._lane_by_weight(waiting)
 
-    def _overdue(self, waiting: Sequence[Priority]) -> Priority | None:
+    def _overdue_lane(self, waiting: Sequence[Priority]) -> Priority | None:
         """Return the lane whose first item has waited longest, if this item has waited too long."""
-        waited = {lane: self._waited(self._waiting[lane][0]) for lane in waiting}
-        longest = max(waiting, key=waited.__getitem__)
-        return longest if waited[longest] > self._policy.max_wait else None
+        waited_time = {lane: self._waited_time(self._waiting[lane][0]) for lane in waiting}
+        longest = max(waiting, key=waited_time.__getitem__)
+        return longest if waited_time[longest] > self._policy.max_wait else None
 
-    def _by_weight(self, waiting: Sequence[Priority]) -> Priority:
+    def _lane_by_weight(self, waiting: Sequence[Priority]) -> Priority:
         """Choose a lane by smooth weighted round-robin: each waiting lane gets its weight as credit, then the lane with
         the most credit is chosen and pays the sum of the weights. This spreads the turns of a lane evenly, instead of
         giving the high lane all its turns before the normal lane has its first turn.

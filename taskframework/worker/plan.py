@@ -60,7 +60,7 @@ class AttemptPlan:
         self._first_slot = 0
         self._groups: list[dict[str, Any]] = []
         self._bytes = 0
-        self._parts = 0
+        self._written_parts = 0
 
     async def add(self, kind: SubtaskKind, wanted: WantedSubtasks) -> list[str]:
         """Plan some sub-tasks, all or none.
@@ -105,11 +105,11 @@ class AttemptPlan:
                 f"there were {MAX_EMPTY_ROUNDS} empty rounds in a row, and this would be another one",
                 "In on_subtasks_finished, submit sub-tasks or return the result.",
             )
-        if self._parts or self._bytes > MAX_INLINE_PLAN_BYTES:
+        if self._written_parts or self._bytes > MAX_INLINE_PLAN_BYTES:
             await self._write_part()
-        plan = None if self._parts else self._groups
+        plan = None if self._written_parts else self._groups
         return Subtasks(
-            self._planned, plan, policy=policy, resumes=resumes, plan_records=self._parts, empty_rounds=empty
+            self._planned, plan, policy=policy, resumes=resumes, plan_records=self._written_parts, empty_rounds=empty
         )
 
     def _check(self, wanted: WantedSubtasks) -> None:
@@ -149,8 +149,8 @@ class AttemptPlan:
         self._planned += 1
 
     async def _write_part(self) -> None:
-        await self._write(part_of(self._task, self._parts, self._first_slot, self._groups, self._now()))
-        self._parts += 1
+        await self._write(part_of(self._task, self._written_parts, self._first_slot, self._groups, self._now()))
+        self._written_parts += 1
         self._first_slot, self._groups, self._bytes = self._planned, [], 0
 
 

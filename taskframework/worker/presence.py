@@ -17,7 +17,7 @@ from taskframework.stores.reading import read_record
 
 #: Seconds that a stop waits for the store. If the record stays, operators see a lost worker until the record is deleted
 #: after ten minutes.
-_FAREWELL_SECONDS = 1.0
+_WITHDRAW_TIMEOUT_SECONDS = 1.0
 
 
 class SignOfLife:
@@ -47,10 +47,10 @@ class SignOfLife:
         self._concurrency = concurrency
         self._in_flight = in_flight
         self._started_at: datetime | None = None
-        self._has_left = False
-        self._writing = asyncio.Lock()
+        self._is_withdrawn = False
+        self._write_lock = asyncio.Lock()
 
-    async def give(self) -> bool:
+    async def write(self) -> bool:
         """Write the record again; after `withdraw` do nothing.
 
         Returns:
@@ -59,22 +59,22 @@ class SignOfLife:
         Raises:
             StoreUnavailableError: if the record could not be written.
         """
-        async with self._writing:
-            if not self._has_left:
+        async with self._write_lock:
+            if not self._is_withdrawn:
                 # Read the record each time: the retention may have deleted it while the store was out of reach.
-                there, presence = await read_record(self._store, self._record_id), self._presence()
+                stored, presence = await read_record(self._store, self._record_id), self._presence()
                 until = presence.seen_at + FORGOTTEN_AFTER
-                record = PRESENCE.with_id(self._record_id, there, presence, expires_at=until)
+                record = PRESENCE.with_id(self._record_id, stored, presence, expires_at=until)
                 await self._store.write_records([record])
         return False
 
     async def withdraw(self) -> None:
         """Delete the record, because the worker stops. If the store is away, this waits only for a moment."""
-        self._has_left = True
+        self._is_withdrawn = True
         with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_FAREWELL_SECONDS), self._writing:
-                if (there := await read_record(self._store, self._record_id)) is not None:
-                    await self._store.delete_records([there])
+            async with asyncio.timeout(_WITHDRAW_TIMEOUT_SECONDS), self._write_lock:
+                if (stored := await read_record(self._store, self._record_id)) is not None:
+                    await self._store.delete_records([stored])
 
     def _presence(self) -> Presence:
         now = self._store.now()

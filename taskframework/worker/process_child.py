@@ -33,10 +33,10 @@ from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks,
 from taskframework.tasks.values import storable_parameters, to_storable_json
 from taskframework.telemetry import log_structlog_by_logging, log_threads
 from taskframework.worker.forks import ForkedProcessesEnd
-from taskframework.worker.questions import OutcomesAfter, Question
+from taskframework.worker.questions import Question, ReadOutcomes
 
 #: A result with a larger pickle is certainly too large as JSON. Refusing it here keeps it out of the parent's memory.
-_MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
+_MAX_RESULT_PICKLE_BYTES = 16 * MAX_RESULT_BYTES
 #: Signals that only the parent handles; it then tells the child. Here they get a handler that does nothing, and not
 #: SIG_IGN, because programs that task code starts would inherit SIG_IGN.
 PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,9 +46,9 @@ _FORMATTER = logging.Formatter()
 def main(connection: socket.socket) -> None:
     """Serve the parent at the other end of `connection`."""
     _leave_signals_to_parent()
-    _end_with_parent()
+    _die_with_parent()
     channel = _Channel(connection)
-    logging.getLogger().handlers = [_LogsToParent(channel)]
+    logging.getLogger().handlers = [_ParentLogHandler(channel)]
     log_structlog_by_logging()
     logging.captureWarnings(True)
     log_threads()
@@ -66,7 +66,7 @@ class _Channel:
         self._connection = Connection(connection.detach())
         self._sending = threading.Lock()
         self._numbers = itertools.count()
-        self._asked: dict[int, Future[Any]] = {}
+        self._pending_answers: dict[int, Future[Any]] = {}
         #: The attempts to run; None after the last one.
         self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         #: Whether the newest attempt was asked to stop.
@@ -85,7 +85,7 @@ class _Channel:
         """Ask the parent to do something that needs the store."""
         answer: Future[Any] = Future()
         number = next(self._numbers)
-        self._asked[number] = answer
+        self._pending_answers[number] = answer
         self.send("ask", (number, question))
         return answer
 
@@ -98,12 +98,12 @@ class _Channel:
                 case "cancel", _:
                     self.is_cancelled = True
                 case "answer", (number, result, error):
-                    asked = self._asked.pop(number)
+                    pending = self._pending_answers.pop(number)
                     if error is None:
-                        asked.set_result(result)
+                        pending.set_result(result)
                     else:
-                        asked.set_exception(error)
-        if self._asked:
+                        pending.set_exception(error)
+        if self._pending_answers:
             os._exit(1)  # the parent is gone, and nobody else could answer
         self.requests.put(None)
 
@@ -138,11 +138,11 @@ class _Control:
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         if (answer := self._ask(outcome)) is not None:
-            answer.add_done_callback(self._note)
+            answer.add_done_callback(self._note_lost_lease)
             return answer
-        nobody: Future[StepOutcome | None] = Future()
-        nobody.set_result(None)
-        return nobody
+        unrecorded: Future[StepOutcome | None] = Future()
+        unrecorded.set_result(None)
+        return unrecorded
 
     @property
     def family(self) -> Family:
@@ -150,24 +150,24 @@ class _Control:
 
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
         # Send only a name and plain JSON: the parent may not have the class of the author's object.
-        plain = []
+        stored = []
         for number, parameters in wanted.numbered():
             with adding_number_to_errors(number):
-                plain.append(storable_parameters(parameters)[0])
+                stored.append(storable_parameters(parameters)[0])
         name = type_name(wanted.task_type)
-        return self._ask(replace(wanted, task_type=name, parameters=tuple(plain))) or _too_late()
+        return self._ask(replace(wanted, task_type=name, parameters=tuple(stored))) or _failed_answer()
 
     def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
-        return self._ask(OutcomesAfter(after_slot)) or _too_late()
+        return self._ask(ReadOutcomes(after_slot)) or _failed_answer()
 
     async def report_progress(self, value: object) -> None:
         self.report_progress_soon(value)
 
     def report_progress_soon(self, value: object) -> None:
-        plain = to_storable_json(value, "progress", MAX_PROGRESS_BYTES)
+        stored = to_storable_json(value, "progress", MAX_PROGRESS_BYTES)
         with self._sending:
             if not self._is_over:
-                self._channel.send("progress", plain)
+                self._channel.send("progress", stored)
 
     def end(self) -> None:
         """Stop reporting: a thread that the code left behind must not report for the next attempt."""
@@ -178,17 +178,17 @@ class _Control:
         with self._sending:
             return None if self._is_over else self._channel.ask(question)
 
-    def _note(self, answer: Future[StepOutcome | None]) -> None:
+    def _note_lost_lease(self, answer: Future[StepOutcome | None]) -> None:
         self._is_lost = self._is_lost or (answer.exception() is None and answer.result() is None)
 
 
-def _too_late() -> Future[Any]:
+def _failed_answer() -> Future[Any]:
     answer: Future[Any] = Future()
     answer.set_exception(asyncio.CancelledError("The attempt has ended."))
     return answer
 
 
-class _LogsToParent(logging.handlers.QueueHandler):
+class _ParentLogHandler(logging.handlers.QueueHandler):
     """Sends log records to the parent, whose log configuration and task ids apply to them."""
 
     def __init__(self, channel: _Channel) -> None:
@@ -232,7 +232,7 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
 def _send_result(channel: _Channel, result: Any) -> None:
     try:
         payload = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
-        if len(payload) > _MAX_RESULT_PICKLE:
+        if len(payload) > _MAX_RESULT_PICKLE_BYTES:
             raise ValueError(f"it has {len(payload):,} bytes")
     except Exception as problem:  # pickling runs foreign code
         error = NonRetryableError(f"The result cannot be brought back from its process: {problem}")
@@ -249,7 +249,7 @@ def _leave_signals_to_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
 
 
-def _end_with_parent() -> None:
+def _die_with_parent() -> None:
     """Let the kernel end this process when the parent dies.
 
     A thread that waits for the parent's death could not run beside C code that keeps the interpreter lock. Then a

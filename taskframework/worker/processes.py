@@ -33,15 +33,15 @@ from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.stages import Call
 from taskframework.worker import process_child
 from taskframework.worker.process_child import PARENTS_SIGNALS
-from taskframework.worker.questions import asked
+from taskframework.worker.questions import answer_question
 
 #: Seconds within which code in a process or thread must end after a cancel. The executor and a stopping worker wait
 #: longer, so they find the process ended.
-GRACE = 3.0
+GRACE_SECONDS = 3.0
 #: Seconds that a child has to import the modules of an attempt. Only after this the attempt's own timeout begins.
-_IMPORT_PATIENCE = 300.0
+_IMPORT_TIMEOUT_SECONDS = 300.0
 #: Seconds that an idle child has to end by itself.
-_EXIT_PATIENCE = 1.0
+_EXIT_TIMEOUT_SECONDS = 1.0
 #: In both directions a frame is a length and then as many bytes: a pickled pair of kind and content. In the child
 #: `multiprocessing.Connection` reads and writes the frames; here the event loop reads and writes them.
 _HEADER = struct.Struct("!i")
@@ -70,7 +70,7 @@ class ExecutionFailedError(TaskframeworkError):
 class ProcessPool:
     """Runs attempts in child processes, which are started when needed and replaced when they die."""
 
-    def __init__(self, size: int, *, grace: float = GRACE) -> None:
+    def __init__(self, size: int, *, grace: float = GRACE_SECONDS) -> None:
         """Prepare an empty pool.
 
         Args:
@@ -111,11 +111,11 @@ class ProcessPool:
             NonRetryableError: if the executable or its parameters cannot be sent.
             ProcessDiedError: if the child died or did not finish importing, or the pool was closed.
         """
-        request = _request(executable, call, context)
+        request = _pack_request(executable, call, context)
         async with self._slots:
             child = await self._take()
             attempt = asyncio.create_task(child.run(request, context.control, on_start))
-            attempt.add_done_callback(retrieved)
+            attempt.add_done_callback(retrieve_exception)
             try:
                 await asyncio.wait([attempt])
             except asyncio.CancelledError:
@@ -195,20 +195,20 @@ class _Child:
     async def run(self, request: bytes, control: AttemptControl, on_start: Callable[[], None]) -> Any:
         self._is_busy = True
         try:
-            async with asyncio.timeout(_IMPORT_PATIENCE) as importing:
+            async with asyncio.timeout(_IMPORT_TIMEOUT_SECONDS) as importing:
                 self._writer.write(request)
                 await self._writer.drain()
-                return await self._answer(control, partial(_begin, importing, on_start))
+                return await self._read_until_result(control, partial(_start_code, importing, on_start))
         except TimeoutError:
             await self.end()
             raise ProcessDiedError(
-                f"The process of the attempt was still importing after {_IMPORT_PATIENCE:g} s.",
+                f"The process of the attempt was still importing after {_IMPORT_TIMEOUT_SECONDS:g} s.",
                 hint="Look at what its modules do while they are imported.",
             ) from None
         except (EOFError, OSError):
-            raise ProcessDiedError(f"The process of the attempt {_manner(await self.end())}.") from None
+            raise ProcessDiedError(f"The process of the attempt {_describe_exit(await self.end())}.") from None
 
-    async def _answer(self, control: AttemptControl, begin: Callable[[], None]) -> Any:
+    async def _read_until_result(self, control: AttemptControl, begin: Callable[[], None]) -> Any:
         while True:
             (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
             kind, value = pickle.loads(await self._reader.readexactly(size))
@@ -220,7 +220,7 @@ class _Child:
                 case "ask":
                     number, question = value
                     # Not awaited, because further frames of the child must not wait for the store.
-                    asked(control, question).add_done_callback(partial(self._tell, number))
+                    answer_question(control, question).add_done_callback(partial(self._send_answer, number))
                 case "log":
                     _log(value)
                 case "failed":
@@ -228,41 +228,41 @@ class _Child:
                     raise ExecutionFailedError(value)
                 case "returned":
                     self._is_busy = False
-                    return _loaded_result(value)
+                    return _load_result(value)
 
     def cancel(self) -> None:
         """Make `is_cancel_requested` true in the child."""
-        self._writer.write(_packed("cancel"))
+        self._writer.write(_pack("cancel"))
 
-    def _tell(self, number: int, answer: Future[Any]) -> None:
+    def _send_answer(self, number: int, answer: Future[Any]) -> None:
         error = answer.exception()
         if error is not None and not isinstance(error, (TaskframeworkError, TypeError, asyncio.CancelledError)):
             error = StoreError(str(error))  # other errors, such as those of a driver, may not survive pickling
-        self._writer.write(_packed("answer", (number, None if error else answer.result(), error)))
+        self._writer.write(_pack("answer", (number, None if error else answer.result(), error)))
 
     async def end(self) -> int | None:
         """End the child, at once if it is busy, and return its exit code when it has ended."""
         if self._ending is None:
             self._writer.close()
-            patience = 0.0 if self._is_busy else _EXIT_PATIENCE
-            self._ending = asyncio.create_task(asyncio.to_thread(_reap, self._process, patience))
+            timeout = 0.0 if self._is_busy else _EXIT_TIMEOUT_SECONDS
+            self._ending = asyncio.create_task(asyncio.to_thread(_reap, self._process, timeout))
         return await asyncio.shield(self._ending)
 
     def kill(self) -> None:
         _kill(self._process)
 
 
-def _begin(importing: asyncio.Timeout, on_start: Callable[[], None]) -> None:
+def _start_code(importing: asyncio.Timeout, on_start: Callable[[], None]) -> None:
     importing.reschedule(None)
     on_start()
 
 
-def _packed(kind: str, content: Any = None) -> bytes:
+def _pack(kind: str, content: Any = None) -> bytes:
     payload = pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL)
     return _HEADER.pack(len(payload)) + payload
 
 
-def _request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context: TaskContext[Any]) -> bytes:
+def _pack_request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context: TaskContext[Any]) -> bytes:
     names = [field.name for field in dataclasses.fields(context) if field.name not in ("logger", "control")]
     fields = {name: getattr(context, name) for name in names}
     try:
@@ -274,7 +274,7 @@ def _request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context
             context.logger.name,
             context.logger.getEffectiveLevel(),
         )
-        return _packed("run", pickle.dumps(content, pickle.HIGHEST_PROTOCOL))
+        return _pack("run", pickle.dumps(content, pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # pickling runs foreign code
         raise NonRetryableError(
             f"Task type {context.task_type!r} cannot run in a process of its own: {error}. Executables and parameters "
@@ -282,7 +282,7 @@ def _request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context
         ) from error
 
 
-def _loaded_result(payload: bytes) -> Any:
+def _load_result(payload: bytes) -> Any:
     try:
         return pickle.loads(payload)
     except Exception as error:  # unpickling runs foreign code
@@ -301,28 +301,28 @@ def _log(payload: bytes) -> None:
         target.handle(record)
 
 
-def retrieved(attempt: asyncio.Future[Any]) -> None:
+def retrieve_exception(attempt: asyncio.Future[Any]) -> None:
     """Fetch the error of a future that nobody may await any more, so that asyncio does not complain about it."""
     if not attempt.cancelled():
         attempt.exception()
 
 
 def _spawn() -> tuple[SpawnProcess, socket.socket]:
-    ours, theirs = socket.socketpair()
-    process = _spawning.Process(target=process_child.main, args=(theirs,), name="taskframework-task")
-    with theirs, _process_table:
+    parent_socket, child_socket = socket.socketpair()
+    process = _spawning.Process(target=process_child.main, args=(child_socket,), name="taskframework-task")
+    with child_socket, _process_table:
         resource_tracker.ensure_running()  # start it before: its start would unblock the signals
         # Block the signals: a Ctrl-C while the child still imports would end the child with a traceback.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
+        blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
         try:
             process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return process, ours
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+    return process, parent_socket
 
 
-def _reap(process: SpawnProcess, patience: float) -> int | None:
-    ended = patience > 0 and wait([process.sentinel], patience)
+def _reap(process: SpawnProcess, timeout: float) -> int | None:
+    ended = timeout > 0 and wait([process.sentinel], timeout)
     with _process_table:
         if not ended:
             _kill(process)
@@ -341,7 +341,7 @@ def _kill(process: SpawnProcess) -> None:
             process.kill()
 
 
-def _manner(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "died"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -12,22 +12,22 @@ from taskframework.tasks.subtasks import WantedSubtasks
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomesAfter:
+class ReadOutcomes:
     """Read the outcomes of the next sub-tasks, after this slot."""
 
     slot: int
 
 
 #: A step to record, sub-tasks to plan, or a page of outcomes.
-Question = StepOutcome | WantedSubtasks | OutcomesAfter
+Question = StepOutcome | WantedSubtasks | ReadOutcomes
 
 
-def asked(control: AttemptControl, question: Question) -> Future[Any]:
+def answer_question(control: AttemptControl, question: Question) -> Future[Any]:
     """Call, for code in a child process, the method that code in this process would call itself."""
     match question:
         case StepOutcome():
             return control.steps.recorder.record(question)
         case WantedSubtasks():
             return control.family.plan(question)
-        case OutcomesAfter(slot):
+        case ReadOutcomes(slot):
             return control.family.outcomes(slot)

@@ -19,10 +19,10 @@ from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.worker.admission import Candidate, PutOff
 
 #: For a delivery that has waited here for as long as the broker allows: its task is due again after this time.
-LATER = PutOff(timedelta(minutes=1))
+WAITED_TOO_LONG = PutOff(timedelta(minutes=1))
 #: Deliveries that a worker takes beyond those that run: as many as get permits in this many seconds, at least a few.
-_SECONDS_IN_HAND = 0.5
-_FEWEST_IN_HAND = 2
+_SECONDS_OF_PERMITS_AHEAD = 0.5
+_MIN_DELIVERIES_AHEAD = 2
 
 
 class RateLimits:
@@ -63,7 +63,7 @@ class RateLimits:
         if permit is not None and permit.is_late(self._clock.monotonic()):
             permit = await permits.next()  # getting a slot again took long, so now the delivery waits with the slot
         if permit is None:
-            return LATER
+            return WAITED_TOO_LONG
         candidate.unless_claimed.callback(permits.give_back, permit)
         self._running[task_type] += 1
         candidate.holding.callback(self._running.subtract, [task_type])
@@ -76,8 +76,8 @@ class RateLimits:
         """
         if (name := _bucket_of(self._registry.get(task_type))) is None:
             return None
-        in_hand = math.ceil(self._limits[name].rate * _SECONDS_IN_HAND)
-        needed = self._running[task_type] + max(_FEWEST_IN_HAND, in_hand)
+        ahead = math.ceil(self._limits[name].rate * _SECONDS_OF_PERMITS_AHEAD)
+        needed = self._running[task_type] + max(_MIN_DELIVERIES_AHEAD, ahead)
         present = self._ceilings.get(task_type, 0)
         if not needed <= present <= 4 * needed:
             present = self._ceilings[task_type] = 1 << (needed - 1).bit_length()

@@ -22,7 +22,7 @@ from taskframework.tasks.values import to_storable_json
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.errands import Errands
 from taskframework.worker.family import AttemptFamily, FamilyServices
-from taskframework.worker.patience import until_available
+from taskframework.worker.store_breaker import until_available
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class AttemptReports:
         self._clock = clock
         self._services = services
         self._errands = Errands()
-        self._newest: Any = None
-        self._has_newest = False
+        self._newest_progress: Any = None
+        self._has_new_progress = False
         self._writing_progress: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
 
@@ -73,20 +73,20 @@ class AttemptReports:
 
     @property
     def is_open(self) -> bool:
-        return not self._errands.is_over and self._attempt.stop_reason is not StopReason.LEASE_LOST
+        return not self._errands.is_closed and self._attempt.stop_reason is not StopReason.LEASE_LOST
 
     async def report_progress(self, value: object) -> None:
-        self._take(to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
+        self._set_progress(to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
         if self._writing_progress is not None:
             # Shielded: if this caller is cancelled, that must not interrupt the write, which may have others' values.
             await asyncio.shield(self._writing_progress)
 
     def report_progress_soon(self, value: object) -> None:
-        self._errands.call(self._take, to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
+        self._errands.call_soon(self._set_progress, to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         recorded: Future[StepOutcome | None] = Future()
-        if not self._errands.start(partial(self._record, outcome, recorded)):
+        if not self._errands.submit(partial(self._record, outcome, recorded)):
             recorded.set_result(None)
         return recorded
 
@@ -97,8 +97,8 @@ class AttemptReports:
             await asyncio.wait([self._writing_progress])
         await self._errands.finished()
 
-    def _take(self, value: Any) -> None:
-        self._newest, self._has_newest = value, True
+    def _set_progress(self, value: Any) -> None:
+        self._newest_progress, self._has_new_progress = value, True
         if self._writing_progress is None:
             self._writing_progress = asyncio.get_running_loop().create_task(
                 self._write_progress(), context=self._errands.context
@@ -106,9 +106,9 @@ class AttemptReports:
 
     async def _write_progress(self) -> None:
         try:
-            while self._has_newest:
-                self._has_newest = False
-                if await self._moves.make(ReportProgress(self._attempt.fence, self._newest)) is None:
+            while self._has_new_progress:
+                self._has_new_progress = False
+                if await self._moves.make(ReportProgress(self._attempt.fence, self._newest_progress)) is None:
                     self._attempt.stop(StopReason.LEASE_LOST)
                     return
         except StoreError as error:  # the attempt continues without this progress
@@ -119,14 +119,14 @@ class AttemptReports:
     async def _record(self, outcome: StepOutcome, recorded: Future[StepOutcome | None]) -> None:
         try:
             await failpoint.reached("step.before_write")
-            recorded.set_result(await self._recorded(outcome))
+            recorded.set_result(await self._write_step(outcome))
         except Exception as error:
             recorded.set_exception(error)
         finally:  # a waiting thread must get an answer even if the event loop ends
             if not recorded.done():
                 recorded.set_result(None)
 
-    async def _recorded(self, outcome: StepOutcome) -> StepOutcome | None:
+    async def _write_step(self, outcome: StepOutcome) -> StepOutcome | None:
         record = RecordStep(self._attempt.fence, outcome.step, outcome.outcome)
         try:
             task = await until_available(

@@ -23,16 +23,16 @@ from taskframework.tasks.limits import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.deliveries import PendingDelivery
-from taskframework.worker.patience import until_available
+from taskframework.worker.store_breaker import until_available
 
 logger = logging.getLogger(__name__)
 
 #: Seconds in which the store has to answer who took a task. The answer is only for the log, and a slot waits for it.
-_TOLD_WITHIN = 2.0
+_HOLDER_TIMEOUT_SECONDS = 2.0
 #: Seconds in which a rate limit has to be held. If this fails, the next attempt that the service refuses tries again.
-_HELD_WITHIN = 2.0
+_HOLD_TIMEOUT_SECONDS = 2.0
 
-Hold = Callable[[Registration, Task, timedelta], Awaitable[None]]
+HoldLimit = Callable[[Registration, Task, timedelta], Awaitable[None]]
 
 
 class SettleStation:
@@ -47,7 +47,7 @@ class SettleStation:
         policy: RetryPolicy,
         on_stale: Callable[[str], None],
         on_store_away: Callable[[StoreUnavailableError], None],
-        hold: Hold,
+        hold_limit: HoldLimit,
     ) -> None:
         """Prepare to settle.
 
@@ -59,7 +59,7 @@ class SettleStation:
             policy: the retry policy for task types without their own policy.
             on_stale: called with the task type of each attempt that lost its lease.
             on_store_away: called for each write that did not reach the store.
-            hold: holds the rate limit of a task when its code asked for this.
+            hold_limit: holds the rate limit of a task when its code asked for this.
         """
         self._store = store
         self._bus = bus
@@ -68,7 +68,7 @@ class SettleStation:
         self._policy = policy
         self._on_stale = on_stale
         self._on_store_away = on_store_away
-        self._hold = hold
+        self._hold = hold_limit
 
     async def settle(
         self, registration: Registration, attempt: RunningAttempt, outcome: Outcome, delivery: PendingDelivery
@@ -86,7 +86,7 @@ class SettleStation:
         await failpoint.reached("settle.before_ack")
         if isinstance(reply, Stale):
             self._on_stale(attempt.task.task_type)
-            _report(attempt, reply.current_token, reply.held_by)
+            _log_discarded(attempt, reply.current_token, reply.held_by)
         if isinstance(reply, Settlement) and reply.status in DEAD:
             await delivery.reject()
         else:
@@ -95,20 +95,20 @@ class SettleStation:
     async def discard(self, attempt: RunningAttempt) -> None:
         """Count and log an attempt that lost its lease while it ran: its outcome may not be written."""
         self._on_stale(attempt.task.task_type)
-        task = await self._present(attempt.task.task_id)
+        task = await self._read_task(attempt.task.task_id)
         holder = task.lease.worker_id if task and task.lease else None
-        _report(attempt, task.fencing_token if task else None, holder)
+        _log_discarded(attempt, task.fencing_token if task else None, holder)
 
-    async def _present(self, task_id: str) -> Task | None:
+    async def _read_task(self, task_id: str) -> Task | None:
         try:
-            async with asyncio.timeout(_TOLD_WITHIN):
+            async with asyncio.timeout(_HOLDER_TIMEOUT_SECONDS):
                 return await self._store.get(task_id, EVERYONE)
         except (StoreError, TimeoutError):
             return None
 
     async def _hold_limit(self, registration: Registration, task: Task, delay: timedelta) -> None:
         try:
-            async with asyncio.timeout(_HELD_WITHIN):
+            async with asyncio.timeout(_HOLD_TIMEOUT_SECONDS):
                 await self._hold(registration, task, delay)
                 await failpoint.reached("limits.after_hold")
         except (TaskframeworkError, TimeoutError) as error:
@@ -137,7 +137,7 @@ class SettleStation:
         return replace(outcome, delay=policy.delay(attempt.task.attempts))
 
 
-def _report(attempt: RunningAttempt, current_token: int | None, held_by: str | None) -> None:
+def _log_discarded(attempt: RunningAttempt, current_token: int | None, held_by: str | None) -> None:
     token = attempt.fence.fencing_token
     logger.warning(
         "task %s: the outcome of the attempt with fencing token %d is discarded, its lease was lost; "

@@ -13,18 +13,18 @@ from taskframework.clock import Clock, happens_within
 from taskframework.model.slots import KeepPlace, Slots, TakeSlot
 
 #: Seconds for which a place in the line counts. A worker that was killed delays the others by this time.
-_PLACE = 3.0
+_PLACE_SECONDS = 3.0
 #: Seconds between two looks: the first number times the place in the line (counted from 1), at most the second.
-_LOOK, _LONGEST = 0.1, 1.0
+_LOOK_INTERVAL_SECONDS, _MAX_LOOK_INTERVAL_SECONDS = 0.1, 1.0
 #: The pause is at least this share of the time waited until now, so that long waits cost few looks.
-_SHARE = 1 / 20
+_PAUSE_SHARE = 1 / 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
     take: TakeSlot
     came_at: float
-    turn: asyncio.Future[bool]
+    wait_for_turn: asyncio.Future[bool]
 
     @property
     def order(self) -> tuple[int, float]:
@@ -46,10 +46,10 @@ class SlotLine:
         self._worker_id = worker_id
         self._clock = clock
         self._waiting: list[_Waiter] = []
-        self._poke = asyncio.Event()
+        self._wake = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
 
-    async def turn(self, take: TakeSlot) -> bool:
+    async def wait_for_turn(self, take: TakeSlot) -> bool:
         """Wait until a slot seems to be free for `take`. Another claim may still take the slot first.
 
         Raises:
@@ -57,15 +57,15 @@ class SlotLine:
         """
         waiter = _Waiter(take, self._clock.monotonic(), asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
-        self.poke()
+        self.wake()
         if self._pump is None or self._pump.done():
             # In a separate context: the pump runs on after the first caller has ended.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
-        return await waiter.turn
+        return await waiter.wait_for_turn
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Look now: a slot may be free."""
-        self._poke.set()
+        self._wake.set()
 
     async def close(self) -> None:
         """Stop asking the store."""
@@ -73,35 +73,37 @@ class SlotLine:
             await end(self._pump)
 
     async def _run(self) -> None:
-        while (first := self._first()) is not None:
-            self._poke.clear()
+        while (first := self._first_waiter()) is not None:
+            self._wake.clear()
             try:
                 ahead = await self._look(first)
             except Exception as error:
-                self._fail(error)
+                self._fail_all_waiting(error)
             else:
-                if not first.turn.done():
-                    await happens_within(self._poke, self._pause(first, ahead), self._clock)
+                if not first.wait_for_turn.done():
+                    await happens_within(self._wake, self._pause(first, ahead), self._clock)
 
-    def _first(self) -> _Waiter | None:
-        self._waiting = [waiter for waiter in self._waiting if not waiter.turn.done()]
+    def _first_waiter(self) -> _Waiter | None:
+        self._waiting = [waiter for waiter in self._waiting if not waiter.wait_for_turn.done()]
         return min(self._waiting, key=lambda waiter: waiter.order, default=None)
 
     async def _look(self, waiter: _Waiter) -> int:
         """Give the waiter its turn if there is a slot for it; return how many stand before it in the line."""
         take = waiter.take
-        keep = KeepPlace(take.record_id, take.task_id, take.rank, take.since, self._worker_id, _PLACE)
-        slots = await self._keep_place(keep)
-        if slots.is_free_for(take.number, take.task_id, take.rank, take.since) and not waiter.turn.done():
-            waiter.turn.set_result(True)
+        place = KeepPlace(take.record_id, take.task_id, take.rank, take.since, self._worker_id, _PLACE_SECONDS)
+        slots = await self._keep_place(place)
+        if slots.is_free_for(take.number, take.task_id, take.rank, take.since) and not waiter.wait_for_turn.done():
+            waiter.wait_for_turn.set_result(True)
         return slots.ahead_of(take.task_id, take.rank, take.since)
 
     def _pause(self, waiter: _Waiter, ahead: int) -> float:
         waited = self._clock.monotonic() - waiter.came_at
-        return min(max(_LOOK * (1 + ahead), waited * _SHARE), _LONGEST) * random.uniform(0.75, 1.25)
+        return min(
+            max(_LOOK_INTERVAL_SECONDS * (1 + ahead), waited * _PAUSE_SHARE), _MAX_LOOK_INTERVAL_SECONDS
+        ) * random.uniform(0.75, 1.25)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_all_waiting(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
-            if not waiter.turn.done():
-                waiter.turn.set_exception(error)
+            if not waiter.wait_for_turn.done():
+                waiter.wait_for_turn.set_exception(error)

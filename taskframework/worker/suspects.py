@@ -16,10 +16,10 @@ from taskframework.model.message import CRASHES_HEADER
 from taskframework.worker.admission import Candidate, PutOff
 
 #: How many suspects may wait for their turn at once, and for how many seconds: each blocks a slot while it waits.
-_WAITING = 4
-_PATIENCE = 5.0
+_MAX_WAITING = 4
+_MAX_WAIT_SECONDS = 5.0
 #: For how long a suspect that got no turn is put off.
-_LATER = timedelta(seconds=5)
+_PUT_OFF_TIME = timedelta(seconds=5)
 
 
 class Suspects:
@@ -32,17 +32,17 @@ class Suspects:
             max_crashes: how many crashes make a task a dead letter.
             probation: how long a running suspect makes the next suspect wait.
         """
-        self._last_chance = max(1, max_crashes - 1)
+        self._suspicious_crashes = max(1, max_crashes - 1)
         self._probation = probation.total_seconds()
         self._turn = asyncio.Lock()
         self._waiting = 0
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Let a suspect begin when it has the turn. It keeps the turn until its attempt or its probation ends."""
-        if _crashes(candidate.headers) < self._last_chance:
+        if _crashes_of(candidate.headers) < self._suspicious_crashes:
             return None
-        if not await self._comes_up():
-            return PutOff(_LATER)
+        if not await self._wait_for_turn():
+            return PutOff(_PUT_OFF_TIME)
         turn = contextlib.ExitStack()  # a second `close` does nothing: the attempt or the probation ends the turn
         turn.callback(self._turn.release)
         probation = asyncio.get_running_loop().call_later(self._probation, turn.close)
@@ -50,12 +50,12 @@ class Suspects:
         candidate.holding.callback(probation.cancel)
         return None
 
-    async def _comes_up(self) -> bool:
-        if self._waiting >= _WAITING:
+    async def _wait_for_turn(self) -> bool:
+        if self._waiting >= _MAX_WAITING:
             return False
         self._waiting += 1
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_MAX_WAIT_SECONDS):
                 return await self._turn.acquire()
         except TimeoutError:
             return False
@@ -63,7 +63,7 @@ class Suspects:
             self._waiting -= 1
 
 
-def _crashes(headers: Mapping[str, str]) -> int:
+def _crashes_of(headers: Mapping[str, str]) -> int:
     try:
         return int(headers.get(CRASHES_HEADER, 0))
     except ValueError:  # not written by us

@@ -15,13 +15,13 @@ from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family
 from taskframework.worker.forks import ForkedProcessesEnd
-from taskframework.worker.processes import GRACE, retrieved
+from taskframework.worker.processes import GRACE_SECONDS, retrieve_exception
 
 
 class ThreadPool:
     """Runs attempts in threads; a thread that is left behind keeps its place until it ends by itself."""
 
-    def __init__(self, size: int, *, grace: float = GRACE) -> None:
+    def __init__(self, size: int, *, grace: float = GRACE_SECONDS) -> None:
         """Prepare an empty pool.
 
         Args:
@@ -62,9 +62,9 @@ class ThreadPool:
         except RuntimeError:  # the pool is closed
             self._slots.release()
             raise
-        work.add_done_callback(partial(self._free, asyncio.get_running_loop()))
+        work.add_done_callback(partial(self._release_slot, asyncio.get_running_loop()))
         result = asyncio.wrap_future(work)
-        result.add_done_callback(retrieved)
+        result.add_done_callback(retrieve_exception)
         try:
             await asyncio.wait([result])
         except asyncio.CancelledError:
@@ -80,7 +80,7 @@ class ThreadPool:
         """Take no more work; threads that were left behind end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _free(self, loop: asyncio.AbstractEventLoop, _: Future[Any]) -> None:
+    def _release_slot(self, loop: asyncio.AbstractEventLoop, _: Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop ended before the thread
             loop.call_soon_threadsafe(self._slots.release)
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from taskframework.background import end
-from taskframework.worker.attempt import STOP_PATIENCE
+from taskframework.worker.attempt import STOP_TIMEOUT_SECONDS
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
@@ -22,7 +22,7 @@ from taskframework.worker.presence import SignOfLife
 logger = logging.getLogger(__name__)
 
 #: Seconds that released attempts have to stop and to write their release. A slower attempt is left to its lease.
-_RELEASE_SECONDS = STOP_PATIENCE + 2
+_RELEASE_TIMEOUT_SECONDS = STOP_TIMEOUT_SECONDS + 2
 
 
 def new_worker_id() -> str:
@@ -64,7 +64,10 @@ class Worker:
 
     def start(self, task_types: Sequence[str]) -> None:
         """Begin to execute tasks of these types."""
-        self._background = [asyncio.create_task(self.heartbeat.run()), asyncio.create_task(self._consumer.keep_time())]
+        self._background = [
+            asyncio.create_task(self.heartbeat.run()),
+            asyncio.create_task(self._consumer.watch_deliveries()),
+        ]
         self._intake.start(task_types)
 
     @property
@@ -88,10 +91,10 @@ class Worker:
         grace = self._grace.total_seconds()
         if grace and self.heartbeat.attempts:  # log this, because without it a long stop looks like a hang
             logger.info("waiting up to %g s for running tasks: %d", grace, len(self.heartbeat.attempts))
-        if not await self._finished_within(grace):
+        if not await self._wait_until_finished(grace):
             logger.info("handing back unfinished tasks: %d", len(self.heartbeat.attempts))
             self.heartbeat.release_all()
-            if not await self._finished_within(_RELEASE_SECONDS):
+            if not await self._wait_until_finished(_RELEASE_TIMEOUT_SECONDS):
                 self._consumer.abandon()
         await end(*self._background)
         await self._executor.close()
@@ -99,7 +102,7 @@ class Worker:
             await limit.close()
         await self.sign_of_life.withdraw()
 
-    async def _finished_within(self, seconds: float) -> bool:
+    async def _wait_until_finished(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self._consumer.finished()

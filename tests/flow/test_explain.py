@@ -174,7 +174,7 @@ async def stage(run: Run) -> AsyncIterator[Stage]:
         TaskClient("http://api", http=http) as client,
     ):
         assert framework.process.worker is not None
-        await framework.process.worker.sign_of_life.give()
+        await framework.process.worker.sign_of_life.write()
         yield Stage(framework, http, client)
         Waits.gate.set()
 

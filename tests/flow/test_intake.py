@@ -52,13 +52,13 @@ class Arrivals:
 
 @pytest.fixture
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> Arrivals:
-    noted, take = Arrivals(), TaskConsumer.take
+    noted, take = Arrivals(), TaskConsumer.take_delivery
 
     def noting(self: TaskConsumer, consumed_as: str, delivery: Delivery) -> None:
         noted.note(delivery)
         take(self, consumed_as, delivery)
 
-    monkeypatch.setattr(TaskConsumer, "take", noting)
+    monkeypatch.setattr(TaskConsumer, "take_delivery", noting)
     return noted
 
 
@@ -99,7 +99,7 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
     caplog: pytest.LogCaptureFixture,
     how: str,
 ) -> None:
-    caplog.set_level("INFO", "taskframework.worker.patience")
+    caplog.set_level("INFO", "taskframework.worker.store_breaker")
     leave, come_back = (
         (mongo_server.kill, mongo_server.start) if how == "killed" else (mongo_server.pause, mongo_server.resume)
     )
@@ -130,7 +130,7 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
     assert arrivals.redelivered == 0
     assert set(arrivals.times.values()) == {1}
     assert {Steady.executions[handle.task_id] for handle in handles} == {1}
-    levels = [record.levelname for record in caplog.records if "patience" in record.name]
+    levels = [record.levelname for record in caplog.records if "store_breaker" in record.name]
     # A server that has just started on a crowded machine may be too slow for the timeout of a second again and again.
     assert levels == ["WARNING", "INFO"] * (len(levels) // 2)
     assert levels

@@ -79,13 +79,13 @@ def urls(impatient_server: RabbitServer, mongo_url: str) -> Iterator[dict[str, s
 def deliveries(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each task's message was delivered to a worker of this process."""
     counted: Counter[str] = Counter()
-    take = TaskConsumer.take
+    take = TaskConsumer.take_delivery
 
     def counting(self: TaskConsumer, consumed_as: str, delivery: Delivery) -> None:
         counted[read_message(delivery.body).task_id] += 1
         take(self, consumed_as, delivery)
 
-    monkeypatch.setattr(TaskConsumer, "take", counting)
+    monkeypatch.setattr(TaskConsumer, "take_delivery", counting)
     return counted
 
 

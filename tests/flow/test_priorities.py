@@ -69,13 +69,13 @@ async def test_a_retry_travels_one_lane_lower_if_the_settings_say_so(
     run: Run, retries: str, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lanes: list[str] = []
-    take = TaskConsumer.take
+    take = TaskConsumer.take_delivery
 
     def noting(self: TaskConsumer, consumed_as: str, delivery: Delivery) -> None:
         lanes.append(delivery.lane.value)
         take(self, consumed_as, delivery)
 
-    monkeypatch.setattr(TaskConsumer, "take", noting)
+    monkeypatch.setattr(TaskConsumer, "take_delivery", noting)
     async with run(extra=[FailsOnce], priority={"retries": retries}) as framework:
         handle = await framework.submit("fails-once")
         await handle.result(timeout=20)

@@ -25,7 +25,7 @@ async def test_a_worker_is_listed_with_what_it_runs_until_it_stops(run: Run) -> 
         second = await framework.submit("waits")
         await eventually(lambda: Waits.started == 2, what="both run")
         assert framework.process.worker is not None
-        await framework.process.worker.sign_of_life.give()  # now, instead of within ten seconds
+        await framework.process.worker.sign_of_life.write()  # now, instead of within ten seconds
 
         [worker] = WorkerPage.model_validate((await client.get(WORKERS)).json(), strict=False).items
         assert (worker.worker_id, worker.is_lost) == (framework.process.worker.worker_id, False)

@@ -205,10 +205,10 @@ async def test_questions_to_a_frozen_broker_do_not_wait_for_one_another(
             rabbit_server.resume()
         assert {type(answer) for answer in answers} == {BrokerUnavailableError}
 
-        async def is_asked_again() -> bool:
+        async def is_repeated() -> bool:
             return await broker.queue_depth("reports", Priority.NORMAL) == 0
 
-        await eventually(is_asked_again)
+        await eventually(is_repeated)
 
 
 async def test_a_frozen_broker_costs_the_time_limit_and_no_more(

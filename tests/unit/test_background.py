@@ -23,7 +23,7 @@ from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 from taskframework.worker.heartbeat import Heartbeat
-from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.store_breaker import StoreBreaker
 from taskframework.worker.worker import Worker
 
 #: Seconds: so soon that a test waits for it, and so late that it never comes.
@@ -172,7 +172,7 @@ def collecting(deaf: DeafOnce) -> Stop:
         body, headers, queue = b"no message", dict[str, str](), "queue"
 
     collector = DeadLetterCollector(cast(TaskStore, Store()), cast(Broker, None))
-    collector._take(cast(Delivery, Letter()))
+    collector._on_delivery(cast(Delivery, Letter()))
     return collector.stop
 
 

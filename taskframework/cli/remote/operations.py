@@ -32,7 +32,7 @@ from taskframework.operations.keys import KeyOperations
 from taskframework.operations.limits import LimitOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.schedules import ScheduleOperations
-from taskframework.operations.streams import FIRST_LOOK, SLOWEST_LOOK, StreamOperations, StreamStatus
+from taskframework.operations.streams import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, StreamOperations, StreamStatus
 from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
 from taskframework.settings.durations import format_duration
@@ -210,12 +210,12 @@ class RemoteStreams(RemoteService):
         return page_of(views.stream_result_of)(await self._get(f"{_stream_path(stream)}/results", **wanted))
 
     async def follow_results(self, stream: StreamKey, *, first: int = 0) -> AsyncIterator[Sequence[StreamResult]]:
-        pause = FIRST_LOOK
+        pause = FIRST_PAUSE_SECONDS
         while True:
             found = (await self.results(stream, limit=MAX_LIMIT, first=first)).items
             yield found
             first += len(found)
-            pause = FIRST_LOOK if found else min(pause * 1.5, SLOWEST_LOOK)
+            pause = FIRST_PAUSE_SECONDS if found else min(pause * 1.5, MAX_PAUSE_SECONDS)
             await asyncio.sleep(pause)
 
 

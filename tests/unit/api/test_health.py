@@ -209,8 +209,8 @@ async def test_answers_are_counted_by_status_but_not_those_of_readiness(api: Api
 
 
 async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_SHORTEST_USE", timedelta(0))
-    monkeypatch.setattr(counting, "_USES_PER_COST", 0)
+    monkeypatch.setattr(counting, "_MIN_USE", timedelta(0))
+    monkeypatch.setattr(counting, "_USE_PER_COST", 0)
     queued, depth = 'tasks_by_status{status="QUEUED"}', 'tasks_queue_depth{lane="normal",task_type="counts"}'
     before = values((await api.get("/metrics")).text)
     assert (before[queued], before[depth]) == (0, 0)

@@ -139,7 +139,7 @@ async def test_an_expired_key_opens_nothing(keyed: Keyed) -> None:
     assert await callers.find(text) is not None
     an_hour_later = Callers(store, lambda: store.now() + timedelta(hours=1))
     assert await an_hour_later.find(text) is None
-    assert not await an_hour_later.still_counts(key.caller)
+    assert not await an_hour_later.is_still_valid(key.caller)
 
 
 async def test_a_key_that_was_read_is_not_read_again_at_once(keyed: Keyed) -> None:

@@ -26,7 +26,7 @@ async def test_what_fails_is_told(open_api: OpenApi) -> None:
     async with open_api(worker=True) as api:
         worker = api.framework.process.worker
         assert worker is not None
-        await worker.sign_of_life.give()
+        await worker.sign_of_life.write()
         await api.finished(await api.submit(task_type="refuses", parameters=None))
         overview = OverviewView.model_validate((await api.get(OVERVIEW)).json(), strict=False)
         [problem] = overview.problems

@@ -230,7 +230,7 @@ async def test_a_new_key_is_asked_for_but_not_for_each_request(caplog: pytest.Lo
     issuer.keys = [_jwk(_EC, "second")]
     assert await keys.find("second") is None, "it looked just now"
     issuer.now += 10
-    assert await keys.find("second", asks=False) is None
+    assert await keys.find("second", may_ask=False) is None
     assert await keys.find("second") is not None
     assert await keys.find("first") is None, "the issuer has taken it back"
     assert issuer.asked == 2
@@ -297,7 +297,7 @@ async def test_keys_over_https_of_an_issuer_whose_certificate_is_known(
         assert "certificate verify failed" in caplog.text
         assert "planted" not in caplog.text
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
-        monkeypatch.setattr("taskframework.operations.token_keys._PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("taskframework.operations.token_keys._MIN_READ_INTERVAL_SECONDS", 0.0)
         keys = TokenKeys.at(f"https://{address}")
         assert await keys.find("first") is not None
         jwks["keys"] = [_jwk(_EC, "second")]

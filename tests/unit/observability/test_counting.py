@@ -109,7 +109,7 @@ async def test_a_dead_letter_that_was_discarded_is_none_any_more(store: CountedS
 async def test_dead_letters_that_are_too_many_are_not_looked_at_each(
     store: CountedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "_MOST_DEAD", 1)
+    monkeypatch.setattr(counting, "_MAX_COUNTED_DEAD", 1)
     for _ in range(2):
         failed = new_task(now=store.now(), status=TaskStatus.FAILED, finished_at=store.now(), next_dispatch_at=None)
         await insert_one(store, failed)

@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from taskframework.observability.metrics import _SECONDS, EventCounter, Metrics, SecondsHistogram
+from taskframework.observability.metrics import _BUCKET_BOUNDS_SECONDS, EventCounter, Metrics, SecondsHistogram
 
 LABELS = ("plain", 'quo"te', "line\nbreak", "back\\slash", "", "ä{}=,")
 
@@ -38,9 +38,9 @@ def test_our_counter_reads_like_the_clients() -> None:
 def test_our_histogram_reads_like_the_clients() -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     own = SecondsHistogram("tasks_seconds", "Time", ["task_type"], registry=ours)
-    histogram = Histogram("tasks_seconds", "Time", ["task_type"], registry=theirs, buckets=_SECONDS)
+    histogram = Histogram("tasks_seconds", "Time", ["task_type"], registry=theirs, buckets=_BUCKET_BOUNDS_SECONDS)
     for label in LABELS:
-        for bound in (0.0, *_SECONDS):  # a value on the bound is in its bucket
+        for bound in (0.0, *_BUCKET_BOUNDS_SECONDS):  # a value on the bound is in its bucket
             for seconds in (bound, bound + 0.25, bound * 2):
                 own.observe(seconds, label)
                 histogram.labels(label).observe(seconds)

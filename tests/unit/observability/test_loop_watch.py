@@ -218,7 +218,7 @@ async def test_what_the_loop_still_does_in_the_turn_in_which_the_watch_starts_is
 async def test_zero_turns_the_warning_off_and_measures_all_the_same(
     lags: list[float], counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_watch, "_PAUSE_WITHOUT_LIMIT", 0.01)
+    monkeypatch.setattr(loop_watch, "_PAUSE_WITHOUT_LIMIT_SECONDS", 0.01)
     watch = LoopWatch(timedelta(0), lags.append, counted.append)
     before = set(_threads())
     watch.start()

@@ -78,7 +78,7 @@ async def test_what_is_kept_in_one_moment_is_acknowledged_after_it_and_told_in_o
     store, deliveries = FakeStore(new_task()), [FakeDelivery(b"\xff%d" % number) for number in range(5)]
     collector = DeadLetterCollector(cast(TaskStore, store), cast(Broker, None))
     for delivery in deliveries:
-        collector._take(cast(Delivery, delivery))
+        collector._on_delivery(cast(Delivery, delivery))
     await eventually(lambda: len(collector._collecting.tasks) == 5)
     assert not any(delivery.is_acked for delivery in deliveries)
     store.may_keep.set()

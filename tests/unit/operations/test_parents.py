@@ -17,7 +17,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
 from taskframework.model.task import Batch, ParentLink, Subtasks, Task
 from taskframework.model.waiting import CountSubtasks
-from taskframework.operations.parents import COUNTED_WITHIN, Miscounted, miscounted, overdue
+from taskframework.operations.parents import COUNTED_WITHIN, Miscounted, find_miscounted, find_overdue
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
@@ -57,7 +57,7 @@ async def found_by(
     store: SqliteStore, clock: FakeClock, meanwhile: Callable[[], Any] | None = None
 ) -> list[Miscounted]:
     """What two looks find, with what happens between them."""
-    looking = asyncio.create_task(miscounted(store, clock, 10))
+    looking = asyncio.create_task(find_miscounted(store, clock, 10))
     await eventually(lambda: clock.sleeping or looking.done())
     if meanwhile is not None:
         await meanwhile()
@@ -126,7 +126,7 @@ async def test_those_are_looked_at_that_were_not_counted_for_longest(store: Sqli
     minutes = {"newest": 29, "late": -2, "old": 3, "older": 1}
     times = {name: store.now() + number * MINUTE for name, number in minutes.items()}
     await store.insert([parent(store, name, check_at=at, subtasks=wrong) for name, at in times.items()])
-    looking = asyncio.create_task(miscounted(store, clock, 3))
+    looking = asyncio.create_task(find_miscounted(store, clock, 3))
     await eventually(lambda: clock.sleeping)
     clock.advance(COUNTED_WITHIN)
     found, looked_at = await looking
@@ -145,8 +145,8 @@ async def test_what_nobody_repairs_is_found(store: SqliteStore, driver: Any) -> 
             parent(store, "later", **usual | {driver.field: now - 3 * MINUTE}),
         ]
     )
-    assert [(one.task_id, one.driver, now - one.since) for one in await overdue(store, 5)] == [
+    assert [(one.task_id, one.driver, now - one.since) for one in await find_overdue(store, 5)] == [
         ("later", driver, 3 * MINUTE),
         ("late", driver, 2 * MINUTE),
     ]
-    assert [one.task_id for one in await overdue(store, 1)] == ["later"]
+    assert [one.task_id for one in await find_overdue(store, 1)] == ["later"]

@@ -22,7 +22,7 @@ from taskframework import (
     task,
 )
 from taskframework.testing import run
-from taskframework.worker.returns import BadResultError
+from taskframework.worker.attempt_outcome import BadResultError
 
 
 class Words(BaseModel):

@@ -91,7 +91,7 @@ async def test_a_lease_ends_when_the_store_says(
             await station.claim(claim)
         clock.advance(lost_for)
         store.loses_reply = False
-    attempt = await station.claim(claim, is_asked_again=lost_for is not None)
+    attempt = await station.claim(claim, is_repeated=lost_for is not None)
     assert isinstance(attempt, RunningAttempt)
     assert attempt.task.fencing_token == 1
     assert attempt.lease_ends == pytest.approx(ends)
@@ -103,7 +103,7 @@ async def test_a_claim_that_was_not_made_the_first_time_has_a_whole_lease(
     task = (await insert_one(store, new_task(now=clock.now()))).task
     claim = station.request(TaskMessage.for_task(task, None))
     clock.advance(60)
-    attempt = await station.claim(claim, is_asked_again=True)
+    attempt = await station.claim(claim, is_repeated=True)
     assert isinstance(attempt, RunningAttempt)
     assert attempt.lease_ends == pytest.approx(clock.monotonic() + LEASE.total_seconds())
 

@@ -28,7 +28,7 @@ from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
 from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.concurrency_limits import ConcurrencyLimits
-from taskframework.worker.rate_limits import LATER
+from taskframework.worker.rate_limits import WAITED_TOO_LONG
 from tests.support.eventually import eventually
 
 WITHIN = timedelta(seconds=15)
@@ -223,7 +223,7 @@ async def test_who_may_wait_no_longer_comes_later(stage: Stage) -> None:
 
     candidate = stage.candidate(await stage.task("one"), "b")
     candidate.without_slot = too_late
-    assert await stage.check.admit(candidate) == LATER
+    assert await stage.check.admit(candidate) == WAITED_TOO_LONG
 
 
 async def test_who_waits_in_the_store_is_woken_one_for_each_slot_and_once(stage: Stage) -> None:

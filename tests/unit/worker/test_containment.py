@@ -14,7 +14,7 @@ import uvloop
 from taskframework.background import end
 from taskframework.clock import SystemClock
 from taskframework.telemetry import AttemptCode, running_as
-from taskframework.worker.containment import cancel_own, contain, contained_tasks
+from taskframework.worker.containment import cancel_own, contain_loop, contained_tasks
 
 Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
@@ -216,7 +216,7 @@ def test_code_cannot_stop_the_loop_of_its_worker_nor_shut_it_down(
 ) -> None:
     def contained_loop() -> asyncio.AbstractEventLoop:
         loop = new_loop()
-        contain(loop)
+        contain_loop(loop)
         return loop
 
     async def main() -> str:

@@ -23,7 +23,7 @@ from taskframework.worker.claim import Refusal
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery
 from taskframework.worker.lanes import LanePolicy
-from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.store_breaker import StoreBreaker
 
 #: A quarter of it is 15 s, half is 30 s, an eighth 7.5 s; it is looked for what is due once a second.
 TIMEOUT = timedelta(seconds=60)
@@ -59,14 +59,14 @@ class FakeClaims:
         self.due: list[str] = []
         self.put_off: list[PutOff] = []
         self.asked = 0
-        self.is_asked_again = False
+        self.is_repeated = False
 
     def request(self, message: TaskMessage) -> Claim:
         return Claim(message.task_id, message.dispatch_epoch, "a claim", "worker", TIMEOUT)
 
-    async def claim(self, claim: Claim, *, is_asked_again: bool = False) -> RunningAttempt | Refusal:
+    async def claim(self, claim: Claim, *, is_repeated: bool = False) -> RunningAttempt | Refusal:
         self.asked += 1
-        self.is_asked_again = is_asked_again
+        self.is_repeated = is_repeated
         self._look()
         return cast(RunningAttempt, FakeAttempt(claim.task_id)) if self.known else Refusal.NO_DOCUMENT
 
@@ -158,7 +158,7 @@ class Bench:
 
     def take(self, task_id: str = "t1", body: bytes | None = None) -> FakeDelivery:
         delivery = FakeDelivery(task_id, body)
-        self.consumer.take("reports", delivery)
+        self.consumer.take_delivery("reports", delivery)
         return delivery
 
     async def after(self, seconds: float) -> None:
@@ -174,7 +174,7 @@ class Bench:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     made = Bench()
-    keeping = asyncio.create_task(made.consumer.keep_time())
+    keeping = asyncio.create_task(made.consumer.watch_deliveries())
     yield made
     keeping.cancel()
     made.consumer.abandon()
@@ -223,7 +223,7 @@ async def test_what_runs_is_acknowledged_after_half_and_keeps_its_slot(bench: Be
 async def test_a_long_task_of_a_stopped_consumer_counts_at_once(bench: Bench) -> None:
     running = bench.take("t1")
     await bench.after(5)
-    bench.deliveries.retire("reports")
+    bench.deliveries.mark_consumers_stopped("reports")
     await bench.consumer.acknowledge_early()
     assert running.answers == [], "it may end in a moment"
     await bench.after(4)
@@ -243,7 +243,7 @@ async def test_a_broker_with_patience_for_ever_gets_nothing_early(bench: Bench) 
     bench.timeout = None
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(100)
-    bench.deliveries.retire("reports")
+    bench.deliveries.mark_consumers_stopped("reports")
     await bench.consumer.acknowledge_early()
     assert (running.answers, waiting.answers) == ([], [])
 
@@ -252,7 +252,7 @@ async def test_when_only_long_tasks_run_what_waits_goes_at_once(bench: Bench) ->
     bench.take("t1")
     waiting = [bench.take(f"t{number}") for number in (2, 3)]
     await bench.after(0)
-    bench.consumer.hand_over_what_waits()
+    bench.consumer.hand_over_waiting()
     await bench.after(0)
     assert [delivery.answers for delivery in waiting] == [["ack"], ["ack"]]
     assert bench.claims.due == ["t2", "t3"]
@@ -263,12 +263,12 @@ async def test_a_delivery_is_held_while_the_store_is_away(bench: Bench) -> None:
     held = bench.take()
     await bench.after(10)
     assert (held.answers, bench.claims.asked, bench.breaker.is_open) == ([], 1, True)
-    assert not bench.claims.is_asked_again
+    assert not bench.claims.is_repeated
     bench.claims.is_away = False
     await bench.after(4)
     assert list(bench.work.running) == ["t1"]
     assert held.answers == []
-    assert bench.claims.is_asked_again, "the lease may run since the first asking"
+    assert bench.claims.is_repeated, "the lease may run since the first asking"
 
 
 async def test_held_for_a_quarter_it_is_left_to_its_document(bench: Bench) -> None:

@@ -264,14 +264,14 @@ async def test_what_options_name_is_retryable(executor: TaskExecutorService) -> 
 async def test_running_out_of_time(
     executor: TaskExecutorService, code: Code, timeout: timedelta | float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "STOP_PATIENCE", 0.05)
+    monkeypatch.setattr(executors, "STOP_TIMEOUT_SECONDS", 0.05)
     outcome = failure(await execute(executor, code, options=TaskOptions(timeout=timeout)))
     assert (outcome.error.code, outcome.retryable) == ("timeout", True)
 
 
 @pytest.mark.parametrize("code", [for_ever, deaf])
 async def test_stopping(executor: TaskExecutorService, code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "STOP_PATIENCE", 0.05)
+    monkeypatch.setattr(attempts, "STOP_TIMEOUT_SECONDS", 0.05)
     cancelled = await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.CANCELLED))
     assert failure(cancelled).error.code == "cancelled"
     released = await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.RELEASED))
@@ -313,7 +313,7 @@ async def test_an_error_that_cannot_be_told_is_bounded(executor: TaskExecutorSer
 
 
 async def test_waiting_for_a_thread_is_not_part_of_an_attempts_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "STOP_PATIENCE", 0.05)
+    monkeypatch.setattr(executors, "STOP_TIMEOUT_SECONDS", 0.05)
     service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), NO_FAMILIES, threads=1, processes=1)
     brief = TaskOptions(timeout=timedelta(milliseconds=300))
     outcomes = await asyncio.gather(

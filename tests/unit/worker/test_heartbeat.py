@@ -333,7 +333,7 @@ async def test_a_process_that_was_stopped_for_less_than_a_lease_may_still_renew_
 async def test_an_attempt_that_begins_after_its_lease_never_runs(heartbeat: Heartbeat, clock: FakeClock) -> None:
     running = attempt(heartbeat, clock, lease=-1)
     code = asyncio.create_task(asyncio.Event().wait())
-    running.runs(cast("asyncio.Task[Any]", code), on_given_up=_nothing)
+    running.attach(cast("asyncio.Task[Any]", code), on_given_up=_nothing)
     await asyncio.wait([code])
     assert code.cancelled()
 
@@ -343,7 +343,7 @@ async def test_code_that_has_ended_is_not_stopped(
 ) -> None:
     running = attempt(heartbeat, clock)
     code = asyncio.create_task(asyncio.sleep(0))
-    running.runs(code, on_given_up=_nothing)
+    running.attach(code, on_given_up=_nothing)
     await code
     store.lost = {running.task.task_id}  # its settlement is in the store and the reply under way
     await heartbeat.beat()
@@ -410,7 +410,7 @@ async def test_a_second_request_to_stop_does_not_tear_the_clean_up(
 
     run = asyncio.create_task(code())
     await settled()
-    running.runs(run, on_given_up=_nothing)
+    running.attach(run, on_given_up=_nothing)
     store.cancelled = {running.task.task_id}
     await heartbeat.look_for_cancels()
     await settled()

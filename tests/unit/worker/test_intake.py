@@ -12,8 +12,8 @@ from taskframework.brokers.base import Broker, ConsumeRequest, OnDelivery
 from taskframework.errors import StoreUnavailableError
 from taskframework.testing.clock import FakeClock
 from taskframework.worker.consumer import TaskConsumer
-from taskframework.worker.intake import Intake, is_worth_a_registration, prefetch
-from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.intake import Intake, is_worth_registering, prefetch
+from taskframework.worker.store_breaker import StoreBreaker
 
 SLOTS = 16
 
@@ -71,7 +71,7 @@ def test_what_is_in_hand_stays_bounded(free: int, types: int) -> None:
     ],
 )
 def test_a_few_slots_are_not_worth_new_consumers(present: int, wanted: int, slots: int, worth: bool) -> None:
-    assert is_worth_a_registration(present, wanted, slots) is worth
+    assert is_worth_registering(present, wanted, slots) is worth
 
 
 class FakeConsumption:
@@ -113,15 +113,15 @@ class FakeDeliveries:
     acked_early = 0
 
     def __init__(self) -> None:
-        self.left_over: set[str] = set()
+        self.types_left_over: set[str] = set()
         self.retired: list[str] = []
 
-    def retire(self, task_type: str) -> None:
+    def mark_consumers_stopped(self, task_type: str) -> None:
         self.retired.append(task_type)
 
 
 class FakeLanes:
-    compete = False
+    are_competing = False
 
 
 class FakeConsumer:
@@ -134,11 +134,11 @@ class FakeConsumer:
         self.lanes = FakeLanes()
         self.handed_over = 0
 
-    def take(self, consumed_as: str, _: object) -> None: ...
+    def take_delivery(self, consumed_as: str, _: object) -> None: ...
 
     async def acknowledge_early(self) -> None: ...
 
-    def hand_over_what_waits(self) -> None:
+    def hand_over_waiting(self) -> None:
         self.handed_over += 1
 
 
@@ -223,12 +223,12 @@ async def test_with_few_slots_it_registers_anew_when_lanes_begin_to_compete_and_
     bench.start()
     bench.ceilings["reports"] = 2
     await bench.after(1, 2)
-    bench.consumer.lanes.compete = True
+    bench.consumer.lanes.are_competing = True
     await bench.settled()
     bench.clock.advance(1)
     await bench.settled()
     assert bench.broker.prefetches[1:] == [("reports", 3)]
-    bench.consumer.lanes.compete = False
+    bench.consumer.lanes.are_competing = False
     for _ in range(58):
         bench.clock.advance(1)
         await bench.settled()
@@ -241,7 +241,7 @@ async def test_with_few_slots_it_registers_anew_when_lanes_begin_to_compete_and_
 
 async def test_with_many_slots_nothing_changes_when_lanes_compete(bench: Bench) -> None:
     bench.start()
-    bench.consumer.lanes.compete = True
+    bench.consumer.lanes.are_competing = True
     await bench.after(1, 16)
 
 
@@ -277,10 +277,10 @@ async def test_what_is_left_over_is_claimed_before_more_is_taken_in(bench: Bench
     bench.start()
     await bench.after(0, 16)
     bench.store_fails()
-    bench.consumer.deliveries.left_over = {"reports"}
+    bench.consumer.deliveries.types_left_over = {"reports"}
     bench.is_away = False
     await bench.after(30, 16)
-    bench.consumer.deliveries.left_over = set()
+    bench.consumer.deliveries.types_left_over = set()
     await bench.after(1, 16, 16)
 
 
@@ -313,15 +313,15 @@ async def test_what_bounds_one_type_changes_its_consumers_alone(bench: Bench) ->
     assert sorted(running.task_type for running in bench.broker.running) == ["mails", "reports"]
     assert (bench.intake.is_live, bench.intake.problem) == (True, None), "it is as it should be"
     del bench.ceilings["pages"]
-    bench.consumer.deliveries.left_over = {"pages", "mails"}
+    bench.consumer.deliveries.types_left_over = {"pages", "mails"}
     assert await consumed(1) == [], "what was left over of it is still to be claimed"
-    bench.consumer.deliveries.left_over = {"mails"}
+    bench.consumer.deliveries.types_left_over = {"mails"}
     bench.intake.wake()
     assert await consumed(0) == [("pages", all_slots)], "at once"
     assert sorted(running.task_type for running in bench.broker.running) == types
     bench.consumer.deliveries.acked_early = SLOTS // 2
     half = prefetch(SLOTS // 2, 3, "auto")
-    bench.consumer.deliveries.left_over = set()
+    bench.consumer.deliveries.types_left_over = set()
     assert await consumed(1) == [(name, half) for name in types]
 
 
@@ -370,13 +370,13 @@ async def test_without_task_types_there_is_nothing_to_consume(bench: Bench) -> N
 
 
 async def test_the_breaker_closes_when_the_store_answers(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "taskframework.worker.patience")
+    caplog.set_level("INFO", "taskframework.worker.store_breaker")
     bench.store_fails()
     bench.store_fails()
-    assert not await _ends(bench.breaker.closed(within=None))
+    assert not await _ends(bench.breaker.wait_until_closed(within=None))
     await _advance(bench, 12, until=lambda: False)
     bench.is_away = False
-    waiting = [asyncio.create_task(bench.breaker.closed(within=None)) for _ in range(3)]
+    waiting = [asyncio.create_task(bench.breaker.wait_until_closed(within=None)) for _ in range(3)]
     await _advance(bench, 3, until=lambda: not bench.breaker.is_open)
     assert await asyncio.gather(*waiting) == [True] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
@@ -410,9 +410,9 @@ async def test_a_store_that_answers_pings_alone_is_asked_more_and_more_seldom(be
 
 
 async def test_who_waits_for_the_store_waits_only_so_long(bench: Bench) -> None:
-    assert await bench.breaker.closed(within=0)
+    assert await bench.breaker.wait_until_closed(within=0)
     bench.store_fails()
-    waiting = asyncio.create_task(bench.breaker.closed(within=5))
+    waiting = asyncio.create_task(bench.breaker.wait_until_closed(within=5))
     await _advance(bench, 4.9, until=lambda: False)
     assert not waiting.done()
     await _advance(bench, 0.2, until=waiting.done)

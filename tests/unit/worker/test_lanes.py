@@ -106,15 +106,15 @@ def test_who_waited_for_too_long_goes_next_and_of_several_the_one_that_waited_lo
 
 def test_lanes_compete_while_several_want_slots_that_are_all_taken() -> None:
     started = Started(slots=2)
-    assert not started.lanes.compete, "normal has them to itself"
+    assert not started.lanes.are_competing, "normal has them to itself"
     started.flood(1, NORMAL)
-    assert not started.lanes.compete
+    assert not started.lanes.are_competing
     started.flood(1, LOW)
-    assert started.lanes.compete
+    assert started.lanes.are_competing
     started.next(2)
-    assert started.lanes.compete, "low runs, and what it waits for next is taken by normal"
+    assert started.lanes.are_competing, "low runs, and what it waits for next is taken by normal"
     started.next()
-    assert not started.lanes.compete, "a slot is free"
+    assert not started.lanes.are_competing, "a slot is free"
 
 
 def test_closing_starts_nothing_more_and_gives_back_what_waits() -> None:
@@ -129,7 +129,7 @@ async def test_a_slot_that_is_lent_goes_to_others_and_comes_back_before_all_that
     started = Started()
     started.flood(1, NORMAL, LOW)
     assert started.next() == ["normal"]
-    back = asyncio.create_task(started.lanes.slot_again(LOW))
+    back = asyncio.create_task(started.lanes.take_slot_again(LOW))
     await asyncio.sleep(0)
     assert not back.done()
     assert started.next() == []
@@ -143,11 +143,11 @@ async def test_in_closed_lanes_there_is_a_slot_for_who_lent_one() -> None:
     started = Started()
     started.flood(1, NORMAL)
     started.next()
-    back = asyncio.create_task(started.lanes.slot_again(NORMAL))
+    back = asyncio.create_task(started.lanes.take_slot_again(NORMAL))
     await asyncio.sleep(0)
     started.lanes.close()
     await back
-    await started.lanes.slot_again(NORMAL)
+    await started.lanes.take_slot_again(NORMAL)
     for _ in range(3):
         started.lanes.release(NORMAL)
     assert started.lanes.running == 0

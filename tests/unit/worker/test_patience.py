@@ -9,14 +9,14 @@ import pytest
 from taskframework.errors import StoreUnavailableError
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
-from taskframework.worker import patience
-from taskframework.worker.patience import StoreBreaker, until_available
+from taskframework.worker import store_breaker
+from taskframework.worker.store_breaker import StoreBreaker, until_available
 
 
 @pytest.fixture
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_LONGEST_PAUSE", 0)
-    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0)
+    monkeypatch.setattr(store_breaker, "_MAX_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(store_breaker, "_FIRST_PAUSE_SECONDS", 0)
 
 
 class Store:

@@ -51,10 +51,10 @@ async def test_it_tells_what_the_worker_does_now(store: SqliteStore, clock: Fake
     running: list[int] = []
     sign = sign_of_life(store, running)
     started_at = store.now()
-    assert await sign.give() is False, "there is no more to do right now"
+    assert await sign.write() is False, "there is no more to do right now"
     running.append(1)
     clock.advance(REPORT_INTERVAL.total_seconds())
-    await sign.give()
+    await sign.write()
     [state] = await states(store)
     presence = state.presence
     assert (presence.worker_id, presence.task_types) == (WORKER, ("count-words", "waits"))
@@ -64,7 +64,7 @@ async def test_it_tells_what_the_worker_does_now(store: SqliteStore, clock: Fake
 
 
 async def test_who_tells_nothing_any_more_is_lost_and_forgotten(store: SqliteStore, clock: FakeClock) -> None:
-    await sign_of_life(store, []).give()
+    await sign_of_life(store, []).write()
     clock.advance(LOST_AFTER.total_seconds())
     assert [state.is_lost for state in await states(store)] == [False]
     clock.advance(1)
@@ -79,18 +79,18 @@ async def test_who_tells_nothing_any_more_is_lost_and_forgotten(store: SqliteSto
 
 async def test_a_record_that_was_deleted_is_put_back(store: SqliteStore) -> None:
     sign = sign_of_life(store, [])
-    await sign.give()
+    await sign.write()
     await store.delete_records(await store.list_records(PRESENCE.name, limit=10))
-    await sign.give()
+    await sign.write()
     assert len(await states(store)) == 1
 
 
 async def test_who_has_left_tells_nothing_more(store: SqliteStore) -> None:
     sign = sign_of_life(store, [])
-    await sign.give()
+    await sign.write()
     await sign.withdraw()
     assert await states(store) == []
-    await sign.give()
+    await sign.write()
     assert await states(store) == []
 
 
@@ -103,14 +103,14 @@ async def test_a_store_that_is_away_does_not_hold_a_stop(
             await asyncio.Event().wait()
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr("taskframework.worker.presence._FAREWELL_SECONDS", 0.01)
+    monkeypatch.setattr("taskframework.worker.presence._WITHDRAW_TIMEOUT_SECONDS", 0.01)
     monkeypatch.setattr(store, "read_records", read)
     async with asyncio.timeout(20):
         await sign_of_life(store, []).withdraw()
 
 
 async def test_of_what_runs_only_its_own_tasks_are_listed_page_after_page(store: SqliteStore) -> None:
-    await sign_of_life(store, []).give()
+    await sign_of_life(store, []).write()
     own = set()
     for number in range(24):
         worker = WORKER if number % 12 == 0 else "another"
@@ -127,7 +127,7 @@ async def test_of_what_runs_only_its_own_tasks_are_listed_page_after_page(store:
 
 async def test_workers_are_listed_a_page_at_a_time(store: SqliteStore) -> None:
     for name in ("b/1", "a:1", "c"):
-        await SignOfLife(store, name, list, 1, int).give()
+        await SignOfLife(store, name, list, 1, int).write()
     operations, seen, cursor = WorkerOperations(store), [], None
     for _ in range(3):
         page = await operations.list_workers(limit=1, after=cursor)

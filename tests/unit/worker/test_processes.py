@@ -248,7 +248,7 @@ async def test_a_child_that_never_ends_importing_is_replaced(
     own_pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(processes, "_IMPORT_PATIENCE", 0.05)
+        patch.setattr(processes, "_IMPORT_TIMEOUT_SECONDS", 0.05)
         with pytest.raises(ProcessDiedError, match="still importing") as caught:
             await own_pool.run(ImportSlowly(tmp_path / "gate"), EXECUTE, context_of(None))
     assert caught.value.retryable

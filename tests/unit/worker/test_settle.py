@@ -270,7 +270,7 @@ async def test_without_the_store_a_lost_lease_is_counted_all_the_same(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     attempt = await bench.claimed()
-    monkeypatch.setattr("taskframework.worker.settle._TOLD_WITHIN", 0.01)
+    monkeypatch.setattr("taskframework.worker.settle._HOLDER_TIMEOUT_SECONDS", 0.01)
     bench.store.is_away = trouble == "away"
     if trouble == "hangs":
         monkeypatch.setattr(bench.store, "get", lambda *_: asyncio.Event().wait())

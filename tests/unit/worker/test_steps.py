@@ -244,7 +244,7 @@ async def test_a_step_in_a_thread_that_ends_soon_after_a_stop_is_recorded(
 async def test_code_that_was_left_behind_begins_no_step_and_records_none(
     run: Running, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "STOP_PATIENCE", 0.05)
+    monkeypatch.setattr(attempts, "STOP_TIMEOUT_SECONDS", 0.05)
     entered, go_on = threading.Event(), threading.Event()
     told: list[str] = []
 

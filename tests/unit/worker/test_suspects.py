@@ -36,7 +36,7 @@ async def turn(suspects: Suspects, headers: dict[str, str]) -> AsyncIterator[boo
 async def test_only_tasks_on_their_last_chance_are_kept_apart(
     crashes: int, runs_together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspects_module, "_PATIENCE", 0.01)
+    monkeypatch.setattr(suspects_module, "_MAX_WAIT_SECONDS", 0.01)
     suspects = Suspects(3, HOUR)
     async with turn(suspects, crashed(2)), turn(suspects, crashed(crashes)) as is_its_turn:
         assert is_its_turn is runs_together

@@ -8,7 +8,7 @@ from taskframework.limits.pauses import Pauses
 from taskframework.worker.admission import Candidate, PutOff
 
 #: When the sweeper looks at the task again, if the pause does not end before. During the pause it delays the task more.
-_LATER = timedelta(seconds=20)
+_PUT_OFF_TIME = timedelta(seconds=20)
 
 
 class PausedTypes:
@@ -19,4 +19,4 @@ class PausedTypes:
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Let a delivery continue unless its type is paused."""
-        return PutOff(_LATER) if self._pauses.is_paused(candidate.message.task_type) else None
+        return PutOff(_PUT_OFF_TIME) if self._pauses.is_paused(candidate.message.task_type) else None

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Seconds of the first pause between two calls, and of the longest pause.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 3.0
 #: If the store is away again within this many seconds after it came back, the first pause is longer.
-_SOON = 30.0
+_RELAPSE_SECONDS = 30.0
 
 
 async def until_available(
@@ -43,7 +43,7 @@ async def until_available(
         StoreUnavailableError: the last error, once `give_up` returned True.
     """
 
-    longest = _FIRST_PAUSE
+    max_pause = _FIRST_PAUSE_SECONDS
     while True:
         try:
             return await call()
@@ -51,8 +51,8 @@ async def until_available(
             on_failure(error)
             if give_up():
                 raise
-        await asyncio.sleep(random.uniform(0, longest))
-        longest = min(2 * longest, _LONGEST_PAUSE)
+        await asyncio.sleep(random.uniform(0, max_pause))
+        max_pause = min(2 * max_pause, _MAX_PAUSE_SECONDS)
 
 
 class StoreBreaker:
@@ -74,8 +74,8 @@ class StoreBreaker:
         self.is_open = False
         #: Whether the store did not even answer a ping. With a full disk writes fail, but pings and reads still work.
         self.is_silent = False
-        self._waiting_is_over = asyncio.Event()
-        self._closed_at = -_SOON
+        self._can_continue = asyncio.Event()
+        self._closed_at = -_RELAPSE_SECONDS
         self._relapses = 0
         self._is_stopped = False
         self._probing: asyncio.Task[None] | None = None
@@ -88,11 +88,11 @@ class StoreBreaker:
         if self.is_open:
             return
         # While a store answers pings but fails at writes, consuming must not start and stop in a hot loop.
-        self._relapses = self._relapses + 1 if self._clock.monotonic() - self._closed_at < _SOON else 0
+        self._relapses = self._relapses + 1 if self._clock.monotonic() - self._closed_at < _RELAPSE_SECONDS else 0
         self.is_open = True
         if not self._is_stopped:
-            self._waiting_is_over.clear()
-        if self._is_told:
+            self._can_continue.clear()
+        if self._is_logged:
             logger.warning("the store is away%s: %s", self._consequence("consuming stops", "are"), error)
         self._probing = asyncio.create_task(self._probe())
         self.on_change()
@@ -110,7 +110,7 @@ class StoreBreaker:
                 self.is_silent = True
             else:
                 # A call that began while the store was away may fail after the store is back. The log has this already.
-                return self._clock.monotonic() - self._closed_at < _SOON
+                return self._clock.monotonic() - self._closed_at < _RELAPSE_SECONDS
         return self.is_open
 
     def suspect(self, error: StoreUnavailableError) -> None:
@@ -118,20 +118,20 @@ class StoreBreaker:
         if not self.is_open and (self._suspecting is None or self._suspecting.done()):
             self._suspecting = asyncio.create_task(self.is_away(error))
 
-    async def closed(self, within: float | None) -> bool:
-        """Wait until the breaker is closed, at most `within` seconds and not longer than until `give_up` is called.
+    async def wait_until_closed(self, within: float | None) -> bool:
+        """Wait until the breaker is closed, at most `within` seconds or until `stop_waiting` is called.
 
         Returns:
             Whether the breaker is closed.
         """
         if self.is_open:
-            await happens_within(self._waiting_is_over, within, self._clock)
+            await happens_within(self._can_continue, within, self._clock)
         return not self.is_open
 
-    def give_up(self) -> None:
-        """End all waits in `closed`, and let none begin."""
+    def stop_waiting(self) -> None:
+        """End all waits in `wait_until_closed`, and let none begin."""
         self._is_stopped = True
-        self._waiting_is_over.set()
+        self._can_continue.set()
 
     async def stop(self) -> None:
         """Send no more pings."""
@@ -140,7 +140,7 @@ class StoreBreaker:
                 await end(task)
 
     @property
-    def _is_told(self) -> bool:
+    def _is_logged(self) -> bool:
         """Whether the log tells of this relapse: only the 1st, 2nd, 4th, 8th ... With a full disk each ping succeeds,
         so there are many relapses, and the log would fill.
         """
@@ -151,19 +151,19 @@ class StoreBreaker:
 
     async def _probe(self) -> None:
         since = self._clock.monotonic()
-        first = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._relapses, 8))
+        first = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(self._relapses, 8))
         await self._clock.sleep(random.uniform(first / 2, first))
-        pause = wait_random_exponential(multiplier=first, max=_LONGEST_PAUSE)
-        await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ask)
+        pause = wait_random_exponential(multiplier=first, max=_MAX_PAUSE_SECONDS)
+        await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ping_once)
         self._closed_at = self._clock.monotonic()
-        if self._is_told:
+        if self._is_logged:
             consequence = self._consequence("consuming continues", "were")
             logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
         self.is_open = self.is_silent = False
-        self._waiting_is_over.set()
+        self._can_continue.set()
         self.on_change()
 
-    async def _ask(self) -> None:
+    async def _ping_once(self) -> None:
         try:
             await self._ping()
         except StoreError:

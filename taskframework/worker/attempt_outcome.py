@@ -66,7 +66,7 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
         plain = for_each(partial(storable_result, registration), returned) if call.is_chunk else returned
         return to_storable_json(plain, "result", MAX_RESULT_BYTES)
     except ValueNotStorableError as error:
-        raise _not_storable(error) from None
+        raise _not_storable_error(error) from None
 
 
 def storable_result(registration: Registration, value: Any) -> Json:
@@ -82,20 +82,20 @@ def storable_result(registration: Registration, value: Any) -> Json:
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:
         if value is None:
-            said = "The code returned None, which is not of the declared type: is a `return` missing?"
-            raise BadResultError(said) from None
+            message = "The code returned None, which is not of the declared type: is a `return` missing?"
+            raise BadResultError(message) from None
         raise BadResultError(f"The result is not of the declared type: {in_one_line(error)}."[:2000]) from None
     except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
-        raise _not_storable(error) from None
+        raise _not_storable_error(error) from None
     return plain
 
 
-def _not_storable(error: Exception) -> BadResultError:
+def _not_storable_error(error: Exception) -> BadResultError:
     match error:
         case ValueNotStorableError():
-            said = str(error)
+            message = str(error)
         case RecursionError():
-            said = "The result cannot be stored: it is nested too deeply, or contains itself."
+            message = "The result cannot be stored: it is nested too deeply, or contains itself."
         case _:
-            said = f"The result cannot be stored: {error}"
-    return BadResultError(said[:2000])
+            message = f"The result cannot be stored: {error}"
+    return BadResultError(message[:2000])
