@@ -360,7 +360,7 @@ class TaskFramework(Extensible):
             extensions = await stack.enter_async_context(self._enter_lifespans(self.registry, self))
         process = self._process = build_process_services(services, broker, extensions)
         await process.topology.repair()
-        await process.pauses.look()  # before any message is sent or any task begins
+        await process.pauses.refresh()  # before any message is sent or any task begins
         stack.push_async_callback(process.bridge.drain)
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)

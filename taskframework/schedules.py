@@ -59,7 +59,7 @@ async def change_schedule(
     )
 
 
-async def know_zone(name: str) -> None:
+async def load_zone(name: str) -> None:
     """Read a time zone in a thread, so that the rules of schedules know it without reading files.
 
     Raises:

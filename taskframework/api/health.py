@@ -75,7 +75,7 @@ async def _refresh(process: ProcessServices) -> None:
     services, metrics = process.services, process.metrics
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
         async with asyncio.timeout(_REFRESH_TIMEOUT_SECONDS):
-            await services.counter.look()
+            await services.counter.refresh()
             late = await services.store.due(OUTBOX, 1)
             metrics.events_lag.set((services.store.now() - late[0].due).total_seconds() if late else 0)
             declared = set(await services.types.names())

@@ -226,7 +226,7 @@ async def _carry_on(framework: AnyFramework, replay: BulkAction, *, with_notes: 
         note(f"{replay.action} {replay.replay_id} of {replay.total:,}. After Ctrl-C the running processes do the rest.")
         note(f"To stop it for good: taskframework replays stop {replay.replay_id}")
     while not replay.is_over:
-        if not await services.replay_carrier.look():
+        if not await services.replay_carrier.run_once():
             await asyncio.sleep(_POLL_SECONDS)
         replay = await services.replays.get(replay.replay_id)
         if (

@@ -226,7 +226,7 @@ async def _check_workers(store: TaskStore) -> Finding:
 
     async def not_counted() -> None: ...
 
-    overview = await OverviewOperations(store, TaskTypes(TaskRegistry(), store), not_counted).look()
+    overview = await OverviewOperations(store, TaskTypes(TaskRegistry(), store), not_counted).read()
     found = {"live workers": str(overview.worker_count or "none")}
     if waiting := [problem.text for problem in overview.problems() if problem.code == "no_worker"]:
         found["to be started"] = " ".join(waiting)

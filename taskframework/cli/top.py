@@ -40,7 +40,7 @@ _MIN_INTERVAL = timedelta(milliseconds=500)
 @on_store
 async def top(framework: AnyFramework, every: Every = None, once: Once = False, as_json: Json = False) -> None:
     """Show waiting and running tasks, rates and problems, until Ctrl-C."""
-    overview = await framework.services.overview.look()
+    overview = await framework.services.overview.read()
     if as_json:
         print_json(overview_view(overview))
     elif once or not out().is_terminal:
@@ -49,7 +49,7 @@ async def top(framework: AnyFramework, every: Every = None, once: Once = False, 
         with Live(render_overview(overview), console=out(), screen=True, auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(max(every or _DEFAULT_INTERVAL, _MIN_INTERVAL).total_seconds())
-                live.update(render_overview(await framework.services.overview.look()), refresh=True)
+                live.update(render_overview(await framework.services.overview.read()), refresh=True)
 
 
 def render_overview(overview: Overview) -> RenderableType:

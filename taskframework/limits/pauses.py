@@ -22,7 +22,7 @@ class Pauses:
         #: Called after a look that found a change.
         self.on_change: list[Callable[[], None]] = []
 
-    async def look(self) -> frozenset[str]:
+    async def refresh(self) -> frozenset[str]:
         """Read the pauses again.
 
         Returns:

@@ -18,7 +18,7 @@ from taskframework.model.status import CLAIMABLE, DEAD, FINAL, Priority, TaskSta
 RATE_WINDOW = timedelta(minutes=1)
 
 
-class Crowd(Enum):
+class CountedGroup(Enum):
     """Which tasks are counted: their statuses, and the time by which they are ordered."""
 
     WAITING = (CLAIMABLE, "created_at")
@@ -35,10 +35,10 @@ class Crowd(Enum):
     @property
     def is_newest_first(self) -> bool:
         """Whether the newest tasks are counted first; if not, the oldest are."""
-        return self not in _LIVE_CROWDS
+        return self not in _LIVE_GROUPS
 
 
-_LIVE_CROWDS = (Crowd.WAITING, Crowd.RUNNING, Crowd.RETRYING)
+_LIVE_GROUPS = (CountedGroup.WAITING, CountedGroup.RUNNING, CountedGroup.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class LaneCount:
     count: int
     #: How many of them could be claimed before the time that the count was given (`due_before`).
     due: int
-    #: The earliest of the times by which the crowd is ordered.
+    #: The earliest of the times by which the group is ordered.
     first_at: datetime
     #: Since when the task that has waited longest can be claimed.
     claimable_since: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class LaneCounts:
     """The result of a count."""
 
     counted: tuple[LaneCount, ...] = ()
@@ -136,20 +136,20 @@ class Traffic:
         return frozenset(task_type for task_type, _ in self.lanes)
 
 
-def combine_tallies(tallies: Mapping[Crowd, Tally], now: datetime) -> Traffic:
-    """The traffic, from one tally of each crowd, all made at `now`."""
+def combine_counts(counts: Mapping[CountedGroup, LaneCounts], now: datetime) -> Traffic:
+    """The traffic, from one count of each group, all made at `now`."""
     lanes: dict[tuple[str, Priority], LaneTraffic] = defaultdict(LaneTraffic)
-    for it in tallies[Crowd.WAITING].counted:
+    for it in counts[CountedGroup.WAITING].counted:
         if it.due:
             lanes[it.task_type, it.lane] += LaneTraffic(waiting=it.due, oldest_waiting_at=it.claimable_since)
-    for it in tallies[Crowd.RUNNING].counted:
+    for it in counts[CountedGroup.RUNNING].counted:
         lanes[it.task_type, it.lane] += LaneTraffic(running=it.count)
-    for it in tallies[Crowd.RETRYING].counted:
+    for it in counts[CountedGroup.RETRYING].counted:
         lanes[it.task_type, it.lane] += LaneTraffic(retrying=it.count)
-    for place, rate in tallies[Crowd.SUBMITTED].rates(now).items():
+    for place, rate in counts[CountedGroup.SUBMITTED].rates(now).items():
         lanes[place] += LaneTraffic(submitted_per_second=rate)
-    for place, rate in tallies[Crowd.DONE].rates(now).items():
+    for place, rate in counts[CountedGroup.DONE].rates(now).items():
         lanes[place] += LaneTraffic(finished_per_second=rate)
-    for place, rate in tallies[Crowd.DEAD].rates(now).items():
+    for place, rate in counts[CountedGroup.DEAD].rates(now).items():
         lanes[place] += LaneTraffic(finished_per_second=rate, failed_per_second=rate)
-    return Traffic(now, dict(lanes), any(tallies[crowd].is_bounded for crowd in _LIVE_CROWDS))
+    return Traffic(now, dict(lanes), any(counts[group].is_bounded for group in _LIVE_GROUPS))

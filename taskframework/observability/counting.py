@@ -46,7 +46,7 @@ class TaskCounter:
         self._newest: TaskCounts | None = None
         self._counting = Background()
 
-    async def look(self) -> TaskCounts | None:
+    async def refresh(self) -> TaskCounts | None:
         """Return the newest counts; if they are too old, count or let another process count.
 
         If a caller gives up waiting, the count continues, and the next caller finds its result.

@@ -73,7 +73,7 @@ class OverviewOperations:
         self._count = count
         self._buckets = buckets
 
-    async def look(self, broker: Broker | None = None) -> Overview:
+    async def read(self, broker: Broker | None = None) -> Overview:
         """Return the installation as it is now; `broker` is the broker of this process, if it has one.
 
         Raises:

@@ -54,7 +54,7 @@ class ReplayCarrier:
         self._tasks = tasks
         self._replays = replays
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Do the next handful of each action that is due.
 
         Returns:

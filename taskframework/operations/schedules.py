@@ -23,7 +23,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import format_time
-from taskframework.schedules import all_schedules, change_schedule, know_zone, read_schedule
+from taskframework.schedules import all_schedules, change_schedule, load_zone, read_schedule
 from taskframework.settings.durations import format_duration
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_page
@@ -147,7 +147,7 @@ class ScheduleOperations:
 
     async def view(self, schedule: Schedule) -> dict[str, Any]:
         """Return one schedule as plain JSON, with its next runs."""
-        await know_zone(schedule.timezone)
+        await load_zone(schedule.timezone)
         [seen] = await self._with_statuses(schedule)
         return seen.view() | {"next_runs": [format_time(time) for time in next_runs(schedule, _SHOWN_RUNS)]}
 
@@ -216,7 +216,7 @@ class ScheduleOperations:
         Raises:
             ScheduleNotFoundError: if there is no schedule with this name.
         """
-        await know_zone((await self.get(name)).timezone)
+        await load_zone((await self.get(name)).timezone)
 
         def resumed(present: Schedule | None) -> Schedule:
             found = _require_found(present, name)

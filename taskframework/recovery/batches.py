@@ -20,7 +20,7 @@ class BatchRepair:
         self._retrier = retrier
         self._limit = limit
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Continue some batches of each sort.
 
         Returns:

@@ -97,13 +97,13 @@ class RepairLoop:
 
     async def _run(self) -> None:
         while True:
-            more = await self._look()
+            more = await self._run_once()
             # Vary the pause, so that processes that started together do not look together.
             await self._clock.sleep(0 if more else self._interval * random.uniform(0.75, 1.25))
 
-    async def _look(self) -> bool:
+    async def _run_once(self) -> bool:
         try:
-            if (more := await self._look_unless_store_away()) is not None:
+            if (more := await self._run_unless_store_away()) is not None:
                 self._last_success, self.last_run = self._clock.monotonic(), self._clock.now()
                 self.looks += 1
                 return more
@@ -118,7 +118,7 @@ class RepairLoop:
         self._on_failure(self.name)
         return False
 
-    async def _look_unless_store_away(self) -> bool | None:
+    async def _run_unless_store_away(self) -> bool | None:
         """Look once; return whether there is more to do. None while the store is away: another part logs that once."""
         try:
             return await self._repair()

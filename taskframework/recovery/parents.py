@@ -34,7 +34,7 @@ class ParentRepair:
         self._cascade = cascade
         self._batch = batch
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Continue one group of parents of each sort.
 
         Returns:

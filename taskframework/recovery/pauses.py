@@ -41,13 +41,13 @@ class PauseRepair:
         #: Types that still have tasks to make due, each with the earliest time until which these were put off.
         self._resuming: dict[str, datetime] = {}
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Look once, and make one page of each type due.
 
         Returns:
             Whether there may be more.
         """
-        ended = await self._pauses.look()
+        ended = await self._pauses.refresh()
         self._waiting_anew |= ended
         self._resuming |= dict.fromkeys(ended, self._store.now())
         for task_type in sorted(self._waiting_anew):

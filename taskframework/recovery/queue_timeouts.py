@@ -40,7 +40,7 @@ class QueueTimeouts:
         self._buckets = buckets
         self._batch = batch
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """End one group of late tasks, except tasks that are held back.
 
         Returns:

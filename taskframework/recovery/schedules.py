@@ -30,7 +30,7 @@ from taskframework.model.schedules import (
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.moves import TaskMoves
-from taskframework.schedules import all_schedules, change_schedule, know_zone
+from taskframework.schedules import all_schedules, change_schedule, load_zone
 from taskframework.stores.base import TaskStore
 from taskframework.submission.schedules import run_request
 from taskframework.submission.service import Submission, TaskSubmissionService
@@ -52,7 +52,7 @@ class ScheduleRepair:
         self._submission = submission
         self._limit = limit
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Run the schedules that are due.
 
         Returns:
@@ -81,7 +81,7 @@ class ScheduleRepair:
 
     async def _run_due(self, record: Record) -> bool:
         schedule, now = SCHEDULE.content(record), self._store.now()
-        await know_zone(schedule.timezone)
+        await load_zone(schedule.timezone)
         # If the last run matters, its state is read before each run, so only one run is made now.
         due = runs_due(schedule, now, self._limit if schedule.overlap is Overlap.ALLOW else 1)
         after = await self._submit_runs(schedule, due.times) if due.times else schedule

@@ -23,7 +23,7 @@ class StreamRepair:
         self._looks = looks
         self._limit = limit
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Look at the streams of some tasks.
 
         Returns:

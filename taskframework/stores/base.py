@@ -20,7 +20,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn
 from taskframework.model.task import CancelRequest, Task
-from taskframework.model.traffic import Crowd, Tally
+from taskframework.model.traffic import CountedGroup, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 
 #: How many tasks one page of a search looks through.
@@ -254,14 +254,16 @@ class Repairs(Protocol):
         """How many tasks are in each status. After a crash of the server the number of COMPLETED is an estimate."""
         ...
 
-    async def tally(self, crowd: Crowd, most: int, *, due_before: datetime, since: datetime | None = None) -> Tally:
-        """Count a crowd by task type and lane.
+    async def count_lanes(
+        self, group: CountedGroup, most: int, *, due_before: datetime, since: datetime | None = None
+    ) -> LaneCounts:
+        """Count a group by task type and lane.
 
         Args:
-            crowd: which tasks.
+            group: which tasks.
             most: at most this many of them are looked at.
             due_before: tasks that could be claimed before this time are also counted separately.
-            since: only tasks whose time, by which the crowd is ordered, is not before this time.
+            since: only tasks whose time, by which the group is ordered, is not before this time.
         """
         ...
 

@@ -19,7 +19,7 @@ from taskframework.errors import (
 from taskframework.model.recurrence import MAX_CRON_CHARACTERS, check_cron
 from taskframework.model.schedules import DEFAULT_USER, MAX_SCHEDULES, Missed, Overlap, Schedule, start_schedule
 from taskframework.model.values import MAX_NAME_LENGTH, Json, problem
-from taskframework.schedules import know_zone
+from taskframework.schedules import load_zone
 from taskframework.settings.durations import Duration
 from taskframework.submission.options import Name
 from taskframework.submission.service import SubmitRequest
@@ -203,7 +203,7 @@ async def accept_schedule(
         SubmissionError: if the name, the time zone, the task type or the parameters are wrong.
     """
     accept_schedule_name(name)
-    await know_zone(definition.timezone)
+    await load_zone(definition.timezone)
     fields = {
         **{field: getattr(definition, field) for field in ScheduleDefinition.model_fields},
         "parameters": await _accept_parameters(types, definition, is_from_settings),

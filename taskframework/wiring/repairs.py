@@ -64,25 +64,25 @@ def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timede
         idempotency_keys=settings.retention.idempotency_keys,
         batch=batch,
     )
-    yield "pauses", PauseRepair(store, process.pauses, recovery.redispatch_max).look, _PAUSES_INTERVAL
+    yield "pauses", PauseRepair(store, process.pauses, recovery.redispatch_max).run_once, _PAUSES_INTERVAL
     yield "topology", process.topology.repair, _TOPOLOGY_INTERVAL
     if process.dispatches:
         yield "sweep", Sweeper(store, broker, producer, batch, process.pauses.is_paused).sweep, recovery.sweep_interval
     yield "expire", reaper.expire, recovery.sweep_interval
     waits = QueueTimeouts(store, services.moves, services.types, services.buckets, batch)
-    yield "unstarted", waits.look, recovery.sweep_interval
+    yield "unstarted", waits.run_once, recovery.sweep_interval
     # The reaper looks twice in each grace: lease, grace and pause together must not take longer than lease + 10 s.
     yield "reap", reaper.reap, settings.worker.lease_grace / 2
     yield "slots", process.slots.reconcile, min(_SLOTS_INTERVAL, settings.worker.lease / 4)
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
     parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, batch)
-    yield "parents", parents.look, recovery.sweep_interval
+    yield "parents", parents.run_once, recovery.sweep_interval
     batches = BatchRepair(store, services.moves, process.retrier, batch)
-    yield "batches", batches.look, recovery.sweep_interval
-    yield "streams", StreamRepair(store, services.looks, batch).look, recovery.sweep_interval
+    yield "batches", batches.run_once, recovery.sweep_interval
+    yield "streams", StreamRepair(store, services.looks, batch).run_once, recovery.sweep_interval
     schedules = ScheduleRepair(store, services.moves, services.submission, batch)
-    yield "schedules", schedules.look, recovery.sweep_interval
-    yield "replays", services.replay_carrier.look, recovery.sweep_interval
+    yield "schedules", schedules.run_once, recovery.sweep_interval
+    yield "replays", services.replay_carrier.run_once, recovery.sweep_interval
     if process.worker is not None:
         yield "presence", process.worker.sign_of_life.write, REPORT_INTERVAL
     yield "retention", retention.purge, _RETENTION_INTERVAL

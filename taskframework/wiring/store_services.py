@@ -147,7 +147,7 @@ def build_store_services(
         buckets=buckets,
         limits=LimitOperations(buckets, limits, store),
         workers=WorkerOperations(store),
-        overview=OverviewOperations(store, types, counter.look, redis_buckets),
+        overview=OverviewOperations(store, types, counter.refresh, redis_buckets),
         counter=counter,
         dispatch_after=dispatch_after,
     )

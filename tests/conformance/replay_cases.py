@@ -39,7 +39,7 @@ class Process:
         self.carrier = ReplayCarrier(store, tasks, self.replays)
 
     async def carry(self, replay: BulkAction) -> BulkAction:
-        while await self.carrier.look():
+        while await self.carrier.run_once():
             pass
         return await self.replays.get(replay.replay_id)
 
@@ -67,7 +67,7 @@ class ReplayCases(StoreSuite):
         tasks, replay = await _planted(store, 30)
         failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": f"{point}@1=raise"})
         try:
-            await Process(store).carrier.look()
+            await Process(store).carrier.run_once()
         finally:
             failpoint.disarm(point)
         left = await Process(store).carry(replay)
@@ -107,7 +107,7 @@ class ReplayCases(StoreSuite):
 
         failpoint.arm("replays.before_settle", sleep)
         try:
-            sleeper = asyncio.create_task(Process(store).carrier.look())
+            sleeper = asyncio.create_task(Process(store).carrier.run_once())
             await asleep.wait()
             await _let_lease_end(store, replay)
             after = await Process(store).carry(replay)
@@ -122,7 +122,7 @@ class ReplayCases(StoreSuite):
         tasks, replay = await _planted(store, 10)
         failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": "replays.after_one@1=raise"})
         try:
-            await Process(store).carrier.look()
+            await Process(store).carrier.run_once()
         finally:
             failpoint.disarm("replays.after_one")
         await Process(store).replays.stop(replay.replay_id)

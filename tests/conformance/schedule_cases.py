@@ -73,27 +73,27 @@ class ScheduleCases(StoreSuite):
 
     async def test_what_is_due_is_submitted_and_moved_on(self, store: TaskStore) -> None:
         due_at = await plant(store)
-        assert await repair_of(store).look() is False
+        assert await repair_of(store).run_once() is False
         [task] = await runs(store)
         assert task.idempotency_key == f"schedule/{NAME}/{due_at.isoformat(timespec='milliseconds')[:-6]}Z"
         assert (task.parameters, task.user_id, task.correlation_id) == ({"n": 1}, "scheduler", f"schedule/{NAME}")
         after = await present(store)
         assert (after.next_at, after.due_at) == (due_at + HOUR, due_at + HOUR)
         assert after.last_run == LastRun(due_at, task.task_id)
-        await repair_of(store).look()
+        await repair_of(store).run_once()
         assert len(await runs(store)) == 1
 
     async def test_what_is_not_due_or_paused_is_left_alone(self, store: TaskStore) -> None:
         await plant(store, late=-MINUTE)
         await plant(store, name="paused", is_paused=True)
-        await repair_of(store).look()
+        await repair_of(store).run_once()
         assert await runs(store) == []
 
     async def test_of_many_that_look_at_once_one_submits(self, store: TaskStore) -> None:
         due_at = await plant(store)
         for number in range(5):
             await plant(store, name=f"other-{number}", user_id=f"user-{number}")
-        await asyncio.gather(*(repair_of(store).look() for _ in range(8)))
+        await asyncio.gather(*(repair_of(store).run_once() for _ in range(8)))
         found = await runs(store)
         assert len(found) == len({task.idempotency_key for task in found}) == 6
         assert (await present(store)).next_at == due_at + HOUR
@@ -102,9 +102,9 @@ class ScheduleCases(StoreSuite):
     async def test_one_that_died_half_way_is_finished_by_the_next(self, store: TaskStore, point: str) -> None:
         due_at = await plant(store)
         with armed(point, dies):
-            await repair_of(store).look()
+            await repair_of(store).run_once()
         assert (await present(store)).next_at == due_at, "still due"
-        await asyncio.gather(*(repair_of(store).look() for _ in range(2)))
+        await asyncio.gather(*(repair_of(store).run_once() for _ in range(2)))
         [task] = await runs(store)
         assert (await present(store)).last_run == LastRun(due_at, task.task_id)
         assert (await present(store)).next_at == due_at + HOUR
@@ -113,17 +113,17 @@ class ScheduleCases(StoreSuite):
         due_at = await plant(store)
         for point in ("submit.reply", "record.reply"):
             with lose_reply(point), suppress(StoreUnavailableError):
-                await repair_of(store).look()
-        await repair_of(store).look()
+                await repair_of(store).run_once()
+        await repair_of(store).run_once()
         assert len(await runs(store)) == 1
         assert (await present(store)).next_at == due_at + HOUR
 
     async def test_one_that_was_changed_after_a_crash_does_not_run_twice(self, store: TaskStore) -> None:
         due_at = await plant(store)
         with armed("schedule.after_submit", dies):
-            await repair_of(store).look()
+            await repair_of(store).run_once()
         await change_schedule(store, NAME, lambda there: there and replace(there, parameters={"n": 2}))
-        await repair_of(store).look()
+        await repair_of(store).run_once()
         [task] = await runs(store)
         assert task.parameters == {"n": 1}
         assert (await present(store)).last_run == LastRun(due_at, task.task_id)
@@ -135,7 +135,7 @@ class ScheduleCases(StoreSuite):
             await change_schedule(store, NAME, lambda _: None)
 
         with armed("schedule.after_submit", delete):
-            await repair_of(store).look()
+            await repair_of(store).run_once()
         assert await read_schedule(store, NAME) is None
 
     async def test_one_that_is_paused_meanwhile_stays_paused_and_knows_its_run(self, store: TaskStore) -> None:
@@ -145,7 +145,7 @@ class ScheduleCases(StoreSuite):
             await change_schedule(store, NAME, lambda there: there and replace(there, is_paused=True))
 
         with armed("schedule.after_submit", pause):
-            await repair_of(store).look()
+            await repair_of(store).run_once()
         [task] = await runs(store)
         after = await present(store)
         assert (after.is_paused, after.next_at, after.last_run) == (True, due_at, LastRun(due_at, task.task_id))
@@ -153,7 +153,7 @@ class ScheduleCases(StoreSuite):
     async def test_all_that_was_missed(self, store: TaskStore) -> None:
         await plant(store, late=25 * MINUTE + SECOND, every=MINUTE, missed=Missed.ALL)
         repair = repair_of(store)
-        while await repair.look():
+        while await repair.run_once():
             pass
         found = await runs(store)
         assert len(found) == 26
@@ -164,7 +164,7 @@ class ScheduleCases(StoreSuite):
     @pytest.mark.parametrize(("missed", "number"), [(Missed.SKIP, 0), (Missed.ONCE, 1)])
     async def test_what_was_missed_is_left_out_or_run_once(self, store: TaskStore, missed: Missed, number: int) -> None:
         await plant(store, late=150 * MINUTE, missed=missed)
-        assert await repair_of(store).look() is False
+        assert await repair_of(store).run_once() is False
         assert len(await runs(store)) == number
         assert store.now() < (await present(store)).next_at <= store.now() + HOUR
 
@@ -182,8 +182,8 @@ class ScheduleCases(StoreSuite):
         last = await put(store)
         due_at = await plant(store, overlap=overlap, last_run=LastRun(store.now() - HOUR, last.task_id))
         with armed("schedule.after_submit", dies):  # and again after a crash
-            await repair_of(store).look()
-        await repair_of(store).look()
+            await repair_of(store).run_once()
+        await repair_of(store).run_once()
         assert len(await runs(store)) == number
         assert (await read_task(store, last.task_id)).status is status
         assert (await present(store)).next_at == due_at + HOUR
@@ -200,7 +200,7 @@ class ScheduleCases(StoreSuite):
     ) -> None:
         await plant(store, late=2 * MINUTE + SECOND, every=MINUTE, missed=Missed.ALL, overlap=overlap)
         repair = repair_of(store)
-        while await repair.look():
+        while await repair.run_once():
             pass
         assert [task.status for task in await runs(store)] == statuses
 
@@ -210,13 +210,13 @@ class ScheduleCases(StoreSuite):
         await TaskMoves(store, EventBus()).make(Cancel(last.task_id, EVERYONE, "alice", None))
         await plant(store, overlap=overlap, last_run=LastRun(store.now() - HOUR, last.task_id))
         await plant(store, name="purged", overlap=overlap, last_run=LastRun(store.now() - HOUR, "no-such-task"))
-        await repair_of(store).look()
+        await repair_of(store).run_once()
         assert len(await runs(store)) == 2
 
     async def test_a_run_that_is_refused_is_told_and_left_out(self, store: TaskStore) -> None:
         due_at = await plant(store, parameters={"n": "many"})
         await plant(store, name="other")
-        await repair_of(store).look()
+        await repair_of(store).run_once()
         after = await present(store)
         assert after.problem is not None
         assert "are not valid for task type 'counts'" in after.problem.message

@@ -249,11 +249,11 @@ async def _what_is_superseded(stage: Stage) -> None:
 async def _what_is_paused(stage: Stage) -> None:
     queues = stage.framework.services.queues
     await queues.pause("flaky", by="ada", reason="a bad release")
-    await stage.framework.process.pauses.look()
+    await stage.framework.process.pauses.refresh()
     paused = await stage.cause(await stage.submit("flaky", {"succeed_at": 1}), "paused")
     assert paused.because.startswith("ada paused flaky")
     await queues.resume("flaky")
-    await stage.framework.process.pauses.look()
+    await stage.framework.process.pauses.refresh()
 
 
 async def _what_waits_for_its_time(stage: Stage) -> None:
@@ -343,7 +343,7 @@ async def _without_redis(stage: Stage, settings: Callable[..., Settings]) -> Non
         for task_id in (limited, keyed.task_id):
             explanation = await elsewhere.services.explain.explain(task_id, EVERYONE)
             assert (explanation.cause.code, explanation.cause.details["name"]) == ("limiter_away", "openai")
-        assert "limiter_away" in [problem.code for problem in (await elsewhere.services.overview.look()).problems()]
+        assert "limiter_away" in [problem.code for problem in (await elsewhere.services.overview.read()).problems()]
 
 
 @asynccontextmanager

@@ -228,7 +228,7 @@ async def test_an_undriven_task_shows_in_the_metrics(run: Run) -> None:
     async with run(worker=False) as framework:
         store = framework.services.store
         await insert_one(store, new_task(now=store.now(), next_dispatch_at=None))
-        await framework.services.counter.look()
+        await framework.services.counter.refresh()
         assert "tasks_undriven 1.0" in framework.process.metrics.exposition().decode().splitlines()
 
 
@@ -241,7 +241,7 @@ async def test_the_contract_metrics_are_there_and_count(run: Run) -> None:
         ):
             await (await framework.submit(task_type, parameters)).finished(timeout=20)
         await framework.process.bridge.drain()
-        await framework.services.counter.look()
+        await framework.services.counter.refresh()
         lines = set(framework.process.metrics.exposition().decode().splitlines())
     for line in (
         'tasks_submitted_total{task_type="count-words"} 1.0',

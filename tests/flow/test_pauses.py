@@ -48,7 +48,7 @@ def _afresh() -> None:
 async def paused(framework: TaskFramework, task_type: str) -> AsyncIterator[None]:
     """As long as this lasts, as this process knows it."""
     await framework.services.queues.pause(task_type, by="tests", reason="to see what happens")
-    await framework.process.pauses.look()  # now, instead of within a second
+    await framework.process.pauses.refresh()  # now, instead of within a second
     yield
     await framework.services.queues.resume(task_type)
 

@@ -149,8 +149,8 @@ async def test_a_halted_stream_waits_for_an_operator_and_a_replay_comes_first(ru
 
         await eventually(is_halted, timeout=20)
         assert (await stream.status()).view()["waiting"] == 2
-        await framework.services.counter.look()
-        assert "halted" in {problem.code for problem in (await framework.services.overview.look()).problems()}
+        await framework.services.counter.refresh()
+        assert "halted" in {problem.code for problem in (await framework.services.overview.read()).problems()}
         assert "tasks_halted_streams 1.0" in framework.process.metrics.exposition().decode().splitlines()
         assert not isinstance(handles[0], Exception)
         await framework.services.tasks.retry(handles[0].task_id, EVERYONE, by="operator")

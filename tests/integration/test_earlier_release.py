@@ -64,7 +64,7 @@ async def submitted(store: MongoStore, key: str, **values: Any) -> Task:
 
 
 async def look(store: MongoStore) -> None:
-    await store._parts.earlier.look()
+    await store._parts.earlier.clean_up()
 
 
 async def named(store: MongoStore, key: str) -> str | None:
@@ -175,10 +175,10 @@ async def test_a_record_of_a_submission_under_way_is_left_alone_for_a_while(
     await asyncio.to_thread(old.close)
     await eventually(lambda: asyncio.to_thread(is_alone, mongo_url))
     for _ in range(3):
-        await release.look()
+        await release.clean_up()
         assert (await named(store, "key"), INDEX in indexes()) == ("not-there", True)
     passed = MINUTE
-    await release.look()
+    await release.clean_up()
     assert (await named(store, "key"), INDEX in indexes()) == (task_id, False)
 
 
@@ -194,15 +194,15 @@ async def test_after_a_day_without_a_key_of_it_the_index_goes(
     release = earlier_release.EarlierRelease(store._parts.connection, store, lambda: store.now() + passed)
     for hours in (0, 10, 20):
         passed = timedelta(hours=hours)
-        await release.look()
+        await release.clean_up()
     created = store.now() + passed
     task_id = await asyncio.to_thread(lambda: old.submit("old", now=created))  # late: the day begins again
     for minutes in (20 * 60 + 5, 30 * 60, 44 * 60):
         passed = timedelta(minutes=minutes)
-        await release.look()
+        await release.clean_up()
         assert INDEX in indexes(), minutes
     passed = timedelta(hours=45)
-    await release.look()
+    await release.clean_up()
     assert INDEX not in indexes()
     assert await named(store, "old") == task_id
 

@@ -274,12 +274,12 @@ async def test_an_insert_without_a_reply_is_new(
 async def test_no_crowd_of_slow_calls_makes_a_heartbeat_late(
     driver: MongoDriver, mongo_server: MongoServer, mongo_url: str
 ) -> None:
-    crowd = 15 * (os.cpu_count() or 1)  # three times as many as motor has threads
+    group = 15 * (os.cpu_count() or 1)  # three times as many as motor has threads
     async with opened(mongo_url, driver) as store:
         (fence,) = await claimed(store, 1)
         slow = {"blockConnection": True, "blockTimeMS": 2000}
-        with failing(mongo_server, "aggregate", times=crowd, **slow):
-            calls = [asyncio.create_task(store.count_by_status()) for _ in range(crowd)]
+        with failing(mongo_server, "aggregate", times=group, **slow):
+            calls = [asyncio.create_task(store.count_by_status()) for _ in range(group)]
             assert fence in await store.renew([fence], MINUTE)
             assert await store.cancel_requests([fence]) == {}
             await store.ping()

@@ -46,7 +46,7 @@ _VALUES = (None, 1, 1.0, True, {"$set": {"status": "COMPLETED"}}, ["$$ROOT"], {"
 async def submit(world: World) -> bool:
     """A new task, or the same request once more. The submitter may die before it publishes."""
     chance, now = world.chance, world.store.now()
-    is_new = await world.living() < world.crowd
+    is_new = await world.living() < world.group
     if not is_new and chance.yes(0.8):
         return False
     task_id = f"{world.name}-task-{len(world.task_ids)}" if is_new else chance.pick(world.task_ids)

@@ -184,7 +184,7 @@ class World:
         #: How many tasks live at a time.
         self.has_batch = self.seed % 3 == 0
         self.has_stream = self.seed % 6 == 1
-        self.crowd = 3 if self.has_stream else 1 + self.seed % 2
+        self.group = 3 if self.has_stream else 1 + self.seed % 2
 
     async def task(self, task_id: str) -> Task:
         task = await self.store.get(task_id)

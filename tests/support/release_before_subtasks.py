@@ -26,9 +26,9 @@ class AsyncWork(tasks.AsyncWork):
     """What its application had."""
 
 
-def _take_at_once(_: SubtaskReporter, __: Task, then: Callable[[], None] | None = None) -> None:
-    if then is not None:
-        then()
+def _report_at_once(_: SubtaskReporter, __: Task, on_done: Callable[[], None] | None = None) -> None:
+    if on_done is not None:
+        on_done()
 
 
 def _ignore(*_: object) -> None:
@@ -41,14 +41,15 @@ async def _find_nothing(_: object) -> bool:
 
 #: What came with sub-tasks, and what there was instead.
 _WITHOUT = (
-    (SubtaskReporter, "take", _take_at_once),
-    (SubtaskReporter, "look_at", _ignore),
+    (SubtaskReporter, "handle_task", _report_at_once),
+    (SubtaskReporter, "request_count", _ignore),
     (ParentWork, "start", _ignore),
-    (ParentRepair, "look", _find_nothing),
-    (BatchRepair, "look", _find_nothing),
+    (ParentRepair, "run_once", _find_nothing),
+    (BatchRepair, "run_once", _find_nothing),
 )
 
 if __name__ == "__main__":
     for owner, name, instead in _WITHOUT:
+        getattr(owner, name)  # a name that is no longer there would leave today's code in place
         setattr(owner, name, instead)
     main()

@@ -120,5 +120,5 @@ class RemoteReplays(RemoteService):
 class RemoteCarrier:
     """As `ReplayCarrier`: processes of the installation carry the action on, not the command."""
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         return False

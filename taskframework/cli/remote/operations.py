@@ -132,7 +132,7 @@ class RemoteExplain(RemoteService):
 class RemoteOverview(RemoteService):
     """As `OverviewOperations`."""
 
-    async def look(self) -> views.ViewedOverview:
+    async def read(self) -> views.ViewedOverview:
         return views.overview_of(await self._get("/admin/overview"))
 
 

@@ -77,7 +77,7 @@ class EarlierRelease:
         self._now = now
         #: Since when a record, by id and revision, names a task that is not stored: its submission may still run.
         self._doubts: dict[tuple[str, str | None], datetime] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._cleaning_up: asyncio.Task[None] | None = None
 
     async def find_by_keys(self, documents: Sequence[Any]) -> dict[int, Document]:
         """The stored tasks with the idempotency keys of these documents, which the index refused; by position."""
@@ -89,19 +89,19 @@ class EarlierRelease:
 
     async def start(self) -> None:
         """Look now, and every minute until `stop`."""
-        await self.look()
-        self._looking = asyncio.create_task(self._keep_looking())
+        await self.clean_up()
+        self._cleaning_up = asyncio.create_task(self._keep_cleaning_up())
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            await end(self._looking)
+        if self._cleaning_up is not None:
+            await end(self._cleaning_up)
 
-    async def _keep_looking(self) -> None:
+    async def _keep_cleaning_up(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_INTERVAL.total_seconds())
-            await self.look()
+            await self.clean_up()
 
-    async def look(self) -> None:
+    async def clean_up(self) -> None:
         """Remove the index and collection of an earlier release, if no such process is left."""
         try:
             with time_limit(INDEX_BUILD):

@@ -18,7 +18,7 @@ from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFi
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
 from taskframework.model.task import UNREADABLE, CancelRequest, Task
-from taskframework.model.traffic import Crowd, Tally
+from taskframework.model.traffic import CountedGroup, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, queries
@@ -51,7 +51,7 @@ from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.search import search_tasks
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.stream_reads import StreamCalls
-from taskframework.stores.mongo.traffic import tally
+from taskframework.stores.mongo.traffic import count_lanes
 from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writer import TaskWriter
 
@@ -288,17 +288,19 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         completed = {TaskStatus.COMPLETED.value: max(0, total - sum(counts.values()))}
         return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
 
-    async def tally(self, crowd: Crowd, most: int, *, due_before: datetime, since: datetime | None = None) -> Tally:
-        return await tally(self._tasks, crowd, most, due_before, since)
+    async def count_lanes(
+        self, group: CountedGroup, most: int, *, due_before: datetime, since: datetime | None = None
+    ) -> LaneCounts:
+        return await count_lanes(self._tasks, group, most, due_before, since)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = await self._parts.purge(finished, dead_letters, limit)
         if dead_letters is not None and removed < limit:
-            over = has_passed("at", by=dead_letters)
+            old, order = has_passed("at", by=dead_letters), {"at": 1}
             found = await self._dead_messages.find(
-                over, sort={"at": 1}, limit=limit - removed, fields=("_id",), index="list"
+                old, sort=order, limit=limit - removed, fields=("_id",), index="list"
             )
-            removed += await self._dead_messages.delete_by_ids([message["_id"] for message in found], over)
+            removed += await self._dead_messages.delete_by_ids([message["_id"] for message in found], old)
         return removed
 
     async def finished_at(self, task_ids: Several[str]) -> dict[str, datetime | None]:

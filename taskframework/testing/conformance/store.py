@@ -17,6 +17,7 @@ from taskframework.testing.conformance.store_claims import ClaimCases, RenewalCa
 from taskframework.testing.conformance.store_drivers import CountCases, PurgeCases, SweepCases
 from taskframework.testing.conformance.store_groups import GroupCases
 from taskframework.testing.conformance.store_inserts import InsertCases
+from taskframework.testing.conformance.store_lane_counts import LaneCountCases
 from taskframework.testing.conformance.store_lists import DeadLetterCases, ListCases
 from taskframework.testing.conformance.store_marks import DispatchMarkCases, HistoryCases, RelayCases
 from taskframework.testing.conformance.store_moves import MoveCases
@@ -27,7 +28,6 @@ from taskframework.testing.conformance.store_settlements import SettlementCases
 from taskframework.testing.conformance.store_slots import SlotCases, SlotClaimCases
 from taskframework.testing.conformance.store_streams import StreamCases
 from taskframework.testing.conformance.store_subtasks import FamilyPurgeCases, SubtaskCases
-from taskframework.testing.conformance.store_tallies import TallyCases
 from taskframework.testing.conformance.store_values import ValueCases
 
 
@@ -42,7 +42,7 @@ class StoreConformance(
     RelayCases,
     SweepCases,
     CountCases,
-    TallyCases,
+    LaneCountCases,
     PurgeCases,
     ListCases,
     SearchCases,

@@ -30,7 +30,7 @@ async def test_a_queue_is_paused_and_goes_on(working: Api) -> None:
     assert paused["paused"]["reason"] == "a bad release"
     again = (await working.post(f"{QUEUES}/count-words/pause", json={"reason": "another"})).json()
     assert again == paused, "the first one stays"
-    await working.framework.process.pauses.look()
+    await working.framework.process.pauses.refresh()
     waiting = await working.submit()
     listed = {queue["task_type"]: queue for queue in (await working.get(QUEUES)).json()["items"]}
     assert listed["count-words"]["is_paused"]

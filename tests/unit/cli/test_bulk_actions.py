@@ -60,7 +60,7 @@ def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, m
 
     work(folder)
     assert cli("submit", "greets", '"ann"').code == 0
-    monkeypatch.setattr(ReplayCarrier, "look", is_stopped)
+    monkeypatch.setattr(ReplayCarrier, "run_once", is_stopped)
     done = cli("tasks", "cancel", "--where", "type=greets")
     assert (done.code, "is STOPPED: 0 of 1 done" in done.out) == (1, True)
 

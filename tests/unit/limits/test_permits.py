@@ -56,7 +56,7 @@ async def passing(clock: FakeClock, seconds: float, step: float = 0.01) -> None:
         await turns(10)
 
 
-class Crowd:
+class CountedGroup:
     """Many that wait for a permit, and when each began."""
 
     def __init__(self, clock: FakeClock, permits: Permits, size: int) -> None:
@@ -76,27 +76,27 @@ class Crowd:
 
 async def test_permits_come_at_their_rate_and_cost_few_requests(clock: FakeClock, buckets: CountedBuckets) -> None:
     permits = Permits(buckets, OPENAI, BucketLimit(20, 5), clock)
-    crowd = Crowd(clock, permits, 500)
+    group = CountedGroup(clock, permits, 500)
     await turns()
-    assert len(crowd.began) == 5
+    assert len(group.began) == 5
     await passing(clock, 10)
-    assert len(crowd.began) == pytest.approx(205, abs=2)
-    assert all(count <= 5 + 20 * time + 0.01 for count, time in enumerate(crowd.began, 1))
+    assert len(group.began) == pytest.approx(205, abs=2)
+    assert all(count <= 5 + 20 * time + 0.01 for count, time in enumerate(group.began, 1))
     assert len(buckets.asked) < 10 * 10
-    crowd.leave()
+    group.leave()
     await permits.close()
 
 
 async def test_several_processes_share_one_rate(clock: FakeClock, buckets: CountedBuckets) -> None:
     processes = [Permits(buckets, OPENAI, BucketLimit(20, 1), clock) for _ in range(8)]
-    crowds = [Crowd(clock, permits, 100) for permits in processes]
+    crowds = [CountedGroup(clock, permits, 100) for permits in processes]
     await passing(clock, 30)
-    began = sorted(time for crowd in crowds for time in crowd.began)
+    began = sorted(time for group in crowds for time in group.began)
     assert len(began) == pytest.approx(600, rel=0.02)
     assert all(count <= 1 + 20 * time + 0.3 for count, time in enumerate(began, 1))
     assert len(buckets.asked) < 8 * 30 * 10
-    for crowd, permits in zip(crowds, processes, strict=True):
-        crowd.leave()
+    for group, permits in zip(crowds, processes, strict=True):
+        group.leave()
         await permits.close()
 
 
@@ -125,14 +125,14 @@ async def test_who_waits_first_gets_the_first_permit_and_who_left_none(
 async def test_a_permit_whose_time_is_long_over_is_not_used(clock: FakeClock, buckets: CountedBuckets) -> None:
     """As after a pause of the whole process: meanwhile the bucket has filled up for others."""
     permits = Permits(buckets, OPENAI, BucketLimit(20, 1), clock)
-    crowd = Crowd(clock, permits, 50)
+    group = CountedGroup(clock, permits, 50)
     await turns()
     clock.advance(10)
     await turns()
-    assert len(crowd.began) == 2, "one at the start, and one that was there after the pause"
+    assert len(group.began) == 2, "one at the start, and one that was there after the pause"
     await passing(clock, 1)
-    assert len(crowd.began) == pytest.approx(22, abs=1)
-    crowd.leave()
+    assert len(group.began) == pytest.approx(22, abs=1)
+    group.leave()
     await permits.close()
 
 
@@ -152,15 +152,15 @@ async def test_a_permit_that_was_not_used_is_for_the_next_one(clock: FakeClock, 
 async def test_a_permit_comes_back_while_others_wait_for_a_later_one(clock: FakeClock, buckets: CountedBuckets) -> None:
     permits = Permits(buckets, OPENAI, BucketLimit(5, 1), clock)
     first = await permits.next()
-    crowd = Crowd(clock, permits, 2)
+    group = CountedGroup(clock, permits, 2)
     await passing(clock, 0.1)
-    assert crowd.began == []
+    assert group.began == []
     began_at = clock.monotonic()
     permits.give_back(first)
     await turns()
-    assert crowd.began == [began_at]
+    assert group.began == [began_at]
     await passing(clock, 0.2)
-    assert len(crowd.began) == 2
+    assert len(group.began) == 2
     permits.give_back(Permit(-20.0, -10.0))
     await permits.close()
 
@@ -201,9 +201,9 @@ async def test_during_a_hold_the_bucket_is_left_alone(clock: FakeClock, buckets:
     limit = BucketLimit(20, 5)
     permits = Permits(buckets, OPENAI, limit, clock)
     await buckets.hold(HoldBucket(OPENAI, limit, 60))
-    crowd = Crowd(clock, permits, 10)
+    group = CountedGroup(clock, permits, 10)
     await passing(clock, 59, step=0.5)
-    assert (len(crowd.began), len(buckets.asked)) == (0, 1)
+    assert (len(group.began), len(buckets.asked)) == (0, 1)
     await passing(clock, 2)
-    assert len(crowd.began) == 10
+    assert len(group.began) == 10
     await permits.close()

@@ -1,15 +1,15 @@
-"""What waits, runs, comes and goes, out of tallies that stop at a bound."""
+"""What waits, runs, comes and goes, out of counts that stop at a bound."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from taskframework.model.status import Priority
-from taskframework.model.traffic import Crowd, LaneCount, LaneTraffic, Tally, combine_tallies
+from taskframework.model.traffic import CountedGroup, LaneCount, LaneCounts, LaneTraffic, combine_counts
 from tests.unit.model.scenes import MINUTE, NOW, SECOND
 
 NORMAL, LOW = Priority.NORMAL, Priority.LOW
-EMPTY = {crowd: Tally() for crowd in Crowd}
+EMPTY = {group: LaneCounts() for group in CountedGroup}
 
 
 def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = NORMAL, due: int = 0) -> LaneCount:
@@ -17,15 +17,15 @@ def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = N
 
 
 def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
-    seen = combine_tallies(
+    seen = combine_counts(
         {
             **EMPTY,
-            Crowd.WAITING: Tally((counted(9, due=4), counted(3, lane=LOW, due=0))),
-            Crowd.RUNNING: Tally((counted(2, lane=LOW),)),
-            Crowd.RETRYING: Tally((counted(5),)),
-            Crowd.SUBMITTED: Tally((counted(120),)),
-            Crowd.DONE: Tally((counted(30),)),
-            Crowd.DEAD: Tally((counted(15), counted(15, lane=LOW))),
+            CountedGroup.WAITING: LaneCounts((counted(9, due=4), counted(3, lane=LOW, due=0))),
+            CountedGroup.RUNNING: LaneCounts((counted(2, lane=LOW),)),
+            CountedGroup.RETRYING: LaneCounts((counted(5),)),
+            CountedGroup.SUBMITTED: LaneCounts((counted(120),)),
+            CountedGroup.DONE: LaneCounts((counted(30),)),
+            CountedGroup.DEAD: LaneCounts((counted(15), counted(15, lane=LOW))),
         },
         NOW,
     )
@@ -37,13 +37,13 @@ def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
 
 
 def test_a_rate_is_taken_over_what_was_looked_at() -> None:
-    newest = Tally((counted(100, NOW - 4 * SECOND), counted(20, NOW - 2 * SECOND, lane=LOW)), is_bounded=True)
+    newest = LaneCounts((counted(100, NOW - 4 * SECOND), counted(20, NOW - 2 * SECOND, lane=LOW)), is_bounded=True)
     assert newest.rates(NOW) == {("charge", NORMAL): 25.0, ("charge", LOW): 5.0}
-    all_at_once = Tally((counted(100, NOW),), is_bounded=True)
+    all_at_once = LaneCounts((counted(100, NOW),), is_bounded=True)
     assert all_at_once.rates(NOW)["charge", NORMAL] == 100_000
 
 
 def test_what_may_be_more_says_so() -> None:
-    for crowd in Crowd:
-        is_bounded = combine_tallies({**EMPTY, crowd: Tally((counted(1),), is_bounded=True)}, NOW).is_bounded
-        assert is_bounded is (crowd in (Crowd.WAITING, Crowd.RUNNING, Crowd.RETRYING)), crowd
+    for group in CountedGroup:
+        is_bounded = combine_counts({**EMPTY, group: LaneCounts((counted(1),), is_bounded=True)}, NOW).is_bounded
+        assert is_bounded is (group in (CountedGroup.WAITING, CountedGroup.RUNNING, CountedGroup.RETRYING)), group

@@ -62,7 +62,7 @@ class Process:
         self.counter.on_look.append(self.shown.append)
 
     async def queued(self) -> int:
-        await self.counter.look()
+        await self.counter.refresh()
         return self.shown[-1].by_status.get("QUEUED", 0)
 
 
@@ -175,6 +175,6 @@ async def test_who_counts_in_vain_shows_what_another_process_counted(store: Coun
     assert await Process(store).queued() == 1
     clock.advance(60)
     store.is_away = True
-    counts = await Process(store).counter.look()
+    counts = await Process(store).counter.refresh()
     assert counts is not None
     assert counts.by_status["QUEUED"] == 1

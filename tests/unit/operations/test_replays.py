@@ -43,9 +43,9 @@ class Stage:
     async def begin(self, action: Action = Action.REPLAY, rate: float | None = None, **where: Any) -> BulkAction:
         return await self.replays.begin(action, ActionFilter(**where), by="ada", rate=rate, reason="mended")
 
-    async def look(self, replay: BulkAction) -> BulkAction:
+    async def run_once(self, replay: BulkAction) -> BulkAction:
         """One process looks, until nothing is due at the time that it is."""
-        while await self.carrier.look():
+        while await self.carrier.run_once():
             pass
         return await self.replays.get(replay.replay_id)
 
@@ -61,7 +61,7 @@ def stage(store: SqliteStore, clock: FakeClock) -> Stage:
 async def test_all_that_is_chosen_is_queued_anew_and_linked(stage: Stage) -> None:
     chosen = await stage.dead(120)
     [other] = await stage.dead(1, error=make_error("another cause"))
-    replay = await stage.look(await stage.begin(fingerprint="cause"))
+    replay = await stage.run_once(await stage.begin(fingerprint="cause"))
     assert (replay.status, replay.total, replay.done, replay.refused) == (BulkActionStatus.DONE, 120, 120, 0)
     for task in chosen[::40]:
         queued = await stage.tasks.get(task.task_id, EVERYONE)
@@ -76,13 +76,13 @@ async def test_a_rate_is_kept_and_a_stop_in_the_middle_tells_what_it_did(stage: 
     replay = await stage.begin(rate=10, fingerprint="cause")
     done = []
     for _ in range(3):
-        done.append((await stage.look(replay)).done)
+        done.append((await stage.run_once(replay)).done)
         stage.clock.advance(SECOND)
     assert done == [10, 20, 30]
     stopped = await stage.replays.stop(replay.replay_id)
     assert (stopped.status, stopped.done, stopped.total) == (BulkActionStatus.STOPPED, 30, 50)
     stage.clock.advance(DAY)
-    assert await stage.look(replay) == stopped
+    assert await stage.run_once(replay) == stopped
     assert (await stage.in_status(TaskStatus.QUEUED), await stage.in_status(TaskStatus.FAILED)) == (30, 20)
     assert await stage.replays.stop(replay.replay_id) == stopped, "once more changes nothing"
     view = replay_view(stopped)
@@ -101,7 +101,7 @@ async def test_no_rate_is_exceeded_and_slow_looks_do_not_slow_it_down(
     await stage.dead(450)
     replay, seconds = await stage.begin(rate=rate, fingerprint="cause"), 0.0
     while seconds < 60:
-        done = (await stage.look(replay)).done
+        done = (await stage.run_once(replay)).done
         assert done <= rate * (seconds + 1) + 1
         stage.clock.advance(timedelta(seconds=1.25))
         seconds += 1.25
@@ -111,9 +111,9 @@ async def test_no_rate_is_exceeded_and_slow_looks_do_not_slow_it_down(
 async def test_after_a_standstill_no_flood_makes_up_for_it(stage: Stage) -> None:
     await stage.dead(100)
     replay = await stage.begin(rate=10, fingerprint="cause")
-    assert (await stage.look(replay)).done == 10
+    assert (await stage.run_once(replay)).done == 10
     stage.clock.advance(DAY)
-    assert (await stage.look(replay)).done <= 30
+    assert (await stage.run_once(replay)).done <= 30
 
 
 async def test_they_are_listed_from_the_newest_on_page_by_page(stage: Stage) -> None:
@@ -159,7 +159,7 @@ async def test_a_key_stands_for_one_action_and_no_other(stage: Stage, other: dic
         await stage.replays.begin(**wanted | other)
     by_bob = await stage.replays.begin(**wanted | other | {"by": "bob"})
     assert by_bob.replay_id != first.replay_id, "keys are each operator's own"
-    ended = await stage.look(first)
+    ended = await stage.run_once(first)
     with pytest.raises(ReplayConflictError):
         await stage.replays.begin(**wanted | other)
     assert await stage.replays.begin(**wanted) == ended
@@ -188,7 +188,7 @@ async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
 async def test_pressed_twice_runs_once(stage: Stage) -> None:
     await stage.dead(30)
     first, second = await stage.begin(fingerprint="cause"), await stage.begin(fingerprint="cause")
-    after = [await stage.look(replay) for replay in (first, second)]
+    after = [await stage.run_once(replay) for replay in (first, second)]
     assert sum(replay.done for replay in after) == 30
     tasks = (await stage.store.list_tasks(EVERYONE, TaskFilter(), limit=500)).items
     assert {task.generation for task in tasks} == {1}
@@ -198,7 +198,7 @@ async def test_one_key_is_one_action(stage: Stage) -> None:
     await stage.dead(3)
     begin = stage.replays.begin
     first = await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="ada", key="k")
-    done = await stage.look(first)
+    done = await stage.run_once(first)
     assert await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="ada", key="k") == done
     assert (
         await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="bob", key="k")
@@ -208,12 +208,12 @@ async def test_one_key_is_one_action(stage: Stage) -> None:
 async def test_what_fails_again_meanwhile_is_not_replayed_again(stage: Stage) -> None:
     await stage.dead(20)
     replay = await stage.begin(rate=10, fingerprint="cause")
-    await stage.look(replay)
+    await stage.run_once(replay)
     stage.clock.advance(SECOND)
     [again] = await stage.dead(1, finished_at=stage.store.now())
-    after = await stage.look(replay)
+    after = await stage.run_once(replay)
     stage.clock.advance(SECOND)
-    after = await stage.look(replay)
+    after = await stage.run_once(replay)
     assert (after.status, after.done) == (BulkActionStatus.DONE, 20)
     assert (await stage.tasks.get(again.task_id, EVERYONE)).status is TaskStatus.FAILED
 
@@ -230,7 +230,7 @@ async def test_a_refusal_is_told_and_the_others_are_done(stage: Stage, monkeypat
     retry = stage.tasks.retry
     monkeypatch.setattr(stage.tasks, "retry", refuse)
     for _ in range(13):
-        after = await stage.look(replay)
+        after = await stage.run_once(replay)
         stage.clock.advance(SECOND)
     assert (after.status, after.done, after.refused, after.failed) == (BulkActionStatus.DONE, 11, 1, 0)
     [refused] = after.refusals
@@ -242,7 +242,7 @@ async def test_live_tasks_are_cancelled_wherever_they_are(stage: Stage) -> None:
     running, _ = await put_running(stage.store, task_type="mail")
     other = await put(stage.store, task_type="sms")
     await put(stage.store, task_type="mail", batch=Batch(), status=TaskStatus.WAITING)
-    replay = await stage.look(await stage.begin(Action.CANCEL, task_type="mail"))
+    replay = await stage.run_once(await stage.begin(Action.CANCEL, task_type="mail"))
     assert (replay.status, replay.done, replay.total) == (BulkActionStatus.DONE, 4, 4)
     statuses = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in (*live, running, other)]
     assert statuses == [*[TaskStatus.CANCELLED] * 3, TaskStatus.RUNNING, TaskStatus.QUEUED]
@@ -256,7 +256,7 @@ async def test_what_is_submitted_after_it_began_is_not_cancelled(stage: Stage, c
     replay = await stage.begin(Action.CANCEL, task_type="mail", created_before=stage.store.now() + DAY)
     clock.advance(0.001)
     after = await put(stage.store, task_type="mail")
-    replay = await stage.look(replay)
+    replay = await stage.run_once(replay)
     statuses = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in (before, after)]
     assert (replay.done, statuses) == (1, [TaskStatus.CANCELLED, TaskStatus.QUEUED])
 
@@ -266,7 +266,7 @@ async def test_what_somebody_else_did_first_is_told_as_left_out(stage: Stage) ->
     replay = await stage.begin()
     await stage.tasks.retry(first.task_id, EVERYONE, by="bob", reason=None)
     assert replay.left_out == 0
-    replay = await stage.look(replay)
+    replay = await stage.run_once(replay)
     assert (replay.status, replay.total, replay.done, replay.left_out) == (BulkActionStatus.DONE, 3, 2, 1)
 
 
@@ -274,9 +274,9 @@ async def test_failed_and_dead_tasks_are_retried_and_cancelled_ones_if_they_are_
     await stage.dead(2)
     await put_final(stage.store, TaskStatus.DEAD_LETTER)
     await put_final(stage.store, TaskStatus.CANCELLED)
-    replay = await stage.look(await stage.begin(Action.RETRY, task_type="test-task"))
+    replay = await stage.run_once(await stage.begin(Action.RETRY, task_type="test-task"))
     assert (replay.done, await stage.in_status(TaskStatus.QUEUED)) == (3, 3)
-    replay = await stage.look(await stage.begin(Action.RETRY, status=TaskStatus.CANCELLED))
+    replay = await stage.run_once(await stage.begin(Action.RETRY, status=TaskStatus.CANCELLED))
     assert (replay.done, await stage.in_status(TaskStatus.QUEUED)) == (1, 4)
 
 
@@ -284,7 +284,7 @@ async def test_tasks_that_are_retried_later_are_tried_at_once(stage: Stage, cloc
     later = {"status": TaskStatus.RETRYING, "attempts": 1, "not_before": stage.store.now() + DAY}
     tasks = [await put(stage.store, **later, next_dispatch_at=stage.store.now() + DAY) for _ in range(3)]
     clock.advance(1)
-    replay = await stage.look(await stage.begin(Action.RETRY, status=TaskStatus.RETRYING))
+    replay = await stage.run_once(await stage.begin(Action.RETRY, status=TaskStatus.RETRYING))
     assert (replay.status, replay.done, replay.total) == (BulkActionStatus.DONE, 3, 3)
     for task in [await stage.tasks.get(task.task_id, EVERYONE) for task in tasks]:
         assert (task.status, task.attempts, task.not_before) == (TaskStatus.RETRYING, 1, stage.store.now())
@@ -297,10 +297,10 @@ async def test_discarding_takes_messages_too(stage: Stage) -> None:
         await stage.store.keep_dead_message(DeadMessage(f"m-{n}", b"x", {}, "q", f"Message: not JSON ({n})", now))
     await stage.store.keep_dead_message(DeadMessage("other", b"x", {}, "q", "no task", now))
     await stage.dead(3)
-    replay = await stage.look(await stage.begin(Action.DISCARD, text="JSON"))
+    replay = await stage.run_once(await stage.begin(Action.DISCARD, text="JSON"))
     assert (replay.status, replay.done, replay.total) == (BulkActionStatus.DONE, 5, 5)
     assert [message.id for message in await stage.store.outline_dead_messages(limit=9)] == ["other"]
-    replay = await stage.look(await stage.begin(Action.DISCARD, kind="task"))
+    replay = await stage.run_once(await stage.begin(Action.DISCARD, kind="task"))
     assert replay.done == 3
     assert (await stage.store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=9)).items == ()
 
@@ -308,7 +308,7 @@ async def test_discarding_takes_messages_too(stage: Stage) -> None:
 async def test_only_the_tasks_of_a_user_are_chosen_if_one_is_named(stage: Stage) -> None:
     await stage.dead(2, user_id="alice")
     await stage.dead(3, user_id="bob")
-    replay = await stage.look(await stage.begin(user_id="bob"))
+    replay = await stage.run_once(await stage.begin(user_id="bob"))
     assert (replay.total, replay.done) == (3, 3)
 
 
@@ -319,14 +319,14 @@ async def test_tasks_are_chosen_by_when_they_ended_or_were_submitted(stage: Stag
         message = DeadMessage(f"m-{age}", b"x", {}, "q", "not JSON", now - age * SECOND)
         await stage.store.keep_dead_message(message)
     times: dict[str, Any] = {"finished_after": now - 2 * SECOND, "finished_before": now}
-    replay = await stage.look(await stage.begin(Action.DISCARD, **times))
+    replay = await stage.run_once(await stage.begin(Action.DISCARD, **times))
     assert (replay.total, replay.done) == (4, 4)
     assert {message.id for message in await stage.store.outline_dead_messages(limit=9)} == {"m-0", "m-3"}
     assert replay.where.conditions["finished_before"] == rfc3339(now)
 
     tasks = [await put(stage.store, created_at=now - age * SECOND) for age in range(4)]
     times = {"created_after": now - 2 * SECOND, "created_before": now}
-    replay = await stage.look(await stage.begin(Action.CANCEL, **times))
+    replay = await stage.run_once(await stage.begin(Action.CANCEL, **times))
     statuses = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in tasks]
     assert [status is TaskStatus.CANCELLED for status in statuses] == [False, True, True, False]
 
@@ -341,8 +341,8 @@ async def test_a_mark_without_its_action_is_taken_away(stage: Stage) -> None:
     replay = await stage.begin(fingerprint="cause")
     [record] = (await stage.store.read_records([f"replay/{replay.replay_id}"])).values()
     await stage.store.delete_records([record])
-    await stage.carrier.look()
+    await stage.carrier.run_once()
     assert len(await stage.store.list_records(RUNNING_ACTION.name, limit=5)) == 1, "it may be about to come"
     stage.clock.advance(timedelta(minutes=1))
-    await stage.carrier.look()
+    await stage.carrier.run_once()
     assert await stage.store.list_records(RUNNING_ACTION.name, limit=5) == []

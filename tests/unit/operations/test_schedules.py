@@ -174,7 +174,7 @@ async def test_pausing_stops_it_and_nothing_of_the_pause_is_missed(stage: Stage)
     paused = await stage.schedules.pause("nightly")
     assert (await stage.schedules.view(paused))["next_run_at"] is None
     stage.clock.advance(5 * HOUR + MINUTE)
-    await stage.repair.look()
+    await stage.repair.run_once()
     assert await stage.runs() == []
     defined = await stage.schedules.put("nightly", definition(missed="all"))
     assert defined.is_paused, "a definition that does not say changes nothing about it"
@@ -182,7 +182,7 @@ async def test_pausing_stops_it_and_nothing_of_the_pause_is_missed(stage: Stage)
     assert resumed.next_at == stage.clock.now() + HOUR
     assert await stage.schedules.resume("nightly") == resumed
     stage.clock.advance(HOUR)
-    await stage.repair.look()
+    await stage.repair.run_once()
     assert len(await stage.runs()) == 1
     await stage.schedules.put("nightly", definition(missed="all", is_paused=True))
     assert (await stage.schedules.get("nightly")).is_paused
@@ -198,7 +198,7 @@ async def test_a_run_now_is_the_last_run_and_moves_nothing(stage: Stage) -> None
     keyed = [await stage.schedules.run("nightly", key="k") for _ in range(2)]
     assert [run.is_new for run in keyed] == [True, False]
     stage.clock.advance(HOUR)
-    await stage.repair.look()
+    await stage.repair.run_once()
     assert len(await stage.runs()) == 3, "the run of now is not over, and the policy is to skip"
 
 
@@ -296,7 +296,7 @@ class TestSettings:
     async def test_a_type_that_no_worker_has_declared_yet_is_taken_on_trust(self, stage: Stage) -> None:
         await stage.schedules.apply({"nightly": {**self.NIGHTLY, "task_type": "of-another-worker"}})
         stage.clock.advance(DAY)
-        await stage.repair.look()
+        await stage.repair.run_once()
         problem = (await stage.schedules.get("nightly")).problem
         assert problem is not None
         assert "There is no task type 'of-another-worker'." in problem.message
@@ -329,7 +329,7 @@ async def test_two_processes_and_a_clock_that_is_set(stage: Stage) -> None:
     await stage.create(missed="all")
     for step in (HOUR, MINUTE, -HOUR, 30 * MINUTE, 31 * MINUTE, DAY, -DAY, HOUR, DAY):
         stage.clock.advance(step)
-        while any(await asyncio.gather(stage.repair.look(), stage.repair.look())):
+        while any(await asyncio.gather(stage.repair.run_once(), stage.repair.run_once())):
             pass
     began = datetime(2026, 1, 1, tzinfo=UTC)
     hours = (stage.clock.now() - began) // HOUR
@@ -348,7 +348,7 @@ async def test_a_year_of_schedules(stage: Stage) -> None:
     end = stage.clock.now() + 365 * DAY
     while (due_at := await _soonest(stage)) < end:
         stage.clock.advance(due_at - stage.clock.now())
-        await stage.repair.look()
+        await stage.repair.run_once()
 
     days = [datetime(2026, 1, 1) + n * DAY for n in range(365)]  # noqa: DTZ001 - days of a wall calendar
     gap = datetime(2026, 3, 29, 3, 0, tzinfo=berlin).astimezone(UTC)

@@ -55,9 +55,9 @@ class Stage:
         self.cascade = Cascade(store, self.moves)
         self.spawner = Spawner(store, bus, 5 * SECOND)
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """What the repair finds, done to its end."""
-        await self.repair.look()
+        await self.repair.run_once()
         await self.retrier.finished()
 
     async def batch(self, items: int, **fields: Any) -> Task:
@@ -132,10 +132,10 @@ def stage(store: SqliteStore, clock: FakeClock) -> Stage:
 
 async def test_a_retry_that_nobody_began_is_begun(stage: Stage) -> None:
     batch = await stage.reopened(await stage.batch(3))
-    await stage.look()
+    await stage.run_once()
     assert await stage.generations(batch) == [0, 0, 0], "the process that was asked has its time"
     stage.clock.advance(6 * SECOND)
-    await stage.look()
+    await stage.run_once()
     assert await stage.generations(batch) == [1, 1, 1]
     after = await stage.present(batch)
     assert (after.retry_at, parts_of(after)[0].retry_until) == (None, None)
@@ -161,7 +161,7 @@ async def test_a_retry_that_broke_off_is_finished_and_replays_nothing_twice(
     stage.clock.advance(MINUTE)
     [first, *_] = await stage.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=1)
     await stage.moves.make(Cancel(first.task_id, EVERYONE, "alice", None))
-    await stage.look()
+    await stage.run_once()
     assert await stage.generations(batch) == [1, 1, 1], "what ended anew meanwhile is not meant"
 
 
@@ -170,7 +170,7 @@ async def test_a_retry_ends_when_the_batch_is_cancelled(stage: Stage) -> None:
     await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
     await stage.retrier.work_on(batch)
     stage.clock.advance(MINUTE)
-    await stage.look()
+    await stage.run_once()
     assert await stage.generations(batch) == [0, 0, 0]
 
 
@@ -178,10 +178,10 @@ async def test_an_upload_that_does_not_go_on_is_abandoned(stage: Stage) -> None:
     fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None}
     open_until = stage.store.now() + MINUTE
     batch = await stage.batch(1, **fields, seal_by=open_until, check_at=open_until + MINUTE)
-    await stage.look()
+    await stage.run_once()
     assert (await stage.present(batch)).status is TaskStatus.WAITING
     stage.clock.advance(MINUTE)
-    await stage.look()
+    await stage.run_once()
     abandoned = await stage.present(batch)
     assert (abandoned.status, abandoned.cascade_at) == (TaskStatus.CANCELLED, stage.store.now())
 

@@ -343,7 +343,7 @@ def repair(store: SqliteStore, clock: FakeClock, bus: EventBus) -> Callable[[], 
     parents = ParentRepair(store, moves, spawner, reporter, cascade, 10)
 
     async def look() -> None:
-        await parents.look()
+        await parents.run_once()
         for work in (spawner, cascade, reporter):
             await work.finished()
 

@@ -89,7 +89,7 @@ class Stage:
         moves = TaskMoves(store, EventBus())
         #: An api knows a type by what a worker declared.
         seen = self.types if knows_types else TaskTypes(TaskRegistry(), store)
-        self.look = QueueTimeouts(store, moves, seen, self.buckets, BATCH).look
+        self.run_once = QueueTimeouts(store, moves, seen, self.buckets, BATCH).run_once
         self.service = submission_into(store, seen, EventBus())
 
     async def submit(self, task_type: str = "plain", **options: Any) -> Task:
@@ -119,17 +119,17 @@ async def test_what_nobody_began_in_time_is_ended(stage: Stage) -> None:
     tasks = [await stage.submit() for _ in range(BATCH + 1)]
     later = await stage.submit(not_before=stage.clock.now() + WAIT)
     stage.clock.advance(WAIT - timedelta(milliseconds=1))
-    assert not await stage.look()
+    assert not await stage.run_once()
     assert {await stage.status(task) for task in tasks} == {TaskStatus.QUEUED}
     stage.clock.advance(timedelta(milliseconds=1))
-    assert await stage.look(), "a full batch"
-    assert not await stage.look()
+    assert await stage.run_once(), "a full batch"
+    assert not await stage.run_once()
     ended = [await stage.present(task) for task in tasks]
     assert {task.status for task in ended} == {TaskStatus.DEAD_LETTER}
     assert {task.error.code for task in ended if task.error is not None} == {"queue_timeout"}
     assert await stage.status(later) is TaskStatus.QUEUED
     stage.clock.advance(WAIT)
-    await stage.look()
+    await stage.run_once()
     assert await stage.status(later) is TaskStatus.DEAD_LETTER
 
 
@@ -137,10 +137,10 @@ async def test_a_pause_of_the_type_does_not_count(stage: Stage) -> None:
     task, other = await stage.submit(), await stage.submit("limited")
     await stage.store.write_records([PAUSE.new("plain", content=Pause("plain", "tests", stage.clock.now()))])
     stage.clock.advance(WAIT)
-    await stage.look()
+    await stage.run_once()
     assert (await stage.status(task), await stage.status(other)) == (TaskStatus.QUEUED, TaskStatus.DEAD_LETTER)
     stage.clock.advance(WAIT)
-    await stage.look()
+    await stage.run_once()
     assert await stage.status(task) is TaskStatus.QUEUED, "it waits anew from each look on"
 
 
@@ -148,11 +148,11 @@ async def test_that_all_slots_of_the_type_are_held_does_not_count(stage: Stage) 
     task = await stage.submit()
     await stage.store.change_record(TakeSlot(SLOTS.id_of("plain"), 1, "other", "claim", "w", 1, 0.0, 15.0))
     stage.clock.advance(WAIT.total_seconds())
-    await stage.look()
+    await stage.run_once()
     assert await stage.status(task) is TaskStatus.QUEUED
     await stage.store.change_record(GiveSlotBack(SLOTS.id_of("plain"), "claim"))
     stage.clock.advance(WAIT.total_seconds())
-    await stage.look()
+    await stage.run_once()
     assert await stage.status(task) is TaskStatus.DEAD_LETTER
 
 
@@ -161,16 +161,16 @@ async def test_a_task_waits_anew_from_the_end_of_a_pause_on(stage: Stage) -> Non
     repair = PauseRepair(stage.store, pauses, timedelta(minutes=15))
     tasks = [await stage.submit() for _ in range(3)]
     [pause] = await stage.store.write_records([PAUSE.new("plain", content=Pause("plain", "a", stage.clock.now()))])
-    await repair.look()
+    await repair.run_once()
     stage.clock.advance(WAIT - timedelta(seconds=1))
     assert pause is not None
     await stage.store.delete_records([pause])
-    await repair.look()
+    await repair.run_once()
     stage.clock.advance(WAIT - timedelta(milliseconds=1))
-    await stage.look()
+    await stage.run_once()
     assert {await stage.status(task) for task in tasks} == {TaskStatus.QUEUED}
     stage.clock.advance(timedelta(milliseconds=1))
-    while await stage.look():
+    while await stage.run_once():
         pass
     assert {await stage.status(task) for task in tasks} == {TaskStatus.DEAD_LETTER}
 
@@ -179,11 +179,11 @@ async def test_while_the_bucket_of_the_type_is_not_full_a_task_waits_for_no_work
     limited, keyed = await stage.submit("limited"), await stage.submit("keyed")
     await stage.hold(WAIT.total_seconds() + 1)
     stage.clock.advance(WAIT)
-    await stage.look()
+    await stage.run_once()
     assert await stage.status(limited) is TaskStatus.QUEUED
     assert await stage.status(keyed) is TaskStatus.DEAD_LETTER, "another key may be free, and it was not put off"
     stage.clock.advance(WAIT)
-    await stage.look()
+    await stage.run_once()
     assert await stage.status(limited) is TaskStatus.DEAD_LETTER
 
 
@@ -191,7 +191,7 @@ async def test_limits_count_if_the_type_says_so(stage: Stage) -> None:
     strict, limited = await stage.submit("strict"), await stage.submit("limited")
     await stage.hold(3600)
     stage.clock.advance(WAIT)
-    await stage.look()
+    await stage.run_once()
     assert (await stage.status(strict), await stage.status(limited)) == (TaskStatus.DEAD_LETTER, TaskStatus.QUEUED)
 
 
@@ -199,7 +199,7 @@ async def test_while_nobody_knows_how_full_the_bucket_is_nothing_of_the_type_is_
     limited, plain = await stage.submit("limited"), await stage.submit()
     stage.buckets.is_away = True
     stage.clock.advance(WAIT)
-    await stage.look()
+    await stage.run_once()
     assert (await stage.status(limited), await stage.status(plain)) == (TaskStatus.QUEUED, TaskStatus.DEAD_LETTER)
 
 

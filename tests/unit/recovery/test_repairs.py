@@ -202,7 +202,7 @@ async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again
         await store.mark(MakeDue(task.task_id, task.dispatch_epoch, 60 * SECOND))
     await store.write_records([PAUSE.new("t", content=Pause("t", "tests", store.now()))])
     repair = PauseRepair(store, pauses, 15 * 60 * SECOND)
-    await repair.look()
+    await repair.run_once()
     record = await read_record(store, PAUSE.id_of("t"))
     assert record is not None
     await store.delete_records([record])
@@ -214,7 +214,7 @@ async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again
         return page
 
     monkeypatch.setattr(store, "put_off", find_then_send)
-    await repair.look()
+    await repair.run_once()
     due = [task.task_id for task in await store.due(DISPATCH, 10)]
     assert due == [waiting.task_id], "a second message for each process would be sent"
 
@@ -226,9 +226,9 @@ async def test_what_a_pause_put_off_is_made_due_in_parts(store: SqliteStore, mon
     [pause] = await store.write_records([PAUSE.new("t", content=Pause("t", "tests", store.now()))])
     assert pause is not None
     repair = PauseRepair(store, Pauses(store), 15 * 60 * SECOND)
-    assert not await repair.look()
+    assert not await repair.run_once()
     await store.delete_records([pause])
-    looks = [await repair.look() for _ in range(3)]
+    looks = [await repair.run_once() for _ in range(3)]
     assert looks == [True, True, False]
     assert len(await store.due(DISPATCH, 10)) == len(tasks)
 

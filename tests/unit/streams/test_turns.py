@@ -49,7 +49,7 @@ def repair(here: Installation) -> StreamRepair:
 
 async def repaired(here: Installation) -> None:
     here.clock.advance(CHECK_INTERVAL + timedelta(seconds=1))
-    await repair(here).look()
+    await repair(here).run_once()
     await here.services.looks.finished()
 
 
@@ -320,7 +320,7 @@ async def test_what_waits_for_long_is_looked_at_more_and_more_seldom(here: Insta
     for _ in range(7 * 24 * 60 // 10):
         here.clock.advance(timedelta(minutes=10))
         before = (await here.get(second)).unblock_at
-        await repair(here).look()
+        await repair(here).run_once()
         looks += (await here.get(second)).unblock_at != before
     assert looks < 20
 
