@@ -18,7 +18,7 @@ from taskframework.model.status import CLAIMABLE, DEAD, FINAL, Priority, TaskSta
 RATE_WINDOW = timedelta(minutes=1)
 
 
-class CountedGroup(Enum):
+class CountedTasks(Enum):
     """Which tasks are counted: their statuses, and the time by which they are ordered."""
 
     WAITING = (CLAIMABLE, "created_at")
@@ -35,10 +35,10 @@ class CountedGroup(Enum):
     @property
     def is_newest_first(self) -> bool:
         """Whether the newest tasks are counted first; if not, the oldest are."""
-        return self not in _LIVE_GROUPS
+        return self not in _LIVE_TASKS
 
 
-_LIVE_GROUPS = (CountedGroup.WAITING, CountedGroup.RUNNING, CountedGroup.RETRYING)
+_LIVE_TASKS = (CountedTasks.WAITING, CountedTasks.RUNNING, CountedTasks.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LaneCount:
     count: int
     #: How many of them could be claimed before the time that the count was given (`due_before`).
     due: int
-    #: The earliest of the times by which the group is ordered.
+    #: The earliest of the times by which the selection is ordered.
     first_at: datetime
     #: Since when the task that has waited longest can be claimed.
     claimable_since: datetime
@@ -136,20 +136,20 @@ class Traffic:
         return frozenset(task_type for task_type, _ in self.lanes)
 
 
-def combine_counts(counts: Mapping[CountedGroup, LaneCounts], now: datetime) -> Traffic:
-    """The traffic, from one count of each group, all made at `now`."""
+def combine_counts(counts: Mapping[CountedTasks, LaneCounts], now: datetime) -> Traffic:
+    """The traffic, from one count of each selection, all made at `now`."""
     lanes: dict[tuple[str, Priority], LaneTraffic] = defaultdict(LaneTraffic)
-    for it in counts[CountedGroup.WAITING].counted:
+    for it in counts[CountedTasks.WAITING].counted:
         if it.due:
             lanes[it.task_type, it.lane] += LaneTraffic(waiting=it.due, oldest_waiting_at=it.claimable_since)
-    for it in counts[CountedGroup.RUNNING].counted:
+    for it in counts[CountedTasks.RUNNING].counted:
         lanes[it.task_type, it.lane] += LaneTraffic(running=it.count)
-    for it in counts[CountedGroup.RETRYING].counted:
+    for it in counts[CountedTasks.RETRYING].counted:
         lanes[it.task_type, it.lane] += LaneTraffic(retrying=it.count)
-    for place, rate in counts[CountedGroup.SUBMITTED].rates(now).items():
+    for place, rate in counts[CountedTasks.SUBMITTED].rates(now).items():
         lanes[place] += LaneTraffic(submitted_per_second=rate)
-    for place, rate in counts[CountedGroup.DONE].rates(now).items():
+    for place, rate in counts[CountedTasks.DONE].rates(now).items():
         lanes[place] += LaneTraffic(finished_per_second=rate)
-    for place, rate in counts[CountedGroup.DEAD].rates(now).items():
+    for place, rate in counts[CountedTasks.DEAD].rates(now).items():
         lanes[place] += LaneTraffic(finished_per_second=rate, failed_per_second=rate)
-    return Traffic(now, dict(lanes), any(counts[group].is_bounded for group in _LIVE_GROUPS))
+    return Traffic(now, dict(lanes), any(counts[selection].is_bounded for selection in _LIVE_TASKS))

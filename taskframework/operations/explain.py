@@ -23,7 +23,7 @@ from taskframework.model.slots import SLOTS, Slots
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
 from taskframework.model.streams import STREAMS, stream_of
 from taskframework.model.task import Task
-from taskframework.model.traffic import CountedGroup
+from taskframework.model.traffic import CountedTasks
 from taskframework.model.versions import VERSIONS, record_id
 from taskframework.model.view import format_time
 from taskframework.model.workers import PRESENCE
@@ -178,7 +178,7 @@ class ExplainOperations:
 
     async def _with_lane(self, facts: Facts, broker: Broker | None) -> Facts:
         task, messages = facts.task, None
-        waiting = await self._store.count_lanes(CountedGroup.WAITING, _MAX_COUNTED_TASKS, due_before=task.not_before)
+        waiting = await self._store.count_lanes(CountedTasks.WAITING, _MAX_COUNTED_TASKS, due_before=task.not_before)
         if broker is not None:
             with contextlib.suppress(BrokerError):
                 messages = await broker.queue_depth(task.task_type, task.lane)

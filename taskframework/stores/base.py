@@ -20,7 +20,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn
 from taskframework.model.task import CancelRequest, Task
-from taskframework.model.traffic import CountedGroup, LaneCounts
+from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 
 #: How many tasks one page of a search looks through.
@@ -255,15 +255,15 @@ class Repairs(Protocol):
         ...
 
     async def count_lanes(
-        self, group: CountedGroup, most: int, *, due_before: datetime, since: datetime | None = None
+        self, selection: CountedTasks, most: int, *, due_before: datetime, since: datetime | None = None
     ) -> LaneCounts:
-        """Count a group by task type and lane.
+        """Count tasks by task type and lane.
 
         Args:
-            group: which tasks.
+            selection: which tasks.
             most: at most this many of them are looked at.
             due_before: tasks that could be claimed before this time are also counted separately.
-            since: only tasks whose time, by which the group is ordered, is not before this time.
+            since: only tasks whose time, by which the selection is ordered, is not before this time.
         """
         ...
 

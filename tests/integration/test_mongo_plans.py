@@ -22,7 +22,7 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, LIVE, Priority, TaskStatus
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Lease, LimitWait, ParentLink, Subtasks, Task, new_claim_id
-from taskframework.model.traffic import CountedGroup
+from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.mongo.queries import MAX_GROUPED_SUBTASKS
@@ -259,11 +259,11 @@ async def test_completed_tasks_are_counted_without_reading_them(database: Any, s
     assert counted["keysExamined"] <= uncompleted + SLACK
 
 
-@pytest.mark.parametrize("group", CountedGroup)
-async def test_a_tally_reads_no_more_than_its_bound(group: CountedGroup, database: Any, store: MongoStore) -> None:
+@pytest.mark.parametrize("selection", CountedTasks)
+async def test_a_count_reads_no_more_than_its_bound(selection: CountedTasks, database: Any, store: MongoStore) -> None:
     now = MongoStoreClock.now
     for since in (None, now - MINUTE):
-        call = partial(MongoStore.count_lanes, group=group, most=LIMIT, due_before=now, since=since)
+        call = partial(MongoStore.count_lanes, selection=selection, most=LIMIT, due_before=now, since=since)
         (operation,) = await asked(database, store, call)
         assert "COLLSCAN" not in operation["planSummary"]
         assert operation["keysExamined"] <= LIMIT + 3 * SLACK

@@ -18,7 +18,7 @@ from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFi
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
 from taskframework.model.task import UNREADABLE, CancelRequest, Task
-from taskframework.model.traffic import CountedGroup, LaneCounts
+from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, queries
@@ -289,18 +289,16 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
 
     async def count_lanes(
-        self, group: CountedGroup, most: int, *, due_before: datetime, since: datetime | None = None
+        self, selection: CountedTasks, most: int, *, due_before: datetime, since: datetime | None = None
     ) -> LaneCounts:
-        return await count_lanes(self._tasks, group, most, due_before, since)
+        return await count_lanes(self._tasks, selection, most, due_before, since)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = await self._parts.purge(finished, dead_letters, limit)
         if dead_letters is not None and removed < limit:
-            old, order = has_passed("at", by=dead_letters), {"at": 1}
-            found = await self._dead_messages.find(
-                old, sort=order, limit=limit - removed, fields=("_id",), index="list"
-            )
-            removed += await self._dead_messages.delete_by_ids([message["_id"] for message in found], old)
+            old = has_passed("at", by=dead_letters)
+            oldest = self._dead_messages.find(old, sort={"at": 1}, limit=limit - removed, fields=["_id"], index="list")
+            removed += await self._dead_messages.delete_by_ids([message["_id"] for message in await oldest], old)
         return removed
 
     async def finished_at(self, task_ids: Several[str]) -> dict[str, datetime | None]:

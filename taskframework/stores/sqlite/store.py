@@ -19,7 +19,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
 from taskframework.model.streams import STREAMS, PassTurn, StreamKey, TakePositions, Turn, stream_key_of
 from taskframework.model.task import CancelRequest, Task
-from taskframework.model.traffic import CountedGroup, LaneCounts
+from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import SEARCH_PAGE_SIZE, DueTask, Inserted, StoreReport
 from taskframework.stores.sqlite import queries, traffic
@@ -235,10 +235,10 @@ class SqliteStore:
         return {status: counts.get(status.value, 0) for status in TaskStatus}
 
     async def count_lanes(
-        self, group: CountedGroup, most: int, *, due_before: datetime, since: datetime | None = None
+        self, selection: CountedTasks, most: int, *, due_before: datetime, since: datetime | None = None
     ) -> LaneCounts:
         values = traffic.values_of(most, due_before, since)
-        return traffic.lane_counts_of(await self._database.fetch(traffic.query(group), values), most)
+        return traffic.lane_counts_of(await self._database.fetch(traffic.query(selection), values), most)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         return await self._purge(self._clock.now(), finished, dead_letters, limit)

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from taskframework.model.status import Priority
-from taskframework.model.traffic import CountedGroup, LaneCount, LaneCounts
+from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts
 from taskframework.stores.sqlite.rows import DEAD, DONE, Value, from_milliseconds, to_milliseconds
 
 _COLUMNS = "task_type, lane, not_before"
@@ -24,11 +24,11 @@ def values_of(most: int, due_before: datetime, since: datetime | None) -> dict[s
 
 
 @cache
-def query(group: CountedGroup) -> str:
-    """The query that counts a group."""
+def query(selection: CountedTasks) -> str:
+    """The query that counts a selection."""
     return (
         "SELECT task_type, lane, count(*), total(not_before < :due_before), min(time), min(not_before) "
-        f"FROM ({_members(group)} LIMIT :most) GROUP BY task_type, lane"
+        f"FROM ({_members(selection)} LIMIT :most) GROUP BY task_type, lane"
     )
 
 
@@ -41,16 +41,16 @@ def lane_counts_of(rows: Sequence[Sequence[Any]], most: int) -> LaneCounts:
     return LaneCounts(counted, sum(it.count for it in counted) >= most)
 
 
-def _members(group: CountedGroup) -> str:
-    """The query for the tasks of a group in their order, by the index that has this order."""
-    order = f"ORDER BY time{' DESC' if group.is_newest_first else ''}"
-    if group in (CountedGroup.DONE, CountedGroup.DEAD):
-        index, only = ("tasks_done", DONE) if group is CountedGroup.DONE else ("tasks_dead", DEAD)
+def _members(selection: CountedTasks) -> str:
+    """The query for the tasks of a selection in their order, by the index that has this order."""
+    order = f"ORDER BY time{' DESC' if selection.is_newest_first else ''}"
+    if selection in (CountedTasks.DONE, CountedTasks.DEAD):
+        index, only = ("tasks_done", DONE) if selection is CountedTasks.DONE else ("tasks_dead", DEAD)
         return (
             f"SELECT {_COLUMNS}, finished_at AS time FROM tasks INDEXED BY {index} "
             f"WHERE {only} AND finished_at >= :since {order}"
         )
-    if group is CountedGroup.SUBMITTED:
+    if selection is CountedTasks.SUBMITTED:
         return (
             f"SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_newest "
             f"WHERE created_at >= :since {order}"
@@ -59,6 +59,6 @@ def _members(group: CountedGroup) -> str:
     each = [
         f"SELECT * FROM (SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_of_status "
         f"WHERE status = '{status}' AND created_at >= :since {order} LIMIT :most)"
-        for status in sorted(group.statuses)
+        for status in sorted(selection.statuses)
     ]
     return f"{' UNION ALL '.join(each)} {order}"

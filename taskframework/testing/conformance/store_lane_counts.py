@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.model.status import Priority, TaskStatus
-from taskframework.model.traffic import CountedGroup, LaneCounts
+from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,
@@ -33,18 +33,18 @@ class LaneCountCases(StoreSuite):
         for status in (TaskStatus.COMPLETED, TaskStatus.CANCELLED, TaskStatus.FAILED, TaskStatus.DEAD_LETTER):
             await put_final(store, status, task_type="c")
 
-        waiting = await store.count_lanes(CountedGroup.WAITING, 100, due_before=now)
+        waiting = await store.count_lanes(CountedTasks.WAITING, 100, due_before=now)
         assert _counts(waiting) == {("a", "normal"): (3, 3), ("a", "high"): (1, 0), ("b", "normal"): (1, 1)}
         assert not waiting.is_bounded
         oldest = {it.task_type: it.claimable_since for it in waiting.counted if it.lane is Priority.NORMAL}
         assert oldest["a"] == now - 2 * MINUTE - SECOND
         assert waiting.due("a", Priority.NORMAL) == 3
-        running = await store.count_lanes(CountedGroup.RUNNING, 100, due_before=now)
+        running = await store.count_lanes(CountedTasks.RUNNING, 100, due_before=now)
         assert _counts(running) == {("b", "low"): (1, 1)}
-        assert _counts(await store.count_lanes(CountedGroup.RETRYING, 100, due_before=now)) == {("a", "high"): (1, 0)}
-        assert _counts(await store.count_lanes(CountedGroup.DONE, 100, due_before=now)) == {("c", "normal"): (2, 2)}
-        assert _counts(await store.count_lanes(CountedGroup.DEAD, 100, due_before=now)) == {("c", "normal"): (2, 2)}
-        submitted = await store.count_lanes(CountedGroup.SUBMITTED, 100, due_before=now)
+        assert _counts(await store.count_lanes(CountedTasks.RETRYING, 100, due_before=now)) == {("a", "high"): (1, 0)}
+        assert _counts(await store.count_lanes(CountedTasks.DONE, 100, due_before=now)) == {("c", "normal"): (2, 2)}
+        assert _counts(await store.count_lanes(CountedTasks.DEAD, 100, due_before=now)) == {("c", "normal"): (2, 2)}
+        submitted = await store.count_lanes(CountedTasks.SUBMITTED, 100, due_before=now)
         assert sum(it.count for it in submitted.counted) == 10
 
     async def test_no_more_than_the_bound_are_looked_at(self, store: TaskStore) -> None:
@@ -52,22 +52,22 @@ class LaneCountCases(StoreSuite):
         for n in range(4):
             await put(store, task_type="old", created_at=now - HOUR - n * SECOND)
             await put(store, task_type="new", status=TaskStatus.RETRYING, created_at=now - n * SECOND)
-        waiting = await store.count_lanes(CountedGroup.WAITING, 5, due_before=now)
+        waiting = await store.count_lanes(CountedTasks.WAITING, 5, due_before=now)
         assert ({it.task_type: it.count for it in waiting.counted}, waiting.is_bounded) == ({"old": 4, "new": 1}, True)
-        submitted = await store.count_lanes(CountedGroup.SUBMITTED, 5, due_before=now)
+        submitted = await store.count_lanes(CountedTasks.SUBMITTED, 5, due_before=now)
         assert {it.task_type: it.count for it in submitted.counted} == {"new": 4, "old": 1}
         assert {it.first_at for it in submitted.counted} == {now - 3 * SECOND, now - HOUR}
 
     async def test_only_what_came_since_a_time_is_counted(self, store: TaskStore) -> None:
         now = store.now()
-        for status, group in ((TaskStatus.COMPLETED, CountedGroup.DONE), (TaskStatus.FAILED, CountedGroup.DEAD)):
+        for status, selection in ((TaskStatus.COMPLETED, CountedTasks.DONE), (TaskStatus.FAILED, CountedTasks.DEAD)):
             for age in (SECOND, MINUTE, HOUR):
                 await put_final(store, status, created_at=now - age, finished_at=now - age)
-            ended = await store.count_lanes(group, 100, due_before=now, since=now - MINUTE)
+            ended = await store.count_lanes(selection, 100, due_before=now, since=now - MINUTE)
             assert [it.count for it in ended.counted] == [2]
-        submitted = await store.count_lanes(CountedGroup.SUBMITTED, 100, due_before=now, since=now - MINUTE)
+        submitted = await store.count_lanes(CountedTasks.SUBMITTED, 100, due_before=now, since=now - MINUTE)
         assert [it.count for it in submitted.counted] == [4]
 
     async def test_an_empty_store_has_no_counts(self, store: TaskStore) -> None:
-        for group in CountedGroup:
-            assert await store.count_lanes(group, 1, due_before=store.now()) == LaneCounts()
+        for selection in CountedTasks:
+            assert await store.count_lanes(selection, 1, due_before=store.now()) == LaneCounts()

@@ -15,7 +15,7 @@ import pytest
 from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, FINAL, TaskStatus
-from taskframework.model.traffic import CountedGroup
+from taskframework.model.traffic import CountedTasks
 from taskframework.stores.sqlite import queries, retention, rows, traffic
 from taskframework.stores.sqlite.migrate import migrations
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, Value
@@ -36,7 +36,7 @@ STATEMENTS |= {
     "write_records": queries.write_records([[None] * 6] * 2)[0],
 }
 STATEMENTS |= {f"list_subtasks in {number}": queries.list_subtasks(number) for number in range(1, len(TaskStatus) + 1)}
-STATEMENTS |= {f"count_lanes of {group.name}": traffic.query(group) for group in CountedGroup}
+STATEMENTS |= {f"count_lanes of {group.name}": traffic.query(group) for group in CountedTasks}
 for whole, unusual in ((False, ()), (True, UNUSUAL_MOVING)):
     fixed = (*FIXED, *UNUSUAL_FIXED) if whole else FIXED
     new: list[list[Value]] = [[None] * len((*fixed, *unusual, *MOVING))] * 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from taskframework.model.status import Priority
-from taskframework.model.traffic import CountedGroup, LaneCount, LaneCounts, LaneTraffic, combine_counts
+from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts, LaneTraffic, combine_counts
 from tests.unit.model.scenes import MINUTE, NOW, SECOND
 
 NORMAL, LOW = Priority.NORMAL, Priority.LOW
-EMPTY = {group: LaneCounts() for group in CountedGroup}
+EMPTY = {group: LaneCounts() for group in CountedTasks}
 
 
 def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = NORMAL, due: int = 0) -> LaneCount:
@@ -20,12 +20,12 @@ def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
     seen = combine_counts(
         {
             **EMPTY,
-            CountedGroup.WAITING: LaneCounts((counted(9, due=4), counted(3, lane=LOW, due=0))),
-            CountedGroup.RUNNING: LaneCounts((counted(2, lane=LOW),)),
-            CountedGroup.RETRYING: LaneCounts((counted(5),)),
-            CountedGroup.SUBMITTED: LaneCounts((counted(120),)),
-            CountedGroup.DONE: LaneCounts((counted(30),)),
-            CountedGroup.DEAD: LaneCounts((counted(15), counted(15, lane=LOW))),
+            CountedTasks.WAITING: LaneCounts((counted(9, due=4), counted(3, lane=LOW, due=0))),
+            CountedTasks.RUNNING: LaneCounts((counted(2, lane=LOW),)),
+            CountedTasks.RETRYING: LaneCounts((counted(5),)),
+            CountedTasks.SUBMITTED: LaneCounts((counted(120),)),
+            CountedTasks.DONE: LaneCounts((counted(30),)),
+            CountedTasks.DEAD: LaneCounts((counted(15), counted(15, lane=LOW))),
         },
         NOW,
     )
@@ -44,6 +44,6 @@ def test_a_rate_is_taken_over_what_was_looked_at() -> None:
 
 
 def test_what_may_be_more_says_so() -> None:
-    for group in CountedGroup:
+    for group in CountedTasks:
         is_bounded = combine_counts({**EMPTY, group: LaneCounts((counted(1),), is_bounded=True)}, NOW).is_bounded
-        assert is_bounded is (group in (CountedGroup.WAITING, CountedGroup.RUNNING, CountedGroup.RETRYING)), group
+        assert is_bounded is (group in (CountedTasks.WAITING, CountedTasks.RUNNING, CountedTasks.RETRYING)), group
