@@ -161,11 +161,22 @@ async def test_inspect_works_without_open_and_tells_what_is_missing(amqp_url: st
     broker = rabbit_broker(amqp_url)
     report = await broker.inspect()
     assert report.facts["server"].startswith("RabbitMQ ")
-    assert any("tasks.dlq" in problem and "topology apply" in problem for problem in report.problems)
+    (missing,) = report.problems
+    assert missing.count("queue tasks.dlq") == missing.count("exchange tasks.events") == 1
+    assert "topology apply" in missing
+    assert "queue tasks.dlq" not in report.facts
     await broker.declare(["reports"])
     report = await broker.inspect(["reports"])
     assert report.problems == ()
     assert report.facts["queue tasks.reports.high"] == "0 ready"
+
+
+async def test_inspect_tells_which_queues_a_worker_with_these_settings_would_refuse(amqp_url: str) -> None:
+    await rabbit_broker(amqp_url).declare(["reports"])
+    (high, *_) = problems = (await rabbit_broker(amqp_url, delivery_limit=7).inspect(["reports"])).problems
+    assert len(problems) == len(LANES)
+    assert "queue tasks.reports.high: argument x-delivery-limit: received '7' but current is '20'" in high
+    assert "topology migrate" in high
 
 
 async def test_inspect_explains_wrong_credentials_and_virtual_hosts_without_the_password(amqp_url: str) -> None:

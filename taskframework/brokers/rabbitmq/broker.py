@@ -51,6 +51,7 @@ class RabbitBroker:
         self.consumer_timeout = settings.consumer_timeout
         # Quorum queues accept this from RabbitMQ 4.3 on; older ones ignore unknown arguments of a consumer.
         self._consumer_arguments = {"x-consumer-timeout": round(settings.consumer_timeout.total_seconds() * 1000)}
+        self._settings = settings
         self._names = Names(settings.prefix)
         self._connector = Connector(settings)
         self._plugin = DelayPlugin(settings.delay, delayed_exchange(self._names), self._connector)
@@ -138,7 +139,7 @@ class RabbitBroker:
         return subscription
 
     async def inspect(self, task_types: Sequence[str] = ()) -> BrokerReport:
-        return await inspect_broker(self._connector, self._plugin, self._names, task_types)
+        return await inspect_broker(self._settings, task_types)
 
     def _task_source(self, task_type: str, lane: Priority, prefetch: int) -> Source:
         name = self._names.queue(task_type, lane)

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from taskframework.brokers.base import BrokerReport
 from taskframework.brokers.rabbitmq.connection import Connector
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.depth import DepthGauge
-from taskframework.brokers.rabbitmq.topology import Names
+from taskframework.brokers.rabbitmq.topology import Names, delayed_exchange
+from taskframework.brokers.rabbitmq.topology_mover import Difference, TopologyMover
 from taskframework.errors import TaskframeworkError
 from taskframework.model.status import LANES
+from taskframework.settings.servers import BrokerSettings
 
 
-async def inspect_broker(
-    connector: Connector, plugin: DelayPlugin, names: Names, task_types: Iterable[str]
-) -> BrokerReport:
+async def inspect_broker(settings: BrokerSettings, task_types: Sequence[str]) -> BrokerReport:
     """Look at the broker and at the queues of these task types."""
+    names, connector = Names(settings.prefix), Connector(settings)
     facts = {"address": connector.where, "virtual host": connector.vhost}
     problems: list[str] = []
     try:
         async with connector.temporary_connection("inspection") as connection:
             facts["server"] = connection.server
         queues = [names.dead_letter_queue, *(names.queue(name, lane) for name in task_types for lane in LANES)]
-        problems += await _inspect_queues(DepthGauge(connector), queues, facts)
+        facts |= await _depths(DepthGauge(connector), queues)
+        problems += _problems(await TopologyMover(settings, task_types).plan())
         facts["delays are held by"] = "the store"
-        if await plugin.probe():
+        if await DelayPlugin(settings.delay, delayed_exchange(names), connector).probe():
             facts["delays are held by"] = "the delayed-message plugin"
     except TaskframeworkError as error:
         problems.append(str(error))
     return BrokerReport(facts, tuple(problems))
 
 
-async def _inspect_queues(depths: DepthGauge, queues: Iterable[str], facts: dict[str, str]) -> list[str]:
-    missing: list[str] = []
+async def _depths(depths: DepthGauge, queues: Iterable[str]) -> dict[str, str]:
+    """How many messages wait in the queues that exist."""
     try:
-        for queue in queues:
-            depth = await depths.messages_ready(queue)
-            if depth is None:
-                missing.append(queue)
-            facts[f"queue {queue}"] = "missing" if depth is None else f"{depth} ready"
+        found = {queue: await depths.messages_ready(queue) for queue in queues}
     finally:
         await depths.close()
-    if not missing:
-        return []
-    return [f"Queues are missing: {', '.join(missing)}. Start a worker, or run `taskframework topology apply`."]
+    return {f"queue {queue}": f"{depth} ready" for queue, depth in found.items() if depth is not None}
+
+
+def _problems(differences: Sequence[Difference]) -> Iterator[str]:
+    missing = [f"{each.kind} {each.name}" for each in differences if each.is_missing]
+    if missing:
+        yield f"Missing on the broker: {', '.join(missing)}. Start a worker, or run `taskframework topology apply`."
+    for difference in differences:
+        if not difference.is_missing:
+            yield f"Other than in the settings: {difference}. To move a queue: `taskframework topology migrate`."
