@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from taskframework.brokers.base import BrokerReport
@@ -44,9 +45,11 @@ async def _depths(depths: DepthGauge, queues: Iterable[str]) -> dict[str, str]:
 
 
 def _problems(differences: Sequence[Difference]) -> Iterator[str]:
-    missing = [f"{each.kind} {each.name}" for each in differences if each.is_missing]
-    if missing:
-        yield f"Missing on the broker: {', '.join(missing)}. Start a worker, or run `taskframework topology apply`."
+    """One problem for all parts that differ in the same way: a changed setting concerns every queue."""
+    names = defaultdict[str, list[str]](list)
     for difference in differences:
-        if not difference.is_missing:
-            yield f"Other than in the settings: {difference}. To move a queue: `taskframework topology migrate`."
+        names[difference.what].append(f"{difference.kind} {difference.name}")
+    if missing := names.pop("missing", None):
+        yield f"Missing on the broker: {', '.join(missing)}. Start a worker, or run `taskframework topology apply`."
+    for what, different in names.items():
+        yield f"Not as in the settings ({what}): {', '.join(different)}. To move queues: `taskframework topology migrate`."
