@@ -88,6 +88,20 @@ async def test_a_move_that_broke_off_goes_on_and_a_changed_argument_is_moved(
         assert await broker.queue_depth("reports", LANES[1]) == 250
 
 
+async def test_a_consumer_of_a_queue_that_is_moved_goes_on(amqp_url: str) -> None:
+    """The worker has the old settings still: it is restarted after the move."""
+    recorder = Recorder()
+    async with opened(rabbit_broker(amqp_url, delay="store", delivery_limit=7), "reports") as broker:
+        broker.consume(ConsumeRequest(["reports"], 20), recorder)
+        for lane in LANES:
+            await broker.publish(message(f"before-{lane}", lane=lane))
+        await recorder.has(*(f"before-{lane}" for lane in LANES))
+        assert len(await _mover(amqp_url).migrate()) == len(LANES)
+        for lane in LANES:
+            await broker.publish(message(f"after-{lane}", lane=lane))
+        await recorder.has(*(f"after-{lane}" for lane in LANES), timeout=20)
+
+
 async def test_an_exchange_that_differs_is_not_moved(amqp_url: str) -> None:
     async with plain_channel(amqp_url) as channel:
         await channel.declare_exchange("tasks.exchange", "topic", durable=True)

@@ -52,4 +52,4 @@ def _problems(differences: Sequence[Difference]) -> Iterator[str]:
     if missing := names.pop("missing", None):
         yield f"Missing on the broker: {', '.join(missing)}. Start a worker, or run `taskframework topology apply`."
     for what, different in names.items():
-        yield f"Not as in the settings ({what}): {', '.join(different)}. To move queues: `taskframework topology migrate`."
+        yield f"Not as in the settings ({what}): {', '.join(different)}. To move: `taskframework topology migrate`."

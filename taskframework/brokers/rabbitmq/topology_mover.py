@@ -45,6 +45,9 @@ _MAX_MOVE_TRIES = 5
 _TIMEOUT_SECONDS = 30.0
 #: Seconds in which a message arrives that was on its way to a queue when the bindings of the queue were removed.
 _ARRIVAL_SECONDS = 0.5
+#: Seconds in which the broker tells consumers that their queue is gone. If a quorum queue comes back before that,
+#: RabbitMQ 3.10 seems to keep its consumers, and hands them messages that never reach their programs.
+_CONSUMERS_TOLD_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ class _QueueMove:
             while await _move_some_messages(channel, source, new.name):
                 pass
             await channel.queue_delete(old.name)
+            await asyncio.sleep(_CONSUMERS_TOLD_SECONDS)
             await channel.close()
 
 
