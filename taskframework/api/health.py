@@ -71,8 +71,12 @@ async def get_metrics(request: Request) -> Response:
 
 
 async def _refresh(process: ProcessServices) -> None:
-    """Refresh the values that can be read now. Others stay as they are: a scrape must not fail without the store."""
+    """Refresh the values that can be read now: a scrape must not fail without the store or the broker.
+
+    Depths that cannot be read are not shown. Other values stay as they are.
+    """
     services, metrics = process.services, process.metrics
+    depths: dict[tuple[str, str], int] = {}
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
         async with asyncio.timeout(_REFRESH_TIMEOUT_SECONDS):
             await services.counter.refresh()
@@ -83,5 +87,5 @@ async def _refresh(process: ProcessServices) -> None:
             metrics.show_workers(*await services.workers.count(task_types))
             for task_type in task_types:
                 for lane in LANES:
-                    depth = await process.broker.queue_depth(task_type, lane)
-                    metrics.queue_depth.labels(task_type, lane.value).set(depth or 0)
+                    depths[task_type, lane.value] = await process.broker.queue_depth(task_type, lane) or 0
+    metrics.show_depths(depths)

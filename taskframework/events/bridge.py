@@ -17,7 +17,7 @@ from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.clock import Clock
-from taskframework.errors import BrokerError
+from taskframework.errors import BrokerError, BrokerUnavailableError
 from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.events import TaskEvent, TaskProgressEvent
@@ -170,10 +170,11 @@ class ExternalEventBridge:
                 await self._publisher.publish(events)
         except BrokerError as error:
             # Each document says when its relay is due. Here the events would only pile up while the broker is away.
-            logger.info("%d events are left to the relay: %s", len(events), error.message)
+            level = logging.DEBUG if isinstance(error, BrokerUnavailableError) else logging.INFO  # the outage is logged
+            logger.log(level, "events left to the relay: %d: %s", len(events), error.message)
             return
         except Exception:
-            logger.exception("%d events are left to the relay", len(events))
+            logger.exception("events left to the relay: %d", len(events))
             return
         await failpoint.reached("relay.after_confirm")
         # Mark also tasks without new events: if its mark is missing, the relay would bring a task back for ever.

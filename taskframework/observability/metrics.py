@@ -189,6 +189,12 @@ class Metrics:
             self.workers.labels(task_type).set(count)
         self.workers_lost.set(lost)
 
+    def show_depths(self, depths: Mapping[tuple[str, str], int]) -> None:
+        """Show how many messages are ready, by task type and lane. Others are no longer shown: they may have changed."""
+        self.queue_depth.clear()
+        for labels, depth in depths.items():
+            self.queue_depth.labels(*labels).set(depth)
+
     def change_slots(self, task_type: str, change: int) -> None:
         """Change how many slots of a task type this process holds."""
         self.slots_held.labels(task_type).inc(change)

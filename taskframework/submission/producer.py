@@ -19,7 +19,7 @@ from taskframework import failpoint
 from taskframework.background import Background, end
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
-from taskframework.errors import BrokerError, PublishRefusedError, StoreError
+from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError, StoreError
 from taskframework.model.events import TaskEvent
 from taskframework.model.marks import MarkDispatched, ReserveDispatch
 from taskframework.model.message import TaskMessage
@@ -205,7 +205,8 @@ class TaskMessageProducer:
         except BrokerError as error:
             if isinstance(error, PublishRefusedError):
                 self._on_refused()
-            logger.info("task %s is left to the sweeper: %s", task.task_id, error.message)
+            level = logging.DEBUG if isinstance(error, BrokerUnavailableError) else logging.INFO  # the outage is logged
+            logger.log(level, "task %s is left to the sweeper: %s", task.task_id, error.message)
             return False
         await failpoint.reached("dispatch.after_publish")
         return True

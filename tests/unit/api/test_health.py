@@ -13,7 +13,7 @@ import pytest
 from taskframework.api import health
 from taskframework.api.app import create_health_app
 from taskframework.brokers.embedded import EmbeddedBroker
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
 from taskframework.model.drivers import DEADLINE, Driver
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.observability import counting
@@ -225,6 +225,18 @@ async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: 
     monkeypatch.setattr(health, "_REFRESH_SECONDS", 0)
     later = values((await api.get("/metrics")).text)
     assert (later[queued], later[depth]) == (1, 1)
+
+
+async def test_a_depth_that_cannot_be_read_is_not_shown(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: object) -> int:
+        raise BrokerUnavailableError("gone")
+
+    monkeypatch.setattr(health, "_REFRESH_SECONDS", 0)
+    assert "tasks_queue_depth{" in (await api.get("/metrics")).text
+    with monkeypatch.context() as patch:
+        patch.setattr(api.framework.process.broker, "queue_depth", away)
+        assert "tasks_queue_depth{" not in (await api.get("/metrics")).text
+    assert "tasks_queue_depth{" in (await api.get("/metrics")).text
 
 
 @pytest.mark.parametrize("answer", [away, asyncio.Event().wait], ids=["away", "hangs"])

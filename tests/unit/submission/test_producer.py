@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import cast
@@ -107,8 +108,9 @@ async def test_a_delay_is_held_by_the_broker_by_a_timer_or_if_long_by_the_store_
     ids=["confirmed", "refused", "away"],
 )
 async def test_what_the_broker_does_not_take_is_left_to_the_sweeper(
-    error: BrokerError | None, is_told: bool, is_sent: bool
+    error: BrokerError | None, is_told: bool, is_sent: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     clock, broker, told = FakeClock(), Published(), list[str]()
     broker.error = error
     task = new_task(now=clock.now())
@@ -121,6 +123,7 @@ async def test_what_the_broker_does_not_take_is_left_to_the_sweeper(
     await producer.close()
     assert told == ["refused"] * (2 * is_told)
     assert store.marked == [task.task_id] * is_sent
+    assert len(caplog.messages) == 2 * is_told, "an outage is logged by the connection, not with each task"
 
 
 async def test_what_waits_for_a_sender_or_its_time_is_bounded_and_has_no_parameters() -> None:
