@@ -168,7 +168,8 @@ async def print_count(framework: AnyFramework, action: Action, where: ActionFilt
         print_json({"total": count.number, "is_total_bounded": count.is_bounded})
     else:
         more = "More than " if count.is_bounded else ""
-        say(f"{more}{pluralize(count.number, 'task')} would be {_DONE_TEXTS[action]}.")
+        noun = "dead letter" if action in (Action.REPLAY, Action.DISCARD) else "task"
+        say(f"{more}{pluralize(count.number, noun)} would be {_DONE_TEXTS[action]}.")
 
 
 async def run_bulk_action(

@@ -133,7 +133,7 @@ async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: J
     if as_json:
         print_json({"items": [group.view() for group in found], "next_cursor": None})
     elif not found:
-        note("No dead letters.")
+        note("No dead letters." if task_type is None else "No such dead letters.")
     else:
         now = framework.services.store.now()
         rows = [
@@ -149,8 +149,9 @@ async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: J
             for group in found
         ]
         print_rows(("Group", "Count", "Last 24 h", "First", "Last", "Types", "Error"), rows)
-        note("To list one group: taskframework dlq list --fingerprint GROUP. To queue all of its tasks again:")
-        note("taskframework dlq replay --where fingerprint=GROUP")
+        note("To list one group: taskframework dlq list --fingerprint GROUP")
+        if any(group.task_types for group in found):
+            note("To queue all tasks of a group again: taskframework dlq replay --where fingerprint=GROUP")
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -74,7 +75,20 @@ async def show(framework: AnyFramework, name: Name, as_json: Json = False) -> No
     await _print_schedule(framework, await framework.services.schedules.get(name), "", as_json)
 
 
+def _requires_one_rule(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command ask for `--cron` or `--every` before it opens the store."""
+
+    @functools.wraps(command)
+    def check(**arguments: Any) -> None:
+        if (arguments["cron"] is None) == (arguments["every"] is None):
+            raise typer.BadParameter("Give either --cron or --every.")
+        command(**arguments)
+
+    return check
+
+
 @app.command()
+@_requires_one_rule
 @on_store
 @audited("schedule.create", target="name")
 async def create(

@@ -109,7 +109,7 @@ def claimable_since(headers: Mapping[str, str]) -> datetime | None:
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:60]
+    return "missing" if value is None else repr(value)[:60]
 
 
 def rfc3339(moment: datetime) -> str:

@@ -190,7 +190,7 @@ class Metrics:
         self.workers_lost.set(lost)
 
     def show_depths(self, depths: Mapping[tuple[str, str], int]) -> None:
-        """Show how many messages are ready, by task type and lane. Others are no longer shown: they may have changed."""
+        """Show how many messages are ready, by task type and lane. The rest is no longer shown: it may have changed."""
         self.queue_depth.clear()
         for labels, depth in depths.items():
             self.queue_depth.labels(*labels).set(depth)

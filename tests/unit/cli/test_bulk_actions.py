@@ -23,6 +23,7 @@ def test_a_dry_run_tells_how_many_and_does_nothing(cli: Cli, folder: Path) -> No
     assert cli("tasks", "retry", *chosen).out == "0 tasks would be queued again.\n"
     counted = cli("dlq", "discard", *chosen, "--reason", "old", "--json")
     assert json.loads(counted.out) == {"total": 0, "is_total_bounded": False}
+    assert cli("dlq", "discard", "--where", "kind=message", "--dry-run").out == "0 dead letters would be discarded.\n"
     assert cli("dlq", "replay", *chosen).out.startswith("0 dead letters would be queued again, ")
     for condition, number in {"created_after=1h": "2 tasks", "created_before=1h": "0 tasks"}.items():
         assert cli("tasks", "cancel", *chosen, "--where", condition).out.startswith(number)

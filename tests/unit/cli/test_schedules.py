@@ -50,6 +50,12 @@ def test_one_is_made_shown_and_listed(cli: Cli) -> None:
     assert [item["name"] for item in shown(cli("schedules", "list", "--json"))["items"]] == ["nightly", "settled"]
 
 
+def test_without_a_rule_the_options_are_named_not_the_fields_of_the_interface(cli: Cli) -> None:
+    for rule in ([], ["--cron", "* * * * *", "--every", "1h"]):
+        answer = cli("schedules", "create", "nightly", "greets", '"ann"', *rule)
+        assert (answer.code, "Give either --cron or --every." in answer.err) == (2, True)
+
+
 def test_what_is_named_is_changed_and_the_rest_stays(cli: Cli) -> None:
     cli("schedules", "create", *NIGHTLY, "--jitter", "30s")
     changed = shown(cli("schedules", "update", "nightly", "--parameters", '"eve"', "--json"))
