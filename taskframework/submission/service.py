@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ R = TypeVar("R", default=Any, covariant=True)
 
 #: How many requests of `submit_many` are stored together; between two such writes the event loop can do other work.
 _STORE_BATCH_SIZE = 1_000
+#: Of how many keys versions are stored side by side: about as many calls as one write of the store takes together.
+_MAX_KEYS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -158,16 +162,31 @@ class TaskSubmissionService:
         self._new_task(request, self._new_tasks.types.registered(type_name(request.task_type)))
 
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store tasks in the order of the list, because the tasks of a stream must keep their order. Versions of keys
-        and debounced tasks are stored one after the other, because two of them may have the same key.
-        """
+        """Store tasks in the order of the list, because the tasks of a stream must keep their order."""
         stored: list[Inserted | Exception] = []
         for is_shared, part in groupby(tasks, _shares_a_key):
-            if is_shared:
-                stored += [await self._insert_alone(task) for task in part]
-            else:
-                stored += await self._new_tasks.inserts.insert(list(part))
+            insert = self._insert_by_key if is_shared else self._new_tasks.inserts.insert
+            stored += await insert(list(part))
         return stored
+
+    async def _insert_by_key(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        """Store versions of keys and debounced tasks: those of one key one after the other, and keys side by side. If
+        some belong to streams, all are stored one after the other.
+        """
+        is_ordered = any(task.stream is not None for task in tasks)
+        places = defaultdict[object, list[int]](list)
+        for place, task in enumerate(tasks):
+            places[None if is_ordered else _shared_key(task)].append(place)
+        stored: dict[int, Inserted | Exception] = {}
+        slots = asyncio.Semaphore(_MAX_KEYS_AT_ONCE)
+
+        async def insert(of_one_key: Sequence[int]) -> None:
+            async with slots:
+                for place in of_one_key:
+                    stored[place] = await self._insert_alone(tasks[place])
+
+        await asyncio.gather(*map(insert, places.values()))
+        return [stored[place] for place in range(len(tasks))]
 
     async def _insert_alone(self, task: Task) -> Inserted | Exception:
         try:
@@ -222,6 +241,11 @@ class TaskSubmissionService:
 
 def _shares_a_key(task: Task) -> bool:
     return task.unique is not None or task.debounce is not None
+
+
+def _shared_key(task: Task) -> object:
+    """What two tasks have in common if they may have the same key."""
+    return task.user_id, task.unique and task.unique.key, task.debounce and task.debounce.key
 
 
 def _version_fields(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -281,3 +281,50 @@ async def test_the_record_lives_as_long_as_its_task_and_a_while_longer(here: Ins
     here.clock.advance(3 * DAY.total_seconds())
     await retention.purge()
     assert await read_newest(here.store, "anonymous", "page") is None
+
+
+def request(key: str, version: int, **options: Any) -> SubmitRequest:
+    return SubmitRequest(
+        task_type="count-words", parameters={"text": key}, unique={"key": key, "version": version}, **options
+    )
+
+
+async def test_of_many_together_those_of_one_key_keep_their_order(here: Installation) -> None:
+    keys = [f"page-{number}" for number in range(150)]
+    versions = (1, 3, 2)
+    outcomes = await here.service.submit_many([request(key, version) for version in versions for key in keys])
+    first, third, second = (outcomes[place * len(keys) : (place + 1) * len(keys)] for place in range(3))
+    assert all(isinstance(outcome, NewerVersionError) for outcome in second)
+    for key, old, new in zip(keys, first, third, strict=True):
+        assert not isinstance(old, Exception)
+        assert not isinstance(new, Exception)
+        assert (old.task.parameters, new.task.parameters) == ({"text": key}, {"text": key})
+        assert (await here.status(old.task), await here.status(new.task)) == (CANCELLED, LIVE)
+
+
+@pytest.mark.parametrize("stream", [None, {"key": "s", "mode": "serial"}])
+async def test_keys_are_stored_side_by_side_unless_a_stream_needs_their_order(
+    here: Installation, monkeypatch: pytest.MonkeyPatch, stream: Any
+) -> None:
+    insert, running, most = here.service._versions.insert, 0, 0
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await insert(*arguments)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(here.service._versions, "insert", counted)
+    options = {} if stream is None else {"stream": stream}
+    keys = [f"page-{number}" for number in range(5)]
+    outcomes = await here.service.submit_many([request(key, 1, **options) for key in keys])
+    stored = [outcome.task for outcome in outcomes if not isinstance(outcome, Exception)]
+    assert [task.parameters["text"] for task in stored] == keys
+    assert most == (5 if stream is None else 1)
+    if stream is not None:
+        assert [task.stream.position for task in stored if task.stream is not None] == sorted(
+            task.stream.position for task in stored if task.stream is not None
+        )
