@@ -429,12 +429,12 @@ async def client(url: str) -> AsyncIterator[Any]:
 async def test_a_call_that_gets_no_thread_of_the_driver_ends_too(mongo_url: str) -> None:
     """The driver's own limit begins only when one of its threads takes the call up."""
     free = threading.Event()
-    async with opened(mongo_url, timeout=SECOND / 5) as store:
+    async with opened(mongo_url, timeout=2 * SECOND) as store:
         loop = asyncio.get_running_loop()
         run: Any = run_on_executor
         blocked = [run(loop, free.wait) for _ in range(max_workers)]
         try:
-            with pytest.raises(StoreUnavailableError, match=r"no answer within 1\.2 s"):
+            with pytest.raises(StoreUnavailableError, match=r"no answer within 3 s"):
                 await store.list_tasks(EVERYONE, TaskFilter(), limit=1)
         finally:
             free.set()
