@@ -386,6 +386,12 @@ async def test_a_key_signs_in_and_its_role_says_what_is_offered(chromium: Browse
         await expect(window.page.get_by_role("link", name="Tasks")).to_have_count(1)
         for name in ("Dead letters", "Queues", "Submit", "Keys"):
             await expect(window.page.get_by_role("link", name=name)).to_have_count(0)
+        await window.page.keyboard.press("?")
+        help = window.page.get_by_role("dialog")
+        await expect(help.get_by_text("g t", exact=True)).to_have_count(1)
+        for keys in ("g d", "g q", "g n", "g y"):
+            await expect(help.get_by_text(keys, exact=True)).to_have_count(0)
+        await help.get_by_role("button", name="Close").click()
         own_shop.api.delete(f"/admin/keys/{reader['prefix']}")
         await expect(window.page.get_by_label("API key")).to_be_visible()
         await window.page.get_by_text("The key is no longer valid.").wait_for()

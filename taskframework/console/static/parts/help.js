@@ -1,6 +1,7 @@
 // What the keys do, here and everywhere.
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { PLACES, hotkeysHere } from "../lib/keyboard.js";
+import { mayOpen } from "../lib/places.js";
 
 const EVERYWHERE = [
   ["/", "to the search"], ["j", "next row"], ["k", "previous row"], ["Enter", "open the row"], ["Esc", "leave a field or close a dialog"],
@@ -16,10 +17,15 @@ export function Help({ onClose }) {
     <div class="columns">
       <${Keys} title="Everywhere" keys=${EVERYWHERE} />
       ${here.length > 0 && html`<${Keys} title="On this page" keys=${here} />`}
-      <${Keys} title="Go to a page" keys=${Object.entries(PLACES).map(([key, [place]]) => [`g ${key}`, place.replaceAll("-", " ")])} />
+      <${Keys} title="Go to a page" keys=${pagesHere()} />
     </div>
     <div class="actions"><button type="button" class="main" autofocus onClick=${() => dialog.current.close()}>Close</button></div>
   </dialog>`;
+}
+
+function pagesHere() {
+  const pages = Object.entries(PLACES).filter(([, [place]]) => mayOpen(place));
+  return pages.map(([key, [place]]) => [`g ${key}`, place.replaceAll("-", " ")]);
 }
 
 const Keys = ({ title, keys }) => html`<div><h3>${title}</h3><dl class="keys">

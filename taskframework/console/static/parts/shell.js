@@ -3,16 +3,11 @@ import { address, to } from "../lib/address.js";
 import { away, get, isAdmin, isOperator, may, session, signOut } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 import { connection } from "../lib/live.js";
+import { ADMINISTER, OPERATE, WORK } from "../lib/places.js";
 import { useStore } from "../lib/store.js";
 import { ThemeSwitch } from "./theme.js";
 
 const AGAIN = 2000;
-const WORK = [["overview", "Overview"], ["tasks", "Tasks"], ["batches", "Batches"], ["streams", "Streams"], ["events", "Events"]];
-const OPERATE = [
-  ["dead-letters", "Dead letters"], ["replays", "Replays"], ["schedules", "Schedules"], ["queues", "Queues"],
-  ["limits", "Limits"], ["workers", "Workers"], ["audit", "Audit"],
-];
-const ADMINISTER = [["keys", "Keys"]];
 
 export function Shell({ me, onHelp, children }) {
   const { parts: [place = "overview"] } = useStore(address);
