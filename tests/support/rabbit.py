@@ -18,6 +18,8 @@ _HOW_TO_GET_IT = (
     "RabbitMQ is not on this machine: run `make servers` (installs the package rabbitmq-server), or set "
     "TASKFRAMEWORK_TEST_RABBITMQ_URL to a server with the management plugin"
 )
+#: How often `erl_call` may try to reach a node.
+_CALL_TRIES = 5
 
 
 class RabbitServer:
@@ -175,12 +177,13 @@ class RabbitServer:
             self.ctl("eval", expression)
 
     def _call(self, command: Sequence[str], text: str) -> str:
-        try:
-            return self._run(command, text)
-        except ServerFailed as failure:
-            if "failed to connect to node" not in str(failure):
-                raise
-            return self._run(command, text)  # it waits for a moment only, which is too short on a crowded machine
+        for _ in range(_CALL_TRIES - 1):  # a call waits for a moment only, which is too short on a crowded machine
+            try:
+                return self._run(command, text)
+            except ServerFailed as failure:
+                if "failed to connect to node" not in str(failure):
+                    raise
+        return self._run(command, text)
 
     def _run(self, command: Sequence[str], text: str | None = None) -> str:
         done = subprocess.run(
