@@ -68,5 +68,5 @@ class OverviewView(BaseModel):
 )
 async def get_overview(request: Request) -> Response:
     """Tell what waits, runs, comes and goes, and what needs somebody. It costs the same for any number of tasks."""
-    look = framework_of(request).services.overview.read
-    return json_response(overview_view(await look(broker_of(request))))
+    overview = await framework_of(request).services.overview.read(broker_of(request))
+    return json_response(overview_view(overview))
