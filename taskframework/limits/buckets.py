@@ -96,10 +96,10 @@ class MemoryBuckets:
         self._forget_at = 0.0
 
     async def take(self, take: TakePermits) -> Bucket:
-        return self._change(take)
+        return self.change(take)
 
     async def hold(self, hold: HoldBucket) -> None:
-        self._change(hold)
+        self.change(hold)
 
     async def read(self, record_id: str) -> Bucket | None:
         return self._buckets.get(record_id)
@@ -110,7 +110,8 @@ class MemoryBuckets:
     async def close(self) -> None:
         """Do nothing."""
 
-    def _change(self, change: TakePermits | HoldBucket) -> Bucket:
+    def change(self, change: TakePermits | HoldBucket) -> Bucket:
+        """Make a request; return the bucket after it."""
         now = seconds_of(self._clock.now())
         self._forget_full_buckets(now)
         bucket = self._buckets[change.record_id] = change.apply(self._buckets.get(change.record_id), now)

@@ -104,6 +104,11 @@ class Bucket:
 RATE = RecordKind("rate", Bucket)
 
 
+def next_turn_at(bucket: Bucket, limit: BucketLimit) -> float:
+    """When the next task that comes to this bucket may begin; a time that has passed if it may begin at once."""
+    return max(bucket.full_at - limit.burst_seconds, bucket.last_turn_over_at)
+
+
 def seconds_of(moment: datetime) -> float:
     """A time as seconds since 1970."""
     return (moment - _EPOCH) / timedelta(seconds=1)

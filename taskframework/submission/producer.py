@@ -20,6 +20,7 @@ from taskframework.background import Background, end
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError, StoreError
+from taskframework.limits.dispatch_turns import DispatchTurns
 from taskframework.model.events import TaskEvent
 from taskframework.model.marks import MarkDispatched, ReserveDispatch
 from taskframework.model.message import TaskMessage
@@ -65,6 +66,7 @@ class TaskMessageProducer:
         policy: DispatchPolicy,
         on_refused: Callable[[], None] = lambda: None,
         is_paused: Callable[[str], bool] = lambda task_type: False,
+        turns: DispatchTurns | None = None,
     ) -> None:
         """Prepare to publish.
 
@@ -75,6 +77,7 @@ class TaskMessageProducer:
             policy: when to send.
             on_refused: called when the broker refuses a message: a queue may be missing.
             is_paused: returns whether the tasks of a type are left to the sweeper.
+            turns: takes over the tasks whose key of a rate limit has too many tasks; None if there are no such limits.
         """
         self._store = store
         self._broker = broker
@@ -82,6 +85,9 @@ class TaskMessageProducer:
         self._policy = policy
         self._on_refused = on_refused
         self._is_paused = is_paused
+        self._turns = turns
+        if turns is not None:
+            turns.publish = lambda task: self._publish(task, None)
         #: The tasks to publish now, and the senders; each sender publishes one task after the other.
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
@@ -98,7 +104,8 @@ class TaskMessageProducer:
         # A task that was due when it was written is due now: asking for the time would cost as much as all the rest.
         wait = timedelta(0) if task.not_before <= task.updated_at else task.not_before - self._store.now()
         if wait <= timedelta(0):
-            self._publish(task, None)
+            if not self._is_taken_over(task):
+                self._publish(task, None)
         elif wait > self._policy.delay_limit:
             return  # the task waits in the store, where it can be listed and cancelled; the sweeper sends it in time
         elif self._broker.holds_delays:
@@ -110,9 +117,9 @@ class TaskMessageProducer:
         """Publish a reserved task for the sweeper.
 
         Returns:
-            Whether the broker confirmed the message.
+            Whether the broker confirmed the message, or the task needs no message before its turn.
         """
-        return await self._send(task, None)
+        return self._is_taken_over(task) or await self._send(task, None)
 
     async def dispatch_now(self, task: DueTask) -> None:
         """Publish a task that was just made due, instead of leaving it to the next sweep."""
@@ -132,6 +139,8 @@ class TaskMessageProducer:
 
     async def wait_until_sent(self) -> None:
         """Wait until every message to send until now is confirmed, or left to the sweeper."""
+        if self._turns is not None:
+            await self._turns.finished()
         await self._senders.finished()
 
     async def close(self) -> None:
@@ -139,6 +148,9 @@ class TaskMessageProducer:
         await end(*self._timers.tasks)
         await self.wait_until_sent()
         await self._delayed_marks.drain()
+
+    def _is_taken_over(self, task: Task) -> bool:
+        return self._turns is not None and self._turns.take_over(task)
 
     def _publish(self, task: Task, delay: timedelta | None) -> None:
         # Keep a task without its parameters if it has to wait for a sender: thousands may wait.

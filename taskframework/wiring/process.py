@@ -12,8 +12,10 @@ from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.publisher import TaskEventPublisher
+from taskframework.limits.dispatch_turns import DispatchTurns
 from taskframework.limits.pauses import Pauses
 from taskframework.limits.slots import SlotKeeper
+from taskframework.limits.task_limits import limits_of
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
@@ -61,7 +63,15 @@ def _build_without_worker_and_repairs(services: StoreServices, broker: Broker, *
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
     producer = TaskMessageProducer(
-        store, broker, clock, _build_dispatch_policy(services), topology.request_check, pauses.is_paused
+        store,
+        broker,
+        clock,
+        _build_dispatch_policy(services),
+        topology.request_check,
+        pauses.is_paused,
+        DispatchTurns(
+            services.buckets, limits_of(settings.rate_limiter), services.registry, store, clock, metrics.turns.add
+        ),
     )
     dispatches = executes or broker.outlives_process
     return ProcessServices(

@@ -123,9 +123,10 @@ class ClaimStation:
 
     async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
         """Leave a task that is not claimed here to the sweeper, which sends another message when the task is due."""
-        with contextlib.suppress(TaskUnreadableError):
-            if await self._tasks.get(message.task_id) is None:
-                return Refusal.NO_DOCUMENT
+        if put_off.limit is None:  # a limit has read the task, so there is a document
+            with contextlib.suppress(TaskUnreadableError):
+                if await self._tasks.get(message.task_id) is None:
+                    return Refusal.NO_DOCUMENT
         delay = put_off.delay(self._store.now())
         await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay, put_off.limit))
         return Refusal.NOT_OURS
