@@ -98,9 +98,9 @@ class Process:
         """Store tasks of a tenant, and let the producer hear of them; return them as they are afterwards."""
         fields = {"task_type": "keyed", **fields}
         tasks = [new_task(now=self.clock.now(), parameters={"tenant": tenant}, **fields) for _ in range(count)]
-        for task in tasks:
-            await self.store.insert([task])
-            self.producer.on_event(TaskSubmittedEvent(task))
+        for submitted in tasks:
+            await self.store.insert([submitted])
+            self.producer.on_event(TaskSubmittedEvent(submitted))
         await self.producer.wait_until_sent()
         return await self.read(tasks)
 
