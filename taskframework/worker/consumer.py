@@ -169,14 +169,20 @@ class TaskConsumer:
 
     async def _handle_to_end(self, pending: PendingDelivery, lane: Priority) -> None:
         try:
-            await self.handle(pending)
+            await self._finish(pending, self.handle(pending))
+        finally:
+            self.lanes.release(lane)
+
+    async def _finish(self, pending: PendingDelivery, work: Awaitable[None]) -> None:
+        """Do the work for a delivery and forget the delivery, which has an answer then even if the work fails."""
+        try:
+            await work
         except (Exception, SystemExit, KeyboardInterrupt):
             logger.exception("a delivery of %s could not be handled", pending.delivery.queue)
             # The task has a driver, so it is not lost. Without an answer, the message would use up prefetch for ever.
             await pending.ack()
         finally:
             self.deliveries.remove(pending)
-            self.lanes.release(lane)
 
     async def handle(self, pending: PendingDelivery) -> None:
         """Admit, claim, execute and settle one delivery."""
@@ -251,13 +257,7 @@ class TaskConsumer:
         for pending in deliveries:
             pending.stage = Stage.HANDED_OVER
             self.lanes.remove(pending, pending.delivery.lane)
-            self._start_work(self._hand_over_and_forget(pending))
-
-    async def _hand_over_and_forget(self, pending: PendingDelivery) -> None:
-        try:
-            await self._hand_over(pending)
-        finally:
-            self.deliveries.remove(pending)
+            self._start_work(self._finish(pending, self._hand_over(pending)))
 
     async def _hand_over(self, pending: PendingDelivery, put_off: PutOff = _DUE_AT_ONCE) -> None:
         """Leave a task that this worker may not or cannot claim now to the sweeper.

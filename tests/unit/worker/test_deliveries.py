@@ -55,6 +55,7 @@ class FakeClaims:
 
     def __init__(self) -> None:
         self.is_away = False
+        self.error: Exception | None = None
         self.known = True
         self.due: list[str] = []
         self.put_off: list[PutOff] = []
@@ -79,6 +80,8 @@ class FakeClaims:
         return Refusal.NOT_OURS
 
     def _look(self) -> None:
+        if self.error is not None:
+            raise self.error
         if self.is_away:
             raise StoreUnavailableError("no answer")
 
@@ -256,6 +259,18 @@ async def test_when_only_long_tasks_run_what_waits_goes_at_once(bench: Bench) ->
     await bench.after(0)
     assert [delivery.answers for delivery in waiting] == [["ack"], ["ack"]]
     assert bench.claims.due == ["t2", "t3"]
+
+
+async def test_a_hand_over_that_fails_does_not_keep_the_message(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.take("t1")
+    waiting = bench.take("t2")
+    await bench.after(0)
+    bench.claims.error = RuntimeError("a mistake")
+    bench.consumer.hand_over_waiting()
+    await bench.after(0)
+    assert waiting.answers == ["ack"], "an unanswered message would use up prefetch for ever"
+    assert caplog.messages == ["a delivery of tasks.reports.normal could not be handled"]
+    assert bench.deliveries.unanswered == 1
 
 
 async def test_a_delivery_is_held_while_the_store_is_away(bench: Bench) -> None:
