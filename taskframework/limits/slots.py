@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
+from taskframework.grouping import Grouping
 from taskframework.model.events import TaskEvent
 from taskframework.model.limits import slot_to_give_back
 from taskframework.model.marks import MakeDue
@@ -18,6 +21,7 @@ from taskframework.model.slots import (
     GiveSlotBack,
     Holder,
     KeepPlace,
+    SlotChanges,
     Slots,
     TakeSlot,
     rank_of,
@@ -41,16 +45,20 @@ class SlotKeeper:
         """Prepare; `dispatch` sends the message of a task that is due."""
         self._store = store
         self._dispatch = dispatch
-        #: Called with the id of a limit when one of its slots was given back in this process.
-        self.on_given_back: Callable[[str], None] = lambda limit: None
+        self._changes: Grouping[TakeSlot | KeepPlace | GiveSlotBack, Slots] = Grouping(self._change_all)
+        #: Called with the id of a limit, and its slots, when one of the slots was given back in this process.
+        self.on_given_back: Callable[[str, Slots], None] = lambda limit, slots: None
 
     async def change(self, change: TakeSlot | KeepPlace | GiveSlotBack) -> Slots:
-        """Make one change of the slots of a limit.
+        """Make one change of the slots of a limit. Changes that come while others are under way are written together.
+
+        Returns:
+            The slots after this change, and after those that were written with it.
 
         Raises:
             StoreUnavailableError: if the store is away; the change may have been made.
         """
-        return SLOTS.content(await self._store.change_record(change))
+        return await self._changes(change)
 
     def on_event(self, event: TaskEvent) -> Awaitable[None] | None:
         """Give back the slot of an ended attempt, as a listener for every event that ends an attempt."""
@@ -70,7 +78,7 @@ class SlotKeeper:
         try:
             slots = await self.change(GiveSlotBack(limit, claim_id, until))
             await failpoint.reached("slots.after_release")
-            self.on_given_back(limit)
+            self.on_given_back(limit, slots)
             if slots.has_waiting_tasks:
                 await self._wake_next(limit, slots, claim_id)
         except StoreUnavailableError as error:
@@ -98,6 +106,23 @@ class SlotKeeper:
                 logger.info("a slot of %s is taken back from task %s, which does not run", limit, holder.task_id)
                 await self.give_back(limit, holder.claim_id, holder.until)
         return False
+
+    async def _change_all(self, changes: Sequence[TakeSlot | KeepPlace | GiveSlotBack]) -> Sequence[Slots | Exception]:
+        # All processes write to the record of a limit, one write after the other. So there should be few writes.
+        by_limit: dict[str, list[TakeSlot | KeepPlace | GiveSlotBack]] = defaultdict(list)
+        for change in changes:
+            by_limit[change.record_id].append(change)
+        written = await asyncio.gather(*map(self._change_limit, by_limit, by_limit.values()))
+        slots = dict(zip(by_limit, written, strict=True))
+        return [slots[change.record_id] for change in changes]
+
+    async def _change_limit(
+        self, limit: str, changes: Sequence[TakeSlot | KeepPlace | GiveSlotBack]
+    ) -> Slots | Exception:
+        try:
+            return SLOTS.content(await self._store.change_record(SlotChanges(limit, tuple(changes))))
+        except Exception as error:
+            return error
 
     async def _give_back_held(self, held: HeldSlot) -> None:
         await failpoint.reached("slots.before_release")

@@ -198,3 +198,15 @@ class KeepPlace(_SlotsChange):
         place = Place(self.task_id, self.rank, self.since, self.by, now + self.seconds)
         others = [it for it in slots.line if it.until > now and it.task_id != self.task_id]
         return replace(slots, line=(*others, place))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotChanges(_SlotsChange):
+    """Several changes of the slots of one limit as one write, one after the other."""
+
+    changes: tuple[TakeSlot | GiveSlotBack | KeepPlace, ...]
+
+    def apply(self, slots: Slots, now: float) -> Slots:
+        for change in self.changes:
+            slots = change.apply(slots, now)
+        return slots

@@ -19,7 +19,7 @@ from taskframework.limits.slots import SlotKeeper
 from taskframework.limits.task_limits import concurrency_limit_of, slots_id
 from taskframework.model.message import claimable_since
 from taskframework.model.rate_limits import seconds_of
-from taskframework.model.slots import TakeSlot, moment_of, rank_of
+from taskframework.model.slots import Slots, TakeSlot, moment_of, rank_of
 from taskframework.model.task import Task
 from taskframework.model.transitions import TakenSlot
 from taskframework.stores.base import TaskStore
@@ -169,6 +169,6 @@ class ConcurrencyLimits:
         # In a separate context: this write may end after the delivery and its spans.
         self._giving_back.start(self._keeper.give_back(take.record_id, take.claim_id, until), Context())
 
-    def _wake_line(self, record_id: str) -> None:
+    def _wake_line(self, record_id: str, slots: Slots) -> None:
         if (line := self._slot_lines.get(record_id)) is not None:
-            line.wake()
+            line.note(slots)

@@ -57,15 +57,16 @@ class SlotLine:
         """
         waiter = _Waiter(take, self._clock.monotonic(), asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
-        self.wake()
+        self._wake.set()
         if self._pump is None or self._pump.done():
             # In a separate context: the pump runs on after the first caller has ended.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         return await waiter.wait_for_turn
 
-    def wake(self) -> None:
-        """Look now: a slot may be free."""
-        self._wake.set()
+    def note(self, slots: Slots) -> None:
+        """Give the free slots to waiting deliveries: another call has just read the slots."""
+        self._give_turns(slots)
+        self._wake.set()  # the next delivery needs a place in the line of all workers
 
     async def close(self) -> None:
         """Stop asking the store."""
@@ -88,13 +89,22 @@ class SlotLine:
         return min(self._waiting, key=lambda waiter: waiter.order, default=None)
 
     async def _look(self, waiter: _Waiter) -> int:
-        """Give the waiter its turn if there is a slot for it; return how many stand before it in the line."""
+        """Give the first waiters their turns, one for each free slot; return how many stand before the first one."""
         take = waiter.take
         place = KeepPlace(take.record_id, take.task_id, take.rank, take.since, self._worker_id, _PLACE_SECONDS)
         slots = await self._keep_place(place)
-        if slots.is_free_for(take.number, take.task_id, take.rank, take.since) and not waiter.wait_for_turn.done():
-            waiter.wait_for_turn.set_result(True)
+        self._give_turns(slots)
         return slots.ahead_of(take.task_id, take.rank, take.since)
+
+    def _give_turns(self, slots: Slots) -> None:
+        given = 0
+        for waiter in sorted(self._waiting, key=lambda waiter: waiter.order):
+            take = waiter.take
+            if not slots.is_free_for(take.number - given, take.task_id, take.rank, take.since):
+                return
+            if not waiter.wait_for_turn.done():
+                waiter.wait_for_turn.set_result(True)
+                given += 1
 
     def _pause(self, waiter: _Waiter, ahead: int) -> float:
         waited = self._clock.monotonic() - waiter.came_at

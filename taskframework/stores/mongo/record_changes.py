@@ -19,6 +19,18 @@ from taskframework.stores.mongo.joint import JointRequests
 _NOW: Expression = {"$divide": [{"$toLong": NOW}, 1000.0]}
 
 
+def steps_of(change: object) -> list[Changes]:
+    """The fields of the record after each step of a change; nearly every change has one step.
+
+    Raises:
+        TypeError: as `changes_of`.
+    """
+    if not isinstance(change, slots.SlotChanges):
+        return [changes_of(change)]
+    *before, last = map(changes_of, change.changes)
+    return [*({"data": changes["data"]} for changes in before), last]  # the next step reads the data alone
+
+
 @singledispatch
 def changes_of(change: object) -> Changes:
     """The fields of the record after a change.

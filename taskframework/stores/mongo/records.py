@@ -22,7 +22,7 @@ from taskframework.stores.mongo.expressions import Changes, Expression, has_pass
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import Inserter, Reply
 from taskframework.stores.mongo.joint import JointRequests
-from taskframework.stores.mongo.record_changes import changes_of, has_turns, may_take, passed_turns, taken_positions
+from taskframework.stores.mongo.record_changes import has_turns, may_take, passed_turns, steps_of, taken_positions
 from taskframework.stores.mongo.retrying import retry_within
 
 Change = TypeVar("Change", bound=RecordChange)
@@ -71,12 +71,11 @@ class RecordCalls(ABC):
         return [record if at in applied else None for at, record in enumerate(written)]
 
     async def change_record(self, change: RecordChange) -> Record:
-        new = {"revision": new_revision(), **changes_of(change)}
+        *before, last = steps_of(change)
+        pipeline = [{"$set": fields} for fields in (*before, {"revision": new_revision(), **last})]
         while True:
             try:
-                document = await self._records.upsert_one(
-                    {"_id": change.record_id}, [{"$set": new}], (RECORD_FAILPOINT,)
-                )
+                document = await self._records.upsert_one({"_id": change.record_id}, pipeline, (RECORD_FAILPOINT,))
             except DuplicateDocumentError:  # another process inserted the record at this moment
                 continue
             return _record_of(document)

@@ -13,7 +13,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.limits import slot_to_give_back, waiting_limit
 from taskframework.model.marks import MakeDue
 from taskframework.model.records import Record
-from taskframework.model.slots import KEPT_AFTER_USE, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot
+from taskframework.model.slots import KEPT_AFTER_USE, SLOTS, GiveSlotBack, KeepPlace, SlotChanges, Slots, TakeSlot
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import HeldSlot
 from taskframework.model.transitions import Complete, Fail, TakenSlot
@@ -39,7 +39,7 @@ from taskframework.testing.conformance.store_suite import (
 RESIZE = SLOTS.id_of("resize")
 #: The last digits of a time, in seconds, may be rounded differently by another server.
 _TIME_TOLERANCE = 1e-5
-Change = TakeSlot | GiveSlotBack | KeepPlace
+Change = TakeSlot | GiveSlotBack | KeepPlace | SlotChanges
 
 
 def take(claim: str, task: str = "t", number: int = 2, **options: Any) -> TakeSlot:
@@ -120,6 +120,14 @@ class SlotCases(StoreSuite):
         assert len((await change_and_check(store, GiveSlotBack(RESIZE, "a", first.until))).holders) == 1
         assert kept is not None
         assert (await change_and_check(store, GiveSlotBack(RESIZE, "a", kept.until))).holders == ()
+
+    async def test_several_changes_in_one_write_are_made_one_after_the_other(self, store: TaskStore) -> None:
+        for _ in range(2):  # the first write makes the record
+            changes = (take("a", "1"), keep("9"), take("b", "2"), GiveSlotBack(RESIZE, "a"), take("$c", "3"), keep("4"))
+            slots = await change_and_check(store, SlotChanges(RESIZE, changes))
+            assert [holder.claim_id for holder in slots.holders] == ["b", "$c"]
+            assert [place.task_id for place in slots.line] == ["9", "4"]
+            await change_and_check(store, SlotChanges(RESIZE, (GiveSlotBack(RESIZE, "b"), GiveSlotBack(RESIZE, "$c"))))
 
     async def test_a_number_may_change(self, store: TaskStore) -> None:
         for claim in "abc":

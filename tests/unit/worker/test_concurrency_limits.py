@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,16 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.limits.slots import SlotKeeper
 from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
-from taskframework.model.slots import MAX_CLOCK_DIFFERENCE_SECONDS, SLOTS, GiveSlotBack, Slots
+from taskframework.model.records import Record, RecordChange
+from taskframework.model.slots import (
+    MAX_CLOCK_DIFFERENCE_SECONDS,
+    SLOTS,
+    GiveSlotBack,
+    Holder,
+    KeepPlace,
+    Slots,
+    TakeSlot,
+)
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim
@@ -29,6 +40,7 @@ from taskframework.testing.factories import new_task
 from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.concurrency_limits import ConcurrencyLimits
 from taskframework.worker.rate_limits import WAITED_TOO_LONG
+from taskframework.worker.slot_line import SlotLine
 from tests.support.eventually import eventually
 
 WITHIN = timedelta(seconds=15)
@@ -304,3 +316,57 @@ async def test_what_is_not_given_back_is_found_when_its_time_is_over(stage: Stag
     stage.clock.advance(0.2)
     await stage.keeper.reconcile()
     assert (await stage.hold("one"), await stage.hold("one-of-user", "ada")) == (["c"], [])
+
+
+async def test_changes_that_come_together_are_one_write_for_each_limit(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = Counter[str]()
+
+    async def counted(change: RecordChange) -> Record:
+        writes[change.record_id] += 1
+        if change.record_id == SLOTS.id_of("broken"):
+            raise StoreUnavailableError("away")
+        return await SqliteStore.change_record(stage.store, change)
+
+    monkeypatch.setattr(stage.store, "change_record", counted)
+    takes = [take_request(limit, f"{limit} {at}") for at in range(30) for limit in ("one", "other", "broken")]
+    replies = await asyncio.gather(*map(stage.keeper.change, takes), return_exceptions=True)
+    assert {type(reply) for take, reply in zip(takes, replies, strict=True) if "broken" in take.record_id} == {
+        StoreUnavailableError
+    }
+    assert (await stage.hold("one"), await stage.hold("other")) == (
+        [f"one {at}" for at in range(5)],
+        [f"other {at}" for at in range(5)],
+    )
+    assert max(writes.values()) <= 3
+
+
+def take_request(limit: str, claim_id: str) -> TakeSlot:
+    return TakeSlot(SLOTS.id_of(limit), 5, claim_id, claim_id, "w", 1, 0.0, 15.0)
+
+
+async def test_each_free_slot_is_a_turn_for_the_next_that_waits(stage: Stage) -> None:
+    looks = list[KeepPlace]()
+
+    async def look(keep: KeepPlace) -> Slots:
+        looks.append(keep)
+        return Slots(2, (holder("x"), holder("y")))
+
+    line = SlotLine(look, "w", stage.clock)
+    came = {"third": 3.0, "first": 1.0, "second": 2.0}
+    takes = {name: replace(take_request("one", name), number=2, since=since) for name, since in came.items()}
+    waits = {name: asyncio.create_task(line.wait_for_turn(take)) for name, take in takes.items()}
+    await eventually(lambda: bool(looks))
+    assert looks[0].task_id == "first"
+    line.note(Slots(2, (holder("x"),)))
+    assert await waits["first"]
+    await eventually(lambda: looks[-1].task_id == "second")
+    assert not waits["second"].done()
+    line.note(Slots(2))
+    assert all(await asyncio.gather(waits["second"], waits["third"]))
+    await line.close()
+
+
+def holder(claim_id: str) -> Holder:
+    return Holder(claim_id, claim_id, "w", 0.0, 15.0)
