@@ -1,21 +1,22 @@
-"""A publishing channel without a server: what it writes is read back, what the broker says is fed in as bytes."""
+"""A publisher and its channel without a server: what it writes is read back, what the broker says is fed in."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, cast
 
 import aiormq
 from aio_pika.abc import AbstractChannel
 from pamqp.header import ContentHeader
 
-from taskframework.brokers.rabbitmq.connection import BrokerConnection
+from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.fast.incoming_frames import IncomingFrames
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from taskframework.brokers.rabbitmq.fast.writer import FastWriter
 from taskframework.brokers.rabbitmq.messages import Publication, task_publication
-from taskframework.brokers.rabbitmq.publisher import PublishChannel
+from taskframework.brokers.rabbitmq.publisher import PublishChannel, Publisher
 from taskframework.brokers.rabbitmq.topology import Names
 from taskframework.model.message import TaskMessage
 from tests.support.amqp import confirm_frame, read_frames, returned_frames
@@ -102,6 +103,44 @@ class Bench:
     def unconfirmed(self) -> list[int]:
         """The numbers of what the broker still owes a confirm."""
         return list(self.writer._unconfirmed)
+
+
+class _Where:
+    where = "here:5672"
+
+
+class FedPublisher(Publisher):
+    """Its channels are fed by hand, and come when they may."""
+
+    def __init__(self, seconds: float, max_unconfirmed: int = 10) -> None:
+        super().__init__(
+            cast(Connector, _Where()),
+            self._prepared,
+            timeout=timedelta(seconds=seconds),
+            max_unconfirmed=max_unconfirmed,
+        )
+        self.benches: list[Bench] = []
+        self.may_connect = asyncio.Event()
+        self.may_connect.set()
+        self.came = asyncio.Event()
+
+    async def _prepared(self) -> None:
+        pass
+
+    async def _establish(self) -> PublishChannel:
+        await self.may_connect.wait()
+        self.benches.append(Bench())
+        self.came.set()
+        return self.benches[-1].channel
+
+    async def begins(self, count: int = 1) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self.publish(publication(f"t{number}"))) for number in range(count)]
+        await settle()
+        return tasks
+
+    @property
+    def free_places(self) -> int:
+        return self._publish_slots._value
 
 
 async def settle() -> None:

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from aio_pika.abc import AbstractChannel
-from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity
+from aiormq.exceptions import AMQPChannelError, AMQPConnectionError, ChannelNotFoundEntity
 
 from taskframework import failpoint
 from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.messages import Publication
+from taskframework.brokers.rabbitmq.publishing_log import PublishingLog
 from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.brokers.rabbitmq.wire import PublicationWriter, RefusedError, ReturnedError
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
@@ -125,6 +126,7 @@ class Publisher:
         self._timeout = timeout.total_seconds()
         self._publish_slots = asyncio.Semaphore(max_unconfirmed)
         self._closing = Background()
+        self._log = PublishingLog()
         self._is_prepared = False
         self._supervised_channel = Supervised("publisher", self._establish, self._close_channel)
 
@@ -147,7 +149,10 @@ class Publisher:
         Raises:
             PublishRefusedError, BrokerUnavailableError: as the port says.
         """
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        loop = asyncio.get_running_loop()
+        begun_at = loop.time()
+        deadline = begun_at + self._timeout
+        channel: PublishChannel | None = None
         try:
             # No time limit if there is no wait: the time limit would cost as much as the rest of this.
             if self._publish_slots.locked():
@@ -162,9 +167,18 @@ class Publisher:
             finally:
                 self._publish_slots.release()
         except TimeoutError as error:
-            raise BrokerUnavailableError(
+            late = BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} confirmed nothing within {self._timeout:g} s."
-            ) from error
+            )
+            if channel is not None:  # otherwise there is no connection, which the supervision logs, or no free place
+                self._log.note_failure(late, loop.time())
+            raise late from error
+        except BrokerError as error:
+            if _is_of_channel_alone(error):
+                self._log.note_failure(error, loop.time())
+            raise
+        if self._log.is_failing:
+            self._log.note_confirmed(begun_at, loop.time())
 
     async def _usable_channel(self, deadline: float) -> PublishChannel:
         channel = self._supervised_channel.value
@@ -172,10 +186,12 @@ class Publisher:
             async with asyncio.timeout_at(deadline):
                 channel = await self._supervised_channel.get()
         if channel.is_blocked:
-            raise BrokerUnavailableError(
+            blocked = BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} takes no messages: memory or disk alarm.",
                 hint="Give it more memory or disk. Consuming continues meanwhile.",
             )
+            self._log.note_failure(blocked, asyncio.get_running_loop().time())
+            raise blocked
         return channel
 
     async def _establish(self) -> PublishChannel:
@@ -196,6 +212,11 @@ class Publisher:
         # After a lost connection the broker may be another one, so prepare it again.
         self._is_prepared = not channel.has_lost_connection
         self._closing.start(channel.close())
+
+
+def _is_of_channel_alone(error: BrokerError) -> bool:
+    """Return whether the broker closed the channel and kept the connection. The loss of a connection is logged."""
+    return isinstance(error.__cause__, AMQPChannelError)
 
 
 def is_about_topology(error: BrokerError) -> bool:

@@ -4,54 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
-from typing import cast
 
 import pytest
 
-from taskframework.brokers.rabbitmq.connection import Connector
-from taskframework.brokers.rabbitmq.publisher import PublishChannel, Publisher
 from taskframework.errors import BrokerUnavailableError
 from tests.support.eventually import eventually
-from tests.support.publishing import Bench, publication, settle
-
-
-class _Where:
-    where = "here:5672"
-
-
-class FedPublisher(Publisher):
-    """Its channels are fed by hand, and come when they may."""
-
-    def __init__(self, seconds: float, max_unconfirmed: int = 10) -> None:
-        super().__init__(
-            cast(Connector, _Where()),
-            self._prepared,
-            timeout=timedelta(seconds=seconds),
-            max_unconfirmed=max_unconfirmed,
-        )
-        self.benches: list[Bench] = []
-        self.may_connect = asyncio.Event()
-        self.may_connect.set()
-        self.came = asyncio.Event()
-
-    async def _prepared(self) -> None:
-        pass
-
-    async def _establish(self) -> PublishChannel:
-        await self.may_connect.wait()
-        self.benches.append(Bench())
-        self.came.set()
-        return self.benches[-1].channel
-
-    async def begins(self, count: int = 1) -> list[asyncio.Task[None]]:
-        tasks = [asyncio.create_task(self.publish(publication(f"t{number}"))) for number in range(count)]
-        await settle()
-        return tasks
-
-    @property
-    def free_places(self) -> int:
-        return self._publish_slots._value
+from tests.support.publishing import FedPublisher, publication, settle
 
 
 @pytest.fixture
