@@ -153,6 +153,7 @@ class ReplayView(BaseModel):
     done: int
     refused: int = Field(description="Not done because a rule forbids it or somebody else was faster")
     failed: int = Field(description="Not done because of an error")
+    skipped: int = Field(description="When it is DONE: had changed, for example were replayed, before it came to them")
     in_hand: int = Field(description="Being done now")
     refusals: list[RefusedView] = Field(description="The last twenty that were not done, and why")
     rate: float | None = Field(description="At most this many per second")

@@ -214,8 +214,8 @@ async def run_bulk_action(
 def print_progress(replay: BulkAction) -> None:
     """Print how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
-    if replay.left_out:
-        counts += f", {replay.left_out:,} skipped because somebody else changed them first"
+    if replay.skipped:
+        counts += f", {replay.skipped:,} skipped because somebody else changed them first"
     say(f"{replay.action} {replay.replay_id} is {replay.status}: {counts}.")
     for refused in replay.refusals:
         note(f"{refused.id}: {refused.problem}")

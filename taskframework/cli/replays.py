@@ -65,11 +65,12 @@ def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
             Text(replay.status),
             Text(f"{replay.done:,}/{replay.total:,}"),
             Text(f"{replay.refused + replay.failed:,}", style="red" if replay.refused + replay.failed else ""),
+            Text(f"{replay.skipped:,}"),
             Text(f"{replay.by}, {ago(replay.at, now)}"),
         )
         for replay in replays
     ]
-    print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Begun"), rows)
+    print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Skipped", "Begun"), rows)
 
 
 def _conditions_text(replay: BulkAction) -> str:

@@ -74,7 +74,12 @@ class _Outcomes(Answer):
 
 
 class RemoteReplay(Answer):
-    """An action on many tasks, and how far it is: `status` is RUNNING, DONE or STOPPED."""
+    """An action on many tasks, and how far it is: `status` is RUNNING, DONE or STOPPED.
+
+    Attributes:
+        total: how many matched at the beginning.
+        skipped: when it is DONE, how many of them had changed before it came to them.
+    """
 
     replay_id: str
     action: str
@@ -83,6 +88,7 @@ class RemoteReplay(Answer):
     done: int
     refused: int
     failed: int
+    skipped: int = 0
     rate: float | None
     by: str
     at: AwareDatetime

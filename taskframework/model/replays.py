@@ -159,8 +159,10 @@ class BulkAction:
         return includes_messages(self.action, self.where)
 
     @property
-    def left_out(self) -> int:
-        """How many of the tasks that were counted at the beginning had changed before the action came to them."""
+    def skipped(self) -> int:
+        """How many of the tasks that were counted at the beginning had changed before the action came to them; 0 until
+        it is done.
+        """
         return (
             max(0, self.total - self.done - self.refused - self.failed) if self.status is BulkActionStatus.DONE else 0
         )
@@ -309,6 +311,7 @@ def replay_view(replay: BulkAction) -> dict[str, Any]:
         "done": replay.done,
         "refused": replay.refused,
         "failed": replay.failed,
+        "skipped": replay.skipped,
         "in_hand": len(replay.batch),
         "refusals": [{"id": each.id, "problem": each.problem} for each in replay.refusals],
         "rate": replay.rate,

@@ -9,6 +9,8 @@ import jsonschema_rs  # noqa: F401 - read before it is first needed
 import pytest
 
 import taskframework.wiring.process  # noqa: F401 - as above
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.operations.replay_carrier import ReplayCarrier
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.test_batch import work
@@ -64,6 +66,31 @@ def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, m
     monkeypatch.setattr(ReplayCarrier, "run_once", is_stopped)
     done = cli("tasks", "cancel", "--where", "type=greets")
     assert (done.code, "is STOPPED: 0 of 1 done" in done.out) == (1, True)
+
+
+def test_what_somebody_else_did_first_is_told_and_listed_as_skipped(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_once = ReplayCarrier.run_once
+
+    async def is_late(self: ReplayCarrier) -> bool:
+        for task in (await self._store.list_tasks(EVERYONE, TaskFilter(), limit=1)).items:
+            if not task.status.is_final:
+                await self._tasks.cancel(task.task_id, EVERYONE, by="bob")
+        monkeypatch.setattr(ReplayCarrier, "run_once", run_once)
+        return await run_once(self)
+
+    work(folder)
+    for name in ("ann", "bob"):
+        assert cli("submit", "greets", json.dumps(name)).code == 0
+    monkeypatch.setattr(ReplayCarrier, "run_once", is_late)
+    done = cli("tasks", "cancel", "--where", "type=greets")
+    assert (done.code, "1 of 2 done, 0 refused, 0 failed, 1 skipped because" in done.out) == (0, True)
+    [listed] = json.loads(cli("replays", "list", "--json").out)["items"]
+    assert (listed["done"], listed["skipped"]) == (1, 1)
+    header, row = cli("replays", "list").out.splitlines()
+    assert "Skipped" in header
+    assert row[header.index("Skipped") :].split()[0] == "1"
 
 
 def test_what_cannot_be_cancelled_is_refused_and_not_counted(cli: Cli, folder: Path) -> None:

@@ -261,13 +261,14 @@ async def test_what_is_submitted_after_it_began_is_not_cancelled(stage: Stage, c
     assert (replay.done, statuses) == (1, [TaskStatus.CANCELLED, TaskStatus.QUEUED])
 
 
-async def test_what_somebody_else_did_first_is_told_as_left_out(stage: Stage) -> None:
+async def test_what_somebody_else_did_first_is_told_as_skipped(stage: Stage) -> None:
     first, *_ = await stage.dead(3)
     replay = await stage.begin()
     await stage.tasks.retry(first.task_id, EVERYONE, by="bob", reason=None)
-    assert replay.left_out == 0
+    assert replay.skipped == 0
     replay = await stage.run_once(replay)
-    assert (replay.status, replay.total, replay.done, replay.left_out) == (BulkActionStatus.DONE, 3, 2, 1)
+    assert (replay.status, replay.total, replay.done, replay.skipped) == (BulkActionStatus.DONE, 3, 2, 1)
+    assert replay_view(replay)["skipped"] == 1
 
 
 async def test_failed_and_dead_tasks_are_retried_and_cancelled_ones_if_they_are_asked_for(stage: Stage) -> None:

@@ -15,7 +15,7 @@ const KINDS = { RUNNING: "busy", DONE: "good", STOPPED: "warn" };
 const NAMES = { replay: "Replay", discard: "Discard", retry: "Retry of many", cancel: "Cancel of many" };
 
 const State = ({ status }) => html`<span class="status ${KINDS[status]}">${status.toLowerCase()}</span>`;
-const doneOf = (one) => one.done + one.refused + one.failed;
+const doneOf = (one) => one.done + one.refused + one.failed + one.skipped;
 const percentOf = (one) => (one.total > 0 ? (100 * doneOf(one)) / one.total : null);
 
 export function Replays() {
@@ -50,6 +50,7 @@ export function Replay({ name }) {
       <${Tile} name="in all" value=${count(one.total, one.is_total_bounded)} /><${Tile} name="done" value=${count(one.done)} kind="good" />
       <${Tile} name="refused" value=${count(one.refused)} kind=${one.refused ? "bad" : ""} />
       <${Tile} name="failed" value=${count(one.failed)} kind=${one.failed ? "bad" : ""} />
+      <${Tile} name="skipped" value=${count(one.skipped)} />
       <${Tile} name="at the most" value=${one.rate ? perSecond(one.rate) : "–"} />
     </div>
     <${Section} title="Facts"><${Facts} rows=${[
