@@ -32,6 +32,7 @@ from taskframework.api.problems import RequestRefusedError, invalid_fields_refus
 from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.model.keys import Role
 from taskframework.model.values import MAX_NAME_LENGTH
+from taskframework.model.wording import pluralize
 from taskframework.settings.durations import Duration
 from taskframework.submission.options import BatchOptions, Name, SubmissionOptions
 from taskframework.submission.schedules import ScheduleDefinition
@@ -266,7 +267,7 @@ async def _receive(request: Request, limit: int) -> bytearray:
                 deadline.reschedule(_PIECE_SECONDS + min(loop.time(), started + len(content) / _MIN_BYTES_PER_SECOND))
     except TimeoutError:
         raise RequestRefusedError(
-            f"The body did not arrive in time: {len(content):,} bytes so far.",
+            f"The body did not arrive in time: {pluralize(len(content), 'byte')} so far.",
             hint=f"Send it in one go; a pause may last {_PIECE_SECONDS:g} seconds.",
             code="request_timeout",
         ) from None

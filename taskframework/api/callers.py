@@ -27,6 +27,7 @@ from taskframework.errors import StoreError
 from taskframework.model.keys import Caller, Role
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.scope import Scope as Owners
+from taskframework.model.wording import pluralize
 from taskframework.operations.keys import ANYBODY, Callers
 from taskframework.settings import BucketSettings, SecuritySettings
 
@@ -194,7 +195,8 @@ class IdentifyCallers:
     def _require_allowance(self, caller: Caller) -> None:
         limit, name = caller.limit or self._key_limit, quota_name(caller)
         if limit is not None and name is not None and (wait := self._request_allowances.take(name, limit)):
-            raise _too_many(f"This caller may make {limit.rate:g} requests per second, {limit.burst} at once.", wait)
+            rate = f"{pluralize(limit.rate, 'request')} per second"
+            raise _too_many(f"This caller may make {rate}, {limit.burst} at once.", wait)
 
 
 async def _call_identify(identify: Identify, request: Request) -> Caller | None:

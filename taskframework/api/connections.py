@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from taskframework.api.problems import PROBLEM_JSON, RequestRefusedError, problem_of
 from taskframework.api.safety_headers import SAFETY_HEADERS
+from taskframework.model.wording import pluralize
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as UvicornProtocol
@@ -66,9 +67,9 @@ class BoundedProtocol(UvicornProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        if self._max_connections is not None and len(self.connections) > self._max_connections:
+        if (most := self._max_connections) is not None and len(self.connections) > most:
             self._refuse(
-                f"{self._max_connections} connections are open already.",
+                f"{pluralize(most, 'connection')} {'is' if most == 1 else 'are'} open already.",
                 "Connect again in a moment, and keep connections open no longer than needed.",
                 "too_many_connections",
             )

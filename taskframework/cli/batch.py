@@ -11,7 +11,7 @@ from taskframework.cli.batch_watching import follow, print_batch, print_batches,
 from taskframework.cli.bulk_actions import note_unknown_type
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
-from taskframework.cli.output import pluralize, print_json, print_json_line, run, say
+from taskframework.cli.output import print_json, print_json_line, run, say
 from taskframework.cli.render import print_page
 from taskframework.cli.store import (
     AnyFramework,
@@ -28,6 +28,7 @@ from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.model.wording import pluralize
 from taskframework.runtime import TaskFramework
 from taskframework.submission.options import BatchOptions, batch_option_schemas
 

@@ -17,7 +17,8 @@ import typer
 from pydantic_core import from_json
 from rich.status import Status
 
-from taskframework.cli.output import err, note, pluralize
+from taskframework.cli.output import err, note
+from taskframework.model.wording import pluralize
 from taskframework.submission.batches import STORE_BATCH_SIZE
 from taskframework.submission.refusals import BatchConflictError, BatchItemError
 

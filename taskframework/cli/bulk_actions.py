@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from taskframework.cli.options import or_bad_parameter
-from taskframework.cli.output import note, pluralize, print_json, say
+from taskframework.cli.output import note, print_json, say
 from taskframework.cli.store import AnyFramework, operator_name
 from taskframework.cli.submit import parse_past_time
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.replays import TIMES, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.status import TaskStatus
+from taskframework.model.wording import pluralize
 
 #: The names of conditions on the command line, and in `ActionFilter`.
 _SHARED_CONDITIONS = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}

@@ -22,7 +22,7 @@ from taskframework.cli.bulk_actions import (
     validates_choice,
 )
 from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
-from taskframework.cli.output import ago, as_json_text, facts, note, out, pluralize, print_json, printable, say
+from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shorten
 from taskframework.cli.store import AnyFramework, RefusedExit, audited, on_store, operator_name
 from taskframework.cli.submit import parse_past_time, read_json
@@ -33,6 +33,7 @@ from taskframework.model.replays import Action
 from taskframework.model.scope import ANONYMOUS, EVERYONE, Scope
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
+from taskframework.model.wording import pluralize
 from taskframework.operations.dead_letters import LetterOutcome, refusal_of
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
@@ -343,7 +344,7 @@ def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, 
         ("From queue", message.queue),
         ("Reason", Text(message.reason, style="red")),
         ("Headers", as_json_text(message.headers)),
-        ("Body", f"{len(message.body):,} bytes"),
+        ("Body", pluralize(len(message.body), "byte")),
         ("", repr(message.body[:2000])[2:-1]),
         ("As hex", message.body[:64].hex(" ")),
     ]

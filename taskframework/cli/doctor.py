@@ -14,13 +14,14 @@ from rich.text import Text
 
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
-from taskframework.cli.output import facts, out, pluralize, print_json, printable, run
+from taskframework.cli.output import facts, out, print_json, printable, run
 from taskframework.clock import SystemClock
 from taskframework.errors import ConfigurationError, SubmissionError, TaskframeworkError, UnknownTaskTypeError
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
 from taskframework.model.view import format_time
+from taskframework.model.wording import pluralize
 from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.parents import Miscounted, Overdue, find_miscounted, find_overdue
 from taskframework.schedules import all_schedules, require_zone

@@ -104,11 +104,6 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
     return grid
 
 
-def pluralize(number: int, noun: str) -> str:
-    """`1 task`, `1,000 tasks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def duration_text(period: timedelta) -> str:
     """Format a length of time in its two largest units."""
     seconds = period.total_seconds()

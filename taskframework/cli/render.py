@@ -15,6 +15,7 @@ from taskframework.model.message import rfc3339
 from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
 from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
+from taskframework.model.wording import pluralize
 from taskframework.operations.explain import Explanation
 from taskframework.operations.letter_views import DeadLetter
 
@@ -57,11 +58,11 @@ def progress_text(progress: object) -> str:
 
 def counts_text(subtasks: Subtasks) -> str:
     """`12 of 20 sub-tasks done, 1 failed`."""
-    planned = "an unknown number of" if subtasks.planned is None else f"{subtasks.planned:,}"
+    planned = "an unknown number of sub-tasks" if subtasks.planned is None else pluralize(subtasks.planned, "sub-task")
     bad = {"failed": subtasks.failed, "cancelled": subtasks.cancelled}
     return ", ".join(
         [
-            f"{subtasks.done:,} of {planned} sub-tasks done",
+            f"{subtasks.done:,} of {planned} done",
             *(f"{count:,} {name}" for name, count in bad.items() if count),
         ]
     )

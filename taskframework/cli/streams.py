@@ -16,6 +16,7 @@ from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.streams import go_on_command
+from taskframework.model.wording import pluralize
 from taskframework.operations.streams import ListedStream, StreamStatus
 
 app = typer.Typer(
@@ -131,7 +132,7 @@ async def go_on(framework: AnyFramework, key: Key, user: User = None, as_json: J
 def _print_status(status: StreamStatus, user: str | None) -> None:
     view = status.view()
     turn = view["turn"]
-    say(f"Stream {status.key} ({status.stream.mode}): {status.stream.next_position} positions used.")
+    say(f"Stream {status.key} ({status.stream.mode}): {pluralize(status.stream.next_position, 'position')} used.")
     if turn is not None:
         say(f"Task {turn['task_id']} at position {turn['position']} has the turn; {status.waiting} waiting.")
     if status.stream.is_halted and turn is not None:

@@ -13,11 +13,12 @@ from rich.live import Live
 from rich.text import Text
 
 from taskframework.cli.options import Json, or_bad_parameter, seconds_or_duration
-from taskframework.cli.output import ago, out, pluralize, print_json, printable, table
+from taskframework.cli.output import ago, out, print_json, printable, table
 from taskframework.cli.render import status_text
 from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.overview import Overview
 from taskframework.model.status import TaskStatus
+from taskframework.model.wording import pluralize
 from taskframework.operations.overview import overview_view
 
 Every = Annotated[

@@ -28,6 +28,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.versions import is_older
 from taskframework.model.view import error_view, format_time
+from taskframework.model.wording import pluralize
 
 #: How late a message may be before it counts as not sent. A running sweeper sends a due message within a second or two.
 _OVERDUE = timedelta(seconds=15)
@@ -197,12 +198,13 @@ def _explain_suspect(facts: Facts) -> Cause | None:
     task = facts.task
     if not task.crashes or task.crashes < facts.max_crashes - 1:
         return None
+    most = pluralize(facts.max_crashes, "crash", "crashes")
     others = f" Task {facts.running_suspects[0]} is running now." if facts.running_suspects else ""
     return Cause(
         "suspect",
-        f"Its worker died {task.crashes} times while running it. A worker runs only one such task at a time, so it "
-        f"waits for its turn.{others}",
-        f"It starts when its turn comes. After {facts.max_crashes} crashes it becomes a dead letter.",
+        f"Its worker died {pluralize(task.crashes, 'time')} while running it. A worker runs only one such task at a "
+        f"time, so it waits for its turn.{others}",
+        f"It starts when its turn comes. After {most} it becomes a dead letter.",
         {"crashes": task.crashes, "max_crashes": facts.max_crashes, "running": list(facts.running_suspects)},
     )
 
@@ -247,7 +249,8 @@ def _explain_about_to_be_sent(facts: Facts) -> Cause:
     task, due = facts.task, facts.task.next_dispatch_at
     because = "Its message was sent a moment ago, or is about to be sent."
     if task.no_handler:
-        because = f"It was put off {task.no_handler} times: the workers that got it do not know {task.task_type}."
+        times = pluralize(task.no_handler, "time")
+        because = f"It was put off {times}: the workers that got it do not know {task.task_type}."
     at = "soon" if due is None else f"by {rfc3339(due)}"
     return Cause(
         "about_to_be_sent",

@@ -12,6 +12,7 @@ from taskframework.model.streams import go_on_command
 from taskframework.model.task import SignalWait, Subtasks, Task
 from taskframework.model.values import shell_quoted
 from taskframework.model.view import error_view, format_time, subtasks_view
+from taskframework.model.wording import pluralize
 
 #: Most characters of a text from outside, such as a reason, in a sentence.
 _MAX_TEXT_LENGTH = 200
@@ -109,7 +110,7 @@ def _explain_waiting_for_subtasks(facts: Facts, subtasks: Subtasks) -> Cause:
         because = f"It is a batch whose upload is not complete: {subtasks.done:,} of its sub-tasks have ended so far."
         change = "It ends when the upload is complete and all of its sub-tasks have ended."
         return Cause("waiting_for_subtasks", because, change, details)
-    counted = f"{subtasks.done:,} of its {subtasks.planned:,} sub-tasks had ended at the last count"
+    counted = f"{subtasks.done:,} of its {pluralize(subtasks.planned, 'sub-task')} had ended at the last count"
     if open_ones:
         first = open_ones[0]
         because = f"It waits for its sub-tasks{or_signal}: {counted}, and {first.task_id} is {first.status}."

@@ -20,6 +20,7 @@ from taskframework.model.events import (
     TaskWaitingEvent,
 )
 from taskframework.model.task import HistoryEntry, Task, TaskError
+from taskframework.model.wording import pluralize
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def _phrase_of(task: Task, end: HistoryEntry) -> str:
 def _awaited_text(end: HistoryEntry) -> str:
     subtasks, signal = end.data["subtasks"], end.data["signal"]
     named = None if signal is None else f"the signal {signal!r}"
-    counted = None if subtasks is None else f"{subtasks:,} sub-task{'' if subtasks == 1 else 's'}"
+    counted = None if subtasks is None else pluralize(subtasks, "sub-task")
     return " or ".join(filter(None, (counted, named)))
 
 

@@ -99,6 +99,6 @@ class DelayedMarks(Generic[MarkT]):
         try:
             await self._write(marks)
         except StoreError as error:
-            logger.debug("%d marks are left to the repairs: %s", len(marks), error.message)
+            logger.debug("marks left to the repairs: %d: %s", len(marks), error.message)
         except Exception:
-            logger.exception("%d marks are left to the repairs", len(marks))
+            logger.exception("marks left to the repairs: %d", len(marks))

@@ -23,6 +23,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
 from taskframework.model.values import fingerprint
 from taskframework.model.waiting import CHECK_INTERVAL
+from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted
 from taskframework.submission.new_tasks import NewTasks
@@ -175,7 +176,7 @@ class BatchSubmissionService:
         if chunk_size > kind.max_chunk_size:
             raise InvalidRequestError(
                 "chunk_size",
-                f"the task type {kind.task_type!r} accepts at most {kind.max_chunk_size} items per chunk",
+                f"the task type {kind.task_type!r} accepts at most {pluralize(kind.max_chunk_size, 'item')} per chunk",
                 "Use smaller chunks, or raise max_chunk_size in its TaskOptions.",
             )
         fields = self._new_tasks.fields(kind, request.user_id, options)

@@ -6,6 +6,7 @@ from taskframework.errors import InvalidParametersError, SubmissionError, Unknow
 from taskframework.model.interventions import NewParameters
 from taskframework.model.task import Task
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable, fingerprint, problem
+from taskframework.model.wording import pluralize
 from taskframework.submission.types import Submittable, TaskTypes
 
 
@@ -42,7 +43,9 @@ class Edits:
 
 def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> NewParameters:
     if not isinstance(parameters, list) or len(parameters) != len(task.parameters):
-        item_problem = problem((), f"must be a list of {len(task.parameters)} items, like this part of the batch")
+        item_problem = problem(
+            (), f"must be a list of {pluralize(len(task.parameters), 'item')}, like this part of the batch"
+        )
         raise InvalidParametersError(task.task_type, [item_problem])
     items = [kind.accept(item)[0] for item in parameters]
     canonical = check_storable(items, "parameters", MAX_PARAMETERS_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from taskframework.errors import SubmissionError
+from taskframework.model.wording import pluralize
 
 
 class BatchItemError(SubmissionError):
@@ -40,7 +41,7 @@ class BatchTooLargeError(SubmissionError):
     hint = "Submit several batches."
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"The batch has more than {most:,} items.")
+        super().__init__(f"The batch has more than {pluralize(most, 'item')}.")
 
 
 class BatchClosedError(SubmissionError):

@@ -22,6 +22,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.subtasks import MAX_SUBTASKS, Policy, subtask_of
 from taskframework.model.task import Task
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, fingerprint
+from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
@@ -73,11 +74,13 @@ def check_policy(batch: Task, planned: int) -> None:
         InvalidRequestError: if its policy asks for more sub-tasks than it has.
     """
     own, subtasks = parts_of(batch)
-    policy, tasks = Policy(subtasks.policy), "sub-tasks" if own.chunk_size == 1 else f"chunks of {own.chunk_size} items"
+    policy, tasks = Policy(subtasks.policy), pluralize(planned, "sub-task")
+    if own.chunk_size != 1:
+        tasks = f"{pluralize(planned, 'chunk')} of {own.chunk_size} items"
     if policy.needed(planned) > planned:
         raise InvalidRequestError(
             "policy",
-            f"{policy.text} cannot be met with {planned:,} {tasks}",
+            f"{policy.text} cannot be met with {tasks}",
             "Submit more items, or use another policy.",
         )
 

@@ -21,6 +21,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import SUCCEEDED
 from taskframework.model.task import Task
 from taskframework.model.view import error_view
+from taskframework.model.wording import pluralize
 from taskframework.operations.handle import TaskHandle
 from taskframework.runtime import TaskFramework
 from taskframework.schedules import all_schedules
@@ -226,7 +227,9 @@ class Harness:
             found = [task for task in found if task.parameters == wanted]
         submissions = [(task.task_type, task.parameters) for task in self.submitted()]
         is_as_expected = bool(found) if times is None else len(found) == times
-        assert is_as_expected, f"{type_name(task_type)} was submitted {len(found)} times; there were {submissions}"
+        assert is_as_expected, (
+            f"{type_name(task_type)} was submitted {pluralize(len(found), 'time')}; there were {submissions}"
+        )
 
     async def story(self, task: TaskHandle[Any] | str) -> list[str]:
         """The events of a task, the last 100 of them, such as `["submitted", "started", "completed"]`.

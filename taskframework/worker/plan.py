@@ -23,6 +23,7 @@ from taskframework.model.subtasks import (
 )
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import Json, fingerprint
+from taskframework.model.wording import pluralize
 from taskframework.tasks.subtasks import WantedSubtasks, adding_number_to_errors
 
 
@@ -95,7 +96,7 @@ class AttemptPlan:
         if Policy(policy).needed(self._planned) > self._planned:
             raise InvalidRequestError(
                 "policy",
-                f"{policy} cannot be met with {self._planned:,} sub-tasks",
+                f"{policy} cannot be met with {pluralize(self._planned, 'sub-task')}",
                 "Submit more of them, or use another policy.",
             )
         empty = empty_rounds(self._task, self._planned)

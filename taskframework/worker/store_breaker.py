@@ -13,6 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception, wait_random_exponential
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock, happens_within
 from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.model.wording import pluralize
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class StoreBreaker:
         if not self._is_stopped:
             self._can_continue.clear()
         if self._is_logged:
-            logger.warning("the store is away%s: %s", self._consequence("consuming stops", "are"), error)
+            logger.warning("the store is away%s: %s", self._consequence("consuming stops", ("is", "are")), error)
         self._probing = asyncio.create_task(self._probe())
         self.on_change()
 
@@ -146,8 +147,11 @@ class StoreBreaker:
         """
         return self._relapses & (self._relapses - 1) == 0
 
-    def _consequence(self, what: str, verb: str) -> str:
-        return "" if self._deliveries is None else f", {what}, {self._deliveries()} deliveries {verb} held"
+    def _consequence(self, what: str, verb: tuple[str, str]) -> str:
+        if self._deliveries is None:
+            return ""
+        number = self._deliveries()
+        return f", {what}, {pluralize(number, 'delivery', 'deliveries')} {verb[number != 1]} held"
 
     async def _probe(self) -> None:
         since = self._clock.monotonic()
@@ -157,7 +161,7 @@ class StoreBreaker:
         await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ping_once)
         self._closed_at = self._clock.monotonic()
         if self._is_logged:
-            consequence = self._consequence("consuming continues", "were")
+            consequence = self._consequence("consuming continues", ("was", "were"))
             logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
         self.is_open = self.is_silent = False
         self._can_continue.set()

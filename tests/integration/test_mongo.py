@@ -105,7 +105,9 @@ async def claimed(store: MongoStore, count: int, **fields: Any) -> list[Fence]:
 
 @both_drivers
 async def test_drift_of_indexes_is_named(driver: MongoDriver, mongo_url: str) -> None:
-    assert (await MongoStore(mongo_url, driver=driver).inspect()).problems == (), "a new database has no drift"
+    new = await MongoStore(mongo_url, driver=driver).inspect()
+    assert new.problems == (), "a new database has no drift"
+    assert new.facts["replica set"].endswith(" (1 member)")
     async with opened(mongo_url, driver) as store, client(mongo_url) as tasks:
         assert (await store.inspect()).problems == ()
         await asyncio.to_thread(tasks.drop_index, "due")

@@ -12,12 +12,13 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from taskframework.cli.demo.library import DigestDocument, Digested, DigestLibrary, Library
-from taskframework.cli.output import err, note, pluralize, printable, run, say
+from taskframework.cli.output import err, note, printable, run, say
 from taskframework.cli.watching import follow
 from taskframework.errors import TaskframeworkError
 from taskframework.model.events import TaskEvent
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
+from taskframework.model.wording import pluralize
 from taskframework.observability import task_log
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from taskframework.cli.demo.digest import Digest
-from taskframework.cli.output import pluralize
+from taskframework.model.wording import pluralize
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<|~]|&(?=#?\w+;))")
 

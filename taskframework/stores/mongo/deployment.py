@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from taskframework.model.wording import pluralize
 from taskframework.stores.base import StoreReport
 from taskframework.stores.mongo import earlier_release
 from taskframework.stores.mongo.client import Connection, MongoDriver, driver_version, time_limit
@@ -104,7 +105,7 @@ async def inspect(connection: Connection, driver: MongoDriver) -> StoreReport:
     try:
         hello = await _check_primary(connection)
         facts["server"] = f"MongoDB {(await connection.command({'buildInfo': 1}))['version']}"
-        facts["replica set"] = f"{hello.get('setName')} ({len(hello.get('hosts', ()))} members)"
+        facts["replica set"] = f"{hello.get('setName')} ({pluralize(len(hello.get('hosts', ())), 'member')})"
         if (left := await earlier_release.describe_state(connection)) is not None:
             facts["earlier release"] = left
         problems += await find_index_differences(connection.tasks, TASK_INDEXES)

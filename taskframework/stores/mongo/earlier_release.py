@@ -27,6 +27,7 @@ from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.idempotency import GRACE, IDEMPOTENCY, IdempotencyKey, key_id
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import TaskStatus
+from taskframework.model.wording import pluralize
 from taskframework.stores.base import Records
 from taskframework.stores.mongo.client import BY_ID, Connection, time_limit
 from taskframework.stores.mongo.documents import Document
@@ -207,7 +208,8 @@ async def describe_state(connection: Connection) -> str | None:
         return None
     connected = await count_connections(connection)
     if connected:
-        return f"its index {INDEX!r} stays while {connected} connections of it are open, or it inserts keys"
+        open_ones = f"{pluralize(connected, 'connection')} of it {'is' if connected == 1 else 'are'} open"
+        return f"its index {INDEX!r} stays while {open_ones}, or it inserts keys"
     if connected == 0:
         return f"nothing of it is connected; its index {INDEX!r} goes within a minute, or with the next start"
     return (

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskframework.cli.output import ago, as_json_text, duration_text, pluralize, printable
-from taskframework.cli.render import event_line, progress_text
+from taskframework.cli.output import ago, as_json_text, duration_text, printable
+from taskframework.cli.render import counts_text, event_line, progress_text
+from taskframework.model.task import Subtasks
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -46,12 +47,16 @@ def test_points_in_time(seconds: float, shown: str) -> None:
     assert ago(NOW - timedelta(seconds=seconds), NOW) == shown
 
 
-def test_counts() -> None:
-    assert (pluralize(1, "task"), pluralize(0, "task"), pluralize(1_000, "task")) == (
-        "1 task",
-        "0 tasks",
-        "1,000 tasks",
-    )
+@pytest.mark.parametrize(
+    ("subtasks", "shown"),
+    [
+        (Subtasks(1, None, 1, failed=1), "1 of 1 sub-task done, 1 failed"),
+        (Subtasks(2_000, None, 12), "12 of 2,000 sub-tasks done"),
+        (Subtasks(None, None, 3), "3 of an unknown number of sub-tasks done"),
+    ],
+)
+def test_counts_of_subtasks(subtasks: Subtasks, shown: str) -> None:
+    assert counts_text(subtasks) == shown
 
 
 def test_progress_in_percent_reads_as_such_and_anything_else_is_shown_as_it_is() -> None:

@@ -165,6 +165,14 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(queued(crashes=2, dispatches=1), running_suspects=("other",)),
         *("suspect", "died 2 times while running it", "After 3 crashes it becomes a dead letter"),
     ),
+    "a suspect after one crash": (
+        facts(queued(crashes=1, dispatches=1), max_crashes=1),
+        *("suspect", "died 1 time while running it", "After 1 crash it becomes a dead letter"),
+    ),
+    "put off once": (
+        facts(queued(no_handler=1, dispatches=0)),
+        *("about_to_be_sent", "It was put off 1 time: the workers", "a message is sent"),
+    ),
     "behind others": (
         facts(queued(dispatches=1), ahead=12, messages=13),
         *("sent", "12 tasks are ahead of it in the normal lane of test-task", "free slot"),

@@ -9,6 +9,7 @@ from typing import Literal, cast
 import pytest
 
 from taskframework.brokers.base import Broker, ConsumeRequest, OnDelivery
+from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.testing.clock import FakeClock
 from taskframework.worker.consumer import TaskConsumer
@@ -382,6 +383,24 @@ async def test_the_breaker_closes_when_the_store_answers(bench: Bench, caplog: p
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "5 deliveries are held: no answer" in caplog.messages[0]
     assert "back after 1" in caplog.messages[1]
+
+
+@pytest.mark.parametrize(
+    ("number", "away", "back"),
+    [(1, "1 delivery is held", "1 delivery was held"), (2, "2 deliveries are held", "2 deliveries were held")],
+)
+async def test_the_log_counts_the_deliveries_that_wait(
+    number: int, away: str, back: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answers() -> None:
+        pass
+
+    caplog.set_level("INFO", "taskframework.worker.store_breaker")
+    breaker = StoreBreaker(answers, SystemClock(), lambda: number)
+    breaker.open(StoreUnavailableError("no answer"))
+    assert await breaker.wait_until_closed(within=10)
+    assert away in caplog.messages[0]
+    assert back in caplog.messages[1]
 
 
 async def test_the_store_is_asked_often_at_first_and_at_least_every_three_seconds(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 import { to } from "../lib/address.js";
 import { get, isOperator, part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
-import { at, count, inline, lasting, secondsSince, words } from "../lib/format.js";
+import { at, count, inline, lasting, plural, secondsSince, words } from "../lib/format.js";
 import { useLoad, useThrottled } from "../lib/load.js";
 import { useStream } from "../lib/live.js";
 import { isDead, isFinal, mayRetry, percentOf } from "../lib/status.js";
@@ -70,7 +70,7 @@ const askRetry = (task) => (task.status === "RETRYING" ? ask({
   },
 }) : ask({
   title: "Retry this task?",
-  text: html`<p>It is queued again with all its ${count(task.max_attempts)} attempts and the same parameters. What it did before stays done.</p>`,
+  text: html`<p>It is queued again and has ${plural(task.max_attempts, "attempt")}, with the same parameters. What it did before stays done.</p>`,
   confirm: "Retry",
   fields: task.parent_task_id ? [REOPEN] : [],
   run: async ({ reopen }) => {
