@@ -12,8 +12,9 @@ from typing import Any, Generic
 from pydantic import AwareDatetime, BaseModel, ConfigDict, PrivateAttr, TypeAdapter, ValidationError
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
-from taskframework.errors import ApiError
+from taskframework.errors import WHOLE, ApiError
 from taskframework.model.status import SUCCEEDED, Priority, TaskStatus
+from taskframework.model.values import problems_of
 from taskframework.tasks.kinds import AnyTaskType, TaskKind, kind_of, read_result
 
 R = TypeVar("R", default=Any)
@@ -148,10 +149,10 @@ def read(kind: type[Kind], content: Any) -> Kind:
         found: Kind = reader.validate_python(content)
         return found
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        location = ".".join(map(str, first["loc"])) or "the answer"
+        first = problems_of(error)[0]
+        place = "the answer" if first["field"] == WHOLE else first["field"]
         raise ApiError(
-            f"This is not a {kind.__name__}: {location}: {first['msg']}.",
+            f"This is not a {kind.__name__}: {place}: {first['message']}.",
             hint="Check that the address is that of an API, of a release that this client knows.",
         ) from None
 

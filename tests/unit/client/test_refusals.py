@@ -6,11 +6,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import field_validator
 
 from taskframework import ApiError, ApiUnavailableError, InvalidRequestError, TaskframeworkError
 from taskframework.api.codes import CODES
 from taskframework.api.problems import RequestRefusedError, problem_of
-from taskframework.client.answers import RemoteTask
+from taskframework.client.answers import Answer, RemoteTask, read
 from taskframework.client.refusals import ERRORS_BY_CODE, error_of
 from taskframework.errors import (
     IdempotencyConflictError,
@@ -103,6 +104,23 @@ async def test_somebody_else_at_the_address_is_told(
     with pytest.raises(kind, match=words) as told:
         await connect(answer, patience=0).client.get("t-1")
     assert told.value.hint
+
+
+class Even(Answer):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def check(cls, number: int) -> int:
+        if number % 2:
+            raise ValueError("must be even")
+        return number
+
+
+def test_an_answer_that_a_validator_refuses_is_told_in_its_words() -> None:
+    with pytest.raises(ApiError) as told:
+        read(Even, {"number": 3})
+    assert told.value.message == "This is not a Even: number: must be even."
 
 
 async def test_an_address_that_is_not_that_of_an_installation_is_named(connect: Connect) -> None:
