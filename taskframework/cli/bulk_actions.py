@@ -198,6 +198,7 @@ async def run_bulk_action(
     begin = framework.services.replays.begin
     replay = await begin(action, where, by=operator_name(), rate=rate, reason=reason, reopen=reopen)
     if not replay.total:
+        note("Nothing fits --where, so there is nothing to do.")
         await note_unknown_type(framework, where.task_type)
     if not in_background:
         replay = await _carry_on(framework, replay, with_notes=not as_json)

@@ -13,8 +13,8 @@ import typer
 from rich.text import Text
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Apps, Config, Json
-from taskframework.cli.output import facts, out, print_json, printable, run
+from taskframework.cli.options import API_VARIABLE, Apps, Config, Json
+from taskframework.cli.output import facts, note, out, print_json, printable, run
 from taskframework.clock import SystemClock
 from taskframework.errors import ConfigurationError, SubmissionError, TaskframeworkError, UnknownTaskTypeError
 from taskframework.model.drivers import missing_drivers
@@ -52,6 +52,11 @@ class Finding:
 
 def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
     """Check versions, settings, program, store, broker and Redis. Exit code 1 if something is wrong."""
+    if api := os.environ.get(API_VARIABLE):
+        note(
+            f"doctor checks the store and the broker in the settings of this machine, not the API in {API_VARIABLE}. "
+            f"To check that one: {redacted(api).rstrip('/')}/readyz, or run doctor on its machine."
+        )
     findings = _examine(Invocation.of(context, config, app))
     problems = sum(len(finding.problems) for finding in findings)
     if as_json:

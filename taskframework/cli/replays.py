@@ -70,7 +70,7 @@ def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
         )
         for replay in replays
     ]
-    print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Skipped", "Begun"), rows)
+    print_rows(("Replay", "What", "Where", "Status", "Done", "Refused or failed", "Skipped", "Begun"), rows)
 
 
 def _conditions_text(replay: BulkAction) -> str:

@@ -141,7 +141,7 @@ class DispatchTurns:
         record_id, limit = group[0].record_id, self._limits[group[0].limit.name]
         bucket = await self._buckets.read(record_id)
         now = seconds_of(self._store.now())
-        if bucket is None or next_turn_at(bucket, limit) - now < _MIN_WAIT_SECONDS:
+        if bucket is None or next_turn_at(bucket, limit, now) - now < _MIN_WAIT_SECONDS:
             return None
         bucket = await self._buckets.take(TakePermits(record_id, limit, most=len(group), in_line=True))
         await failpoint.reached("limits.after_take")

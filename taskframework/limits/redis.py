@@ -11,7 +11,14 @@ from typing import Any, TypeVar, cast
 from taskframework.clock import Clock
 from taskframework.errors import ExtraMissingError
 from taskframework.limits.buckets import LimiterUnavailableError
-from taskframework.model.rate_limits import KEPT_AFTER_FULL, ROUNDING, Bucket, HoldBucket, TakePermits
+from taskframework.model.rate_limits import (
+    KEPT_AFTER_FULL,
+    ROUNDING,
+    UNUSED_TURNS_SECONDS,
+    Bucket,
+    HoldBucket,
+    TakePermits,
+)
 from taskframework.settings.urls import redacted
 
 try:
@@ -61,6 +68,7 @@ local most, ahead, in_line, has_turn = tonumber(ARGV[3]), tonumber(ARGV[4]), ARG
 local start = math.max(full_at, now)
 local ready = math.floor((now + ahead - start) * rate + at_once + {ROUNDING})
 local granted = math.max(0, math.min(most, ready))
+if in_line and not has_turn and now - full_at > {UNUSED_TURNS_SECONDS} + 1 / rate then line_at, late_at = 0, 0 end
 if in_line and not has_turn and math.max(line_at, late_at) > now then granted = 0 end
 local first_at = start + (1 - at_once) / rate
 if in_line and granted == 0 then

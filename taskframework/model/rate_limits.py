@@ -28,6 +28,9 @@ KEPT_AFTER_FULL = timedelta(minutes=1)
 #: At most the permits of this many seconds are held back from attempts that begin at once. A claim takes 5 to 50 ms, on
 #: a busy machine some tenths of a second.
 MAX_HELD_BACK_SECONDS = 0.5
+#: For so many seconds, and the time of one more permit, a bucket may be full while turns are to come. After that the
+#: tasks that had these turns are gone, for example cancelled: a turn is used within some seconds of its time.
+UNUSED_TURNS_SECONDS = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -104,9 +107,15 @@ class Bucket:
 RATE = RecordKind("rate", Bucket)
 
 
-def next_turn_at(bucket: Bucket, limit: BucketLimit) -> float:
+def has_unused_turns(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
+    """Return whether the turns that are still to come will not be used, since nobody has used the last ones."""
+    return now - bucket.full_at > UNUSED_TURNS_SECONDS + 1 / limit.rate
+
+
+def next_turn_at(bucket: Bucket, limit: BucketLimit, now: float) -> float:
     """When the next task that comes to this bucket may begin; a time that has passed if it may begin at once."""
-    return max(bucket.full_at - limit.burst_seconds, bucket.last_turn_over_at)
+    line_over_at = 0.0 if has_unused_turns(bucket, limit, now) else bucket.last_turn_over_at
+    return max(bucket.full_at - limit.burst_seconds, line_over_at)
 
 
 def seconds_of(moment: datetime) -> float:
@@ -139,13 +148,16 @@ class TakePermits(_BucketChange):
     most: int = 1
     #: How many seconds before its time a permit may be taken.
     ahead: float = 0.0
-    #: Whether a request that gets no permit gets turns. It also gets no permit while earlier turns are to come.
+    #: Whether a request that gets no permit gets turns. It also gets no permit while earlier turns are to come, unless
+    #: nobody uses those.
     in_line: bool = False
     #: Whether the request is for tasks whose turn has come.
     has_turn: bool = False
 
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
         bucket = bucket or Bucket()
+        if self.in_line and not self.has_turn and has_unused_turns(bucket, self.limit, now):
+            bucket = replace(bucket, line_at=0.0, late_at=0.0)
         rate, start = self.limit.rate, max(bucket.full_at, now)
         ready = math.floor((now + self.ahead - start) * rate + self.limit.capacity + ROUNDING)
         must_wait = self.in_line and not self.has_turn and bucket.last_turn_over_at > now

@@ -21,8 +21,10 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 Entry = TypeVar("Entry")
 
-#: Arguments that are not sent: the interface knows the actor by the key, and has its own broker.
-_UNSENT_ARGUMENTS = frozenset({"by", "broker"})
+#: Arguments that are not sent: the interface has its own broker, and knows the actor of a change by the key. In a GET,
+#: `by` is a condition and is sent.
+_UNSENT_ARGUMENTS = frozenset({"broker"})
+_ACTOR = "by"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -62,6 +64,8 @@ def remote_method(
     async def call_api(self: RemoteService, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         arguments = signature.bind(self, *args, **kwargs).arguments
         del arguments["self"]
+        if method != "GET":
+            arguments.pop(_ACTOR, None)
         path = _PLACEHOLDER.sub(lambda found: quote(str(arguments.pop(found[1])), safe=""), template)
         if method == "POST":
             call = json_call(method, path, _body(arguments), is_repeatable=is_repeatable)

@@ -10,7 +10,14 @@ from functools import singledispatch
 from typing import Any
 
 from taskframework.model import slots
-from taskframework.model.rate_limits import KEPT_AFTER_FULL, RATE, ROUNDING, HoldBucket, TakePermits
+from taskframework.model.rate_limits import (
+    KEPT_AFTER_FULL,
+    RATE,
+    ROUNDING,
+    UNUSED_TURNS_SECONDS,
+    HoldBucket,
+    TakePermits,
+)
 from taskframework.model.streams import MAX_KEPT_REQUESTS, STREAMS, PassTurn, Stream, TakePositions, Turn
 from taskframework.stores.mongo.expressions import NOW, Changes, Expression, literal, milliseconds, plus
 from taskframework.stores.mongo.joint import JointRequests
@@ -51,6 +58,8 @@ def _take_permits(take: TakePermits) -> Changes:
     granted: Expression = {"$toInt": {"$max": [0, {"$min": [take.most, ready]}]}}
     lines = _lines()
     if take.in_line and not take.has_turn:
+        is_unused = {"$gt": [{"$subtract": ["$$now", _field("full_at")]}, UNUSED_TURNS_SECONDS + 1 / rate]}
+        lines = {name: {"$cond": [is_unused, 0.0, turn_at]} for name, turn_at in lines.items()}
         granted = {"$cond": [{"$gt": [{"$max": [*lines.values()]}, "$$now"]}, 0, granted]}
     first_at: Expression = {"$subtract": ["$$start", take.limit.burst_seconds]}
     if take.in_line:

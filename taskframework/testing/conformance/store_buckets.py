@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from taskframework.errors import StoreUnavailableError
-from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits, seconds_of
+from taskframework.model.rate_limits import (
+    RATE,
+    UNUSED_TURNS_SECONDS,
+    Bucket,
+    BucketLimit,
+    HoldBucket,
+    TakePermits,
+    seconds_of,
+)
 from taskframework.model.records import Record
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import StoreSuite, lose_reply
@@ -85,6 +93,19 @@ class BucketCases(StoreSuite):
         await change_and_check(store, take(in_line=True))
         assert (await change_and_check(store, take(ahead=1_500, in_line=True))).granted == 0
         assert (await change_and_check(store, take(ahead=1_500, in_line=True, has_turn=True))).granted == 1
+
+    @pytest.mark.parametrize("has_turn", [False, True])
+    @pytest.mark.parametrize("seconds_full", [UNUSED_TURNS_SECONDS / 2, UNUSED_TURNS_SECONDS * 2])
+    async def test_turns_that_nobody_uses_hold_up_no_newcomer(
+        self, store: TaskStore, seconds_full: float, has_turn: bool
+    ) -> None:
+        """As after a flood of one key was cancelled: its turns are up to an hour ahead, and the bucket is full."""
+        now = seconds_of(store.now())
+        bucket = Bucket(full_at=now - seconds_full, line_at=now + 3_600, late_at=now + 1_800)
+        await store.write_records([RATE.with_id(OPENAI, None, bucket, expires_at=bucket.expires_at)])
+        after = await change_and_check(store, take(FAST, in_line=True, has_turn=has_turn))
+        are_unused = seconds_full > UNUSED_TURNS_SECONDS and not has_turn
+        assert (after.granted, after.last_turn_over_at > now) == (int(are_unused or has_turn), not are_unused)
 
     async def test_whose_turn_came_too_late_gets_the_next_and_not_one_behind_all_others(self, store: TaskStore) -> None:
         await change_and_check(store, take(most=5))

@@ -115,6 +115,17 @@ def test_doctor_tells_that_redis_is_away(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert "rate_limiter.redis_url" in problem
 
 
+def test_doctor_tells_that_it_does_not_check_the_api_of_the_environment(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "/readyz" not in cli("doctor").err
+    monkeypatch.setenv("TASKFRAMEWORK_API", "https://user:secret@tasks.example/")
+    told = cli("doctor").err
+    assert "not the API in TASKFRAMEWORK_API" in told
+    assert "@tasks.example/readyz, or run doctor on its machine." in told
+    assert "secret" not in told
+
+
 def test_doctor_goes_on_where_a_certificate_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "BROKER__URL": "amqps://127.0.0.1:1/",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +25,7 @@ from taskframework.api.server import serving
 from taskframework.cli.main import build_command_line
 from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
+from taskframework.client.connection import ApiConnection, Call
 from taskframework.model.keys import Role
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import Action, ActionFilter
@@ -460,3 +461,19 @@ def test_results_of_a_stream_are_followed_on_both(
     here, there = told
     assert here == there
     assert (here["position"], here["status"], here["result"]) == (0, "COMPLETED", 1)
+
+
+async def test_a_list_sends_by_as_a_condition_and_a_change_does_not_send_its_actor() -> None:
+    asked = list[Call]()
+
+    class Asked:
+        async def ask(self, call: Call) -> Any:
+            asked.append(call)
+            raise ConnectionError
+
+    api = cast(ApiConnection, Asked())
+    with pytest.raises(ConnectionError):
+        await admin_operations.RemoteAudit(api).list_entries(limit=1, by="ada", action="replay")
+    with pytest.raises(ConnectionError):
+        await remote.RemoteKeys(api).revoke("tfk_1", by="ada")
+    assert [call.query for call in asked] == [{"limit": 1, "by": "ada", "action": "replay"}, {}]

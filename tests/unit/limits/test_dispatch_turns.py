@@ -165,6 +165,14 @@ async def test_a_turn_that_comes_soon_is_waited_for_by_the_worker(process: Proce
     assert process.buckets.reads
 
 
+async def test_turns_that_nobody_uses_hold_up_no_newcomer(process: Process) -> None:
+    await process.use_up("busy")
+    await process.submit("busy", 100)  # and all of them are cancelled
+    process.clock.advance(60)
+    await process.submit("busy", 2)
+    assert process.sent == 3
+
+
 async def test_the_sweeper_sends_a_task_whose_turn_has_come_and_gives_turns_to_others(process: Process) -> None:
     await process.use_up("busy")
     [_, with_turn, newcomer] = await process.submit("busy", 3)
