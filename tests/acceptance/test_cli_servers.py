@@ -117,7 +117,7 @@ def test_doctor_finds_what_is_missing_and_then_nothing(folder: Folder, servers: 
     assert found["ok"]
     facts = {finding["part"]: finding["facts"] for finding in found["findings"]}
     assert facts["store"]["server"].startswith("MongoDB ")
-    assert "members" in facts["store"]["replica set"]
+    assert "member" in facts["store"]["replica set"]
     assert facts["broker"]["server"].startswith("RabbitMQ")
     assert facts["broker"]["delays are held by"] in ("the store", "the delayed-message plugin")
     assert facts["broker"]["queue tasks.count-words.high"] == "0 ready"
