@@ -99,13 +99,13 @@ def check_cron(expression: str) -> str:
     """A cron expression with one space between its fields.
 
     Raises:
-        ValueError: names the field that is wrong, and its accepted values.
+        ValueError: names the field that is wrong, and its accepted values, or says what else is wrong.
     """
     parts = expression.split()
-    if len(parts) != len(_FIELDS) or len(expression) > MAX_CRON_CHARACTERS:
-        raise ValueError(
-            f"needs five fields ({', '.join(_FIELDS)}), such as '30 2 * * MON-FRI'; for seconds there is `every`"
-        )
+    if len(expression) > MAX_CRON_CHARACTERS:
+        raise ValueError(f"has more than {MAX_CRON_CHARACTERS} characters")
+    if len(parts) != len(_FIELDS):  # the description of the field, which follows as a hint, names the five
+        raise ValueError(f"needs five fields, not {len(parts)}; for seconds there is `every`")
     try:
         next(CronSim(expression, datetime.now(UTC)))
     except CronSimError as error:

@@ -174,10 +174,10 @@ def test_the_latest_is_the_one_before_the_next(rule: Recurrence) -> None:
         ("0 0 * FOO *", "wrong month 'FOO': it is 1-12 or JAN-DEC"),
         ("0 0 * * MON#7", "wrong day-of-week 'MON#7'"),
         ("*/0 * * * *", "wrong minute"),
-        ("* * *", "needs five fields"),
+        ("* * *", "needs five fields, not 3"),
         ("0 0 0 * * *", "for seconds there is `every`"),
-        ("", "needs five fields"),
-        ("1," * 200 + "1 * * * *", "needs five fields"),
+        ("", "needs five fields, not 0"),
+        ("1," * 200 + "1 * * * *", "has more than 200 characters"),
     ],
 )
 def test_a_wrong_cron_expression_names_the_field(cron: str, told: str) -> None:

@@ -307,7 +307,10 @@ class TestSettings:
             ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: needs either cron or every"),
             ({"nightly": 5}, "schedules.nightly: 5 is not a schedule"),
             ({"Nightly!": NIGHTLY}, "schedules.Nightly!: name: 'Nightly!' is not a valid name"),
-            ({"nightly": {**NIGHTLY, "cron": "x"}}, "schedules.nightly: cron: needs five fields"),
+            (
+                {"nightly": {**NIGHTLY, "cron": "x"}},
+                "schedules.nightly: cron: needs five fields, not 1; for seconds there is `every`. Minute, hour, day",
+            ),
             ({"nightly": {**NIGHTLY, "parameters": {"text": 5}}}, "text: Input should be a valid string"),
             (
                 {"nightly": {**NIGHTLY, "task_type": "x", "parameters": datetime(2026, 1, 1, tzinfo=UTC)}},
