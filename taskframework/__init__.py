@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.refusals import BatchConflictError as BatchConflictError
     from taskframework.submission.refusals import BatchItemError as BatchItemError
     from taskframework.submission.refusals import StreamModeError as StreamModeError
+    from taskframework.submission.refusals import VersionConflictError as VersionConflictError
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
@@ -106,7 +107,7 @@ _PUBLIC = {
     "model.stream_results": "StreamResult",
     "operations.stream_handle": "StreamHandle",
     "submission.options": "BatchOptions SubmissionOptions",
-    "submission.refusals": "BatchClosedError BatchConflictError BatchItemError StreamModeError",
+    "submission.refusals": "BatchClosedError BatchConflictError BatchItemError StreamModeError VersionConflictError",
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",

@@ -70,6 +70,7 @@ PAGES = {
     "unknown_task_type": "../writing-a-task.md#making-it-known",
     "unsupported_media_type": "../http.md#what-holds-for-all-calls",
     "value_not_storable": "../submitting.md#what-can-be-refused",
+    "version_conflict": "../versions.md",
     "worker_not_found": "../workers.md#who-is-there",
 }
 TASK_PAGES = {

@@ -83,6 +83,11 @@ CODES: Mapping[str, Code] = {
         "A newer version was submitted before",
         "No action is needed: `task_id` is the task that has replaced it.",
     ),
+    "version_conflict": Code(
+        409,
+        "The version of the key is a task of another type",
+        "Use another key for this task type, or a higher version. `task_id` is the task that has this version.",
+    ),
     "parent_finished": Code(
         409, "The parent of the sub-task has ended", "Retry the parent, or retry this one with `reopen`."
     ),

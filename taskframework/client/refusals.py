@@ -28,7 +28,13 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.settings.urls import redacted
-from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError, StreamModeError
+from taskframework.submission.refusals import (
+    BatchClosedError,
+    BatchConflictError,
+    BatchTooLargeError,
+    StreamModeError,
+    VersionConflictError,
+)
 
 #: Exceptions that are raised inside as well, with the attributes that they have there.
 _ERROR_ATTRIBUTES: Mapping[type[Any], tuple[str, ...]] = {
@@ -49,6 +55,7 @@ _ERROR_ATTRIBUTES: Mapping[type[Any], tuple[str, ...]] = {
     IdempotencyConflictError: ("key", "task_id"),
     NewerVersionError: ("key", "version", "task_id"),
     StreamModeError: (),
+    VersionConflictError: ("key", "version", "task_id"),
     StoreUnavailableError: (),
 }
 #: The same exceptions by their codes.

@@ -1,4 +1,4 @@
-"""Why a task of a stream, or the upload of a batch, is refused."""
+"""Why a version of a key, a task of a stream, or the upload of a batch is refused."""
 
 from __future__ import annotations
 
@@ -64,3 +64,14 @@ class StreamModeError(SubmissionError):
     def __init__(self, key: str, mode: str) -> None:
         super().__init__(f"The stream {key!r} has the mode {mode}.")
         self.key, self.mode = key, mode
+
+
+class VersionConflictError(SubmissionError):
+    """The version of the key is a task of another type."""
+
+    code = "version_conflict"
+    hint = "A key belongs to its user, not to a task type. Use another key for this type, or a higher version."
+
+    def __init__(self, key: str, version: int, task_type: str, task_id: str) -> None:
+        super().__init__(f"Version {version} of {key!r} is task {task_id} of the type {task_type!r}.")
+        self.key, self.version, self.task_id = key, version, task_id

@@ -1,8 +1,8 @@
 """Inserts of tasks that are versions of a key: the task first, then the record that names it.
 
 `model/versions.py` says what is promised. A version lower than the newest is refused. For the same version the stored
-task is returned; if this task failed or was deleted, the version is stored again, as its next run. A higher version
-supersedes older tasks that have not begun.
+task is returned, or the submission is refused if it is of another type; if this task failed or was deleted, the version
+is stored again, as its next run. A higher version supersedes older tasks that have not begun, of whatever type.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from taskframework.model.versions import Newest, answers_resubmission, versioned
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import TaskInserts
+from taskframework.submission.refusals import VersionConflictError
 
 
 class VersionedInserts:
@@ -41,6 +42,7 @@ class VersionedInserts:
 
         Raises:
             NewerVersionError: if a higher version was accepted before.
+            VersionConflictError: if this version is a task of another type.
             StoreUnavailableError: if it is not known whether the task was stored. Submit it again.
         """
         newest, version = await read_newest(self._store, task.user_id, unique.key), unique
@@ -52,6 +54,7 @@ class VersionedInserts:
         if newest is not None and newest.version == unique.version:
             present = await self._store.get(newest.task_id, EVERYONE)
             if present is not None and answers_resubmission(present):
+                _require_type(present, task, unique)
                 await supersede_before(self._moves, newest)
                 return Inserted(present, is_new=False)
             version = replace(unique, run=newest.run + 1)
@@ -62,7 +65,14 @@ class VersionedInserts:
         newer = await become_newest(self._store, self._moves, stored.task, version, self._kept)
         if newer is not None:
             raise _newer_version_error(version, newer)
+        _require_type(stored.task, task, unique)  # another process may have stored this version at the same time
         return stored
+
+
+def _require_type(present: Task, task: Task, unique: Unique) -> None:
+    """Refuse to answer with a task of another type; its result would be another one than that which was asked for."""
+    if present.task_type != task.task_type:
+        raise VersionConflictError(unique.key, unique.version, present.task_type, present.task_id)
 
 
 def _newer_version_error(unique: Unique, newest: Newest) -> NewerVersionError:

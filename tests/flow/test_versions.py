@@ -10,11 +10,12 @@ from typing import ClassVar
 
 import pytest
 
-from taskframework import BackgroundTaskExecutable, NewerVersionError, TaskContext, TaskStatus
+from taskframework import BackgroundTaskExecutable, NewerVersionError, TaskContext, TaskStatus, VersionConflictError
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
+from taskframework.submission.options import UniqueOption
 from tests.flow.conftest import BOTH, Run
 from tests.support.eventually import eventually
 
@@ -57,6 +58,19 @@ async def test_the_newest_runs_and_each_version_once_at_the_most(run: Run) -> No
         statuses = Counter(task.status for task in await _tasks(framework.services.store))
     assert statuses.keys() <= {TaskStatus.COMPLETED, TaskStatus.CANCELLED}
     assert statuses[TaskStatus.COMPLETED] == len(Renders.begun)
+
+
+class Prints(Renders):
+    task_type = "prints"
+
+
+async def test_a_version_of_another_type_is_refused(run: Run) -> None:
+    version: UniqueOption = {"key": "page", "version": 1}
+    async with run(extra=[Renders, Prints]) as framework:
+        first = await framework.submit("renders", 1, unique=version)
+        with pytest.raises(VersionConflictError, match=f"is task {first.task_id} of the type 'renders'"):
+            await framework.submit("prints", 1, unique=version)
+        assert (await framework.submit("renders", 1, unique=version)).task_id == first.task_id
 
 
 async def _tasks(store: TaskStore) -> Sequence[Task]:

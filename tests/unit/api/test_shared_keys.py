@@ -1,4 +1,4 @@
-"""Debounced and throttled submissions over HTTP: what is shared, what is refused, and with which next step."""
+"""Debounced, throttled and versioned submissions over HTTP: what is shared, what is refused, and what to do next."""
 
 from __future__ import annotations
 
@@ -64,3 +64,12 @@ async def test_what_makes_no_sense_is_refused(api: Api, option: dict[str, Any], 
 async def test_a_key_in_the_header_is_refused_too(api: Api) -> None:
     answer = await api.post(TASKS, json=wanted("one", DEBOUNCE), headers={"Idempotency-Key": "k"})
     assert problem_of(answer, 422, "invalid_request")["errors"][0]["field"] == "debounce"
+
+
+async def test_a_version_that_is_a_task_of_another_type_is_refused_and_names_it(api: Api) -> None:
+    version = {"unique": {"key": "page", "version": 1}}
+    first = (await api.post(TASKS, json=wanted("one", version))).json()
+    problem = problem_of(await api.post(TASKS, json={"task_type": "waits", **version}), 409, "version_conflict")
+    assert problem["task_id"] == first["task_id"]
+    assert "of the type 'count-words'" in problem["detail"]
+    assert "Use another key for this type, or a higher version." in problem["hint"]

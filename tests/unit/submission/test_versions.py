@@ -27,6 +27,7 @@ from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.retention import Retention
 from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.refusals import VersionConflictError
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
@@ -46,6 +47,10 @@ async def die() -> None:
     raise RuntimeError("the process died")
 
 
+class CountLetters(CountWords):
+    task_type = "count-letters"
+
+
 class Installation:
     """A store, the way in, and a worker's check."""
 
@@ -55,12 +60,19 @@ class Installation:
         self.moves = TaskMoves(store, EventBus())
         registry = TaskRegistry()
         registry.register(CountWords)
+        registry.register(CountLetters)
         self.service = submission_into(store, TaskTypes(registry, store), EventBus(), max_attempts=1)
         self.check = NewestVersions(store, self.moves, DAY)
 
-    async def submit(self, version: int, key: str = "page", on_running: Literal["leave", "cancel"] = "leave") -> Task:
+    async def submit(
+        self,
+        version: int,
+        key: str = "page",
+        on_running: Literal["leave", "cancel"] = "leave",
+        task_type: str = "count-words",
+    ) -> Task:
         request = SubmitRequest(
-            task_type="count-words",
+            task_type=task_type,
             parameters={"text": str(version)},
             unique={"key": key, "version": version, "on_running": on_running},
         )
@@ -135,6 +147,36 @@ async def test_a_version_that_was_superseded_is_not_queued_anew(here: Installati
         await operations.retry(first.task_id, EVERYONE, by="ann")
     assert told.value.hint == f"No action is needed: task {second.task_id}, version 2, has replaced it."
     assert await here.status(first) is TaskStatus.FAILED
+
+
+async def test_a_version_that_is_a_task_of_another_type_is_refused_and_a_higher_one_supersedes_it(
+    here: Installation,
+) -> None:
+    words = await here.submit(1)
+    with pytest.raises(VersionConflictError, match=f"1 of 'page' is task {words.task_id} of the type 'count-words'"):
+        await here.submit(1, task_type="count-letters")
+    assert await here.status(words) is LIVE
+    letters = await here.submit(2, task_type="count-letters")
+    assert (await here.status(words), await here.status(letters)) == (CANCELLED, LIVE)
+
+
+async def test_of_two_types_that_submit_a_version_at_once_one_is_refused(here: Installation) -> None:
+    """One of them stored the task, and died before it wrote the record."""
+    failpoint.arm("version.after_insert", die)
+    with pytest.raises(RuntimeError):
+        await here.submit(1)
+    failpoint.disarm()
+    with pytest.raises(VersionConflictError):
+        await here.submit(1, task_type="count-letters")
+    [words] = (await here.store.list_tasks(EVERYONE, ALL, limit=10)).items
+    assert (words.task_type, await here.begin(words) is not None) == ("count-words", True)
+
+
+async def test_a_version_that_failed_may_be_of_another_type_the_next_time(here: Installation) -> None:
+    fence = await here.begin(await here.submit(1))
+    assert fence is not None
+    await here.store.apply(Fail(fence, "worker-1", make_error(), False, NO_TIME))
+    assert (await here.submit(1, task_type="count-letters")).task_type == "count-letters"
 
 
 async def test_the_same_version_is_the_task_that_is_there(here: Installation) -> None:
