@@ -116,8 +116,11 @@ class DispatchTurns:
             for _ in range(min(len(self._waiting), _GROUP_SIZE)):
                 waiting = self._waiting.popleft()
                 groups[waiting.record_id].append(waiting)
-            turns = await asyncio.gather(*map(self._give_turns, groups.values()))
-            await self._write([mark for marks in turns for mark in marks])
+            try:
+                turns = await asyncio.gather(*map(self._give_turns, groups.values()))
+                await self._write([mark for marks in turns for mark in marks])
+            except Exception:
+                logger.exception("tasks under rate limits are left to the sweeper: %s", ", ".join(groups))
 
     async def _give_turns(self, group: Sequence[_Waiting]) -> list[MakeDue]:
         """Return the turns of tasks of one bucket; if they need none, publish them."""

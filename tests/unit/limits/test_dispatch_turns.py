@@ -205,6 +205,18 @@ async def test_without_an_answer_of_the_bucket_workers_decide(process: Process) 
     assert process.sent == 3
 
 
+async def test_a_mistake_leaves_its_tasks_to_the_sweeper_and_the_next_get_their_turns(
+    process: Process, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await process.use_up("busy")
+    with monkeypatch.context() as patched:
+        patched.setattr(process.turns, "_take_turns", None)
+        await process.submit("busy", 2)
+    assert caplog.messages == ["tasks under rate limits are left to the sweeper: rate/openai/busy"]
+    [later] = await process.submit("busy")
+    assert (process.sent, later.waits_for_limit is not None) == (1, True)
+
+
 async def test_without_the_store_tasks_are_left_to_the_sweeper(process: Process) -> None:
     await process.use_up("busy")
     process.store.is_away = True
