@@ -12,8 +12,11 @@ from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
 from taskframework.client.transport import AsyncTransport
 
-#: The defaults of a client: seconds to wait for an answer, and seconds during which a call is repeated.
-DEFAULT_TIMEOUT_SECONDS, DEFAULT_PATIENCE_SECONDS = 10.0, 30.0
+#: Default of a client: seconds to wait for an answer. An API whose store is away says so after 11 s at first
+#: (`store.timeout` and a ping); a client that waits for less would only learn that there was no answer.
+DEFAULT_TIMEOUT_SECONDS = 15.0
+#: Default of a client: seconds during which a call is repeated.
+DEFAULT_PATIENCE_SECONDS = 30.0
 
 
 class TaskClient(AllCalls):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 from tenacity import RetryCallState
 
 from taskframework.cli.output import note
 from taskframework.client.connection import ApiConnection, Call
+from taskframework.client.refusals import error_of_response
 from taskframework.errors import ApiError
 from taskframework.settings.urls import redacted
 
@@ -15,16 +17,16 @@ from taskframework.settings.urls import redacted
 class CommandConnection(ApiConnection):
     """Makes calls as the client does. If an answer is not one that commands can read, the error says so."""
 
-    _has_told_of_retries = False
+    _told_status: int | None = None
 
     def _before_retry(self, state: RetryCallState) -> None:
-        """Tell once why a command takes long."""
-        if self._has_told_of_retries or state.outcome is None:
-            return
-        self._has_told_of_retries = True
-        failed = state.outcome.failed
-        reason = "does not answer" if failed else f"cannot serve the request now ({state.outcome.result().status_code})"
-        note(f"{redacted(self.url)} {reason}; trying again for {self._patience:g} s ...")
+        """Tell why a command takes long, and again if a call fails in another way."""
+        assert state.outcome is not None, "it was attempted"
+        status = 0 if state.outcome.failed else state.outcome.result().status_code
+        if status != self._told_status:
+            self._told_status = status
+            reason = _why_not_now(state.outcome.result()) if status else "does not answer"
+            note(f"{redacted(self.url)} {reason}; trying again for {self._patience:g} s in all ...")
 
     async def ask_with_status(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
         """As `ApiConnection.ask_with_status`.
@@ -52,6 +54,13 @@ class _AnswerFields(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise foreign_answer_error(self._url, f"it has no {name!r}")
+
+
+def _why_not_now(response: httpx.Response) -> str:
+    error = error_of_response(response, {})
+    has_reason = not isinstance(error, ApiError) or error.code is not None
+    why = f": {error.message.removesuffix('.')}" if has_reason else ""
+    return f"cannot serve the request now ({response.status_code}){why}"
 
 
 def foreign_answer_error(url: str, reason: str) -> ApiError:

@@ -292,10 +292,14 @@ def test_answers_of_another_program_are_told_from_those_of_an_api(
 
 def test_a_command_that_tries_again_says_why_it_takes_long(cli: Cli) -> None:
     empty = b'{"items": [], "next_cursor": null}'
-    with answering((503, b"{}"), (503, b"{}"), (200, empty)) as url:
+    away = b'{"code": "store_unavailable", "detail": "The store is away.", "hint": "", "status": 503}'
+    with answering((502, b"<html>"), (503, away), (503, away), (200, empty)) as url:
         done = cli("tasks", "list", "--json", "--api", url)
     assert (done.code, json.loads(done.out)) == (0, {"items": [], "next_cursor": None})
-    assert done.err.splitlines() == [f"{url} cannot serve the request now (503); trying again for 30 s ..."]
+    assert done.err.splitlines() == [
+        f"{url} cannot serve the request now (502); trying again for 30 s in all ...",
+        f"{url} cannot serve the request now (503): The store is away; trying again for 30 s in all ...",
+    ]
 
 
 def test_who_needs_a_key_is_told_the_option(cli: Cli, installation: Installation) -> None:
