@@ -14,7 +14,7 @@ ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requ
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test wheels chaos bench bench-growth bench-console check audit sbom docs manifests deploy-tools lock clean
+.PHONY: help install servers demo test wheels chaos bench bench-growth bench-console pictures check audit sbom docs manifests deploy-tools lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,12 +37,14 @@ demo: install ## process real files with the embedded broker and store, show pro
 	@$(BIN)/taskframework demo $(ARGS)
 
 # At home a missing server is told and its tests skip; in CI it is an error. Most tests wait for servers and processes:
-# three at a time on two cores, each with servers of its own, so that both have something to do.
+# five at a time on two cores, each with servers of its own, so that both have something to do.
 # ARGS="-n 0" runs them in one process, as a debugger needs it.
+# Byte code is kept even where the environment turns it off: each process that a test starts would compile all again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@[ "$$CI" != true ] || $(MAKE) -s deploy-tools
-	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 3 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 5 --dist worksteal $(ARGS)
 
 # A version that is not here is skipped, and told. `make test` does the same for the one that runs it.
 wheels: install ## install the wheel in clean environments on Python 3.11 to 3.14, as many of them as are here
@@ -69,6 +71,10 @@ bench-growth: install ## measure with up to a million tasks in the store, about 
 bench-console: install ## measure how soon the console shows its pages with a million tasks, about two minutes
 	@.ci/servers chromium
 	@$(BIN)/python -m tests.benchmarks.console $(ARGS)
+
+pictures: install ## take the pictures of the console that the documentation shows, about two minutes
+	@.ci/servers chromium
+	@$(BIN)/python -m tests.console.pictures
 
 .venv-%/.installed: .ci/%.lock
 	@$(@D)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(@D)
