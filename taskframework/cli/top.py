@@ -76,8 +76,9 @@ def _type_table(overview: Overview) -> RenderableType:
     for task_type in overview.task_types:
         traffic = overview.traffic.of_type(task_type)
         oldest = "-" if traffic.oldest_waiting_at is None else ago(traffic.oldest_waiting_at, overview.at)
-        more = "+" if overview.traffic.is_bounded else ""
+        more, more_running = "+" * traffic.is_bounded, "+" * overview.traffic.is_running_bounded
         rates = (traffic.submitted_per_second, traffic.finished_per_second, traffic.failed_per_second)
-        counts = (f"{traffic.waiting:,}{more}", oldest, f"{traffic.running:,}{more}", f"{traffic.retrying:,}{more}")
+        waiting, running = f"{traffic.waiting:,}{more}", f"{traffic.running:,}{more_running}"
+        counts = (waiting, oldest, running, f"{traffic.retrying:,}{more}")
         type_table.add_row(task_type, *counts, *(f"{rate:.3g}/s" for rate in rates))
     return type_table

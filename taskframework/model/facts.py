@@ -87,3 +87,6 @@ class Facts:
     is_ahead_bounded: bool = False
     #: How many messages are ready in its lane; None: not known.
     messages: int | None = None
+    #: If no slot of these workers was free at their last reports: how many tasks run of each type that they run. Empty:
+    #: a slot was free, or it is not known.
+    running_by_type: Mapping[str, int] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import HeldSlot, Task
 
@@ -20,3 +22,9 @@ def slot_to_give_back(task: Task) -> HeldSlot | None:
     if held is None or (lease is not None and lease.claim_id == held.claim_id):
         return None
     return held
+
+
+def name_and_key(limit_id: str) -> tuple[str, str | None]:
+    """The name and the key in the id of a limit's record; without a key, None."""
+    _, name, *key = map(unquote, limit_id.split("/"))
+    return name, key[0] if key else None

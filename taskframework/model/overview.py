@@ -98,7 +98,8 @@ class Overview:
 
     def waiting_text(self, task_type: str) -> str:
         """How many tasks of a type wait, in words."""
-        number, more = self.traffic.of_type(task_type).waiting, " or more" if self.traffic.is_bounded else ""
+        seen = self.traffic.of_type(task_type)
+        number, more = seen.waiting, " or more" if seen.is_bounded else ""
         one = number == 1 and not more
         return f"1 {task_type} task is waiting" if one else f"{number:,}{more} {task_type} tasks are waiting"
 
@@ -145,9 +146,9 @@ class Overview:
 
     def _backlog_problems(self, types: Sequence[tuple[str, LaneTraffic]]) -> Iterator[Problem]:
         """Types with many tasks that wait for a retry, and types that are behind."""
-        more = " or more" if self.traffic.is_bounded else ""
         for task_type, seen in types:
             if seen.retrying >= _MIN_RETRYING and seen.retrying > _completed_recently(seen):
+                more = " or more" if seen.is_bounded else ""
                 what = f"{seen.retrying:,}{more} {task_type} tasks failed and will be retried"
                 text = f"{what}. See why: taskframework tasks list --type {task_type} --status retrying"
                 retry = f"taskframework tasks retry --where type={task_type} --where status=retrying"

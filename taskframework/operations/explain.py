@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,16 +27,15 @@ from taskframework.model.task import Task
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.versions import VERSIONS, record_id
 from taskframework.model.view import format_time
-from taskframework.model.workers import PRESENCE
+from taskframework.model.workers import PRESENCE, Presence
 from taskframework.operations.limits import state_of
+from taskframework.operations.traffic import MAX_WAITING
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 
 #: The most sub-tasks, and the most holders of slots, that are named.
 _MAX_NAMED = 5
-#: The most waiting tasks that are counted to find how many are ahead of a task.
-_MAX_COUNTED_TASKS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,9 @@ class ExplainOperations:
             facts = replace(facts, is_broker_connected=broker.is_connected)
         if task.crashes >= max(1, self._max_crashes - 1):
             return replace(facts, running_suspects=await self._running_suspects(scope))
-        return await self._with_lane(facts, broker) if task.dispatches else facts
+        if not task.dispatches:
+            return facts
+        return replace(await self._with_lane(facts, broker), running_by_type=await self._running_by_type(workers))
 
     async def _running_suspects(self, scope: Scope) -> tuple[str, ...]:
         running = TaskFilter(status=TaskStatus.RUNNING)
@@ -176,14 +178,26 @@ class ExplainOperations:
         suspects: Sequence[str] = [it.task_id for it in page.items if it.crashes >= max(1, self._max_crashes - 1)]
         return tuple(suspects[:_MAX_NAMED])
 
+    async def _running_by_type(self, workers: Sequence[Presence]) -> Mapping[str, int]:
+        """Return what runs, of the types that these workers run, if all their slots are in use; else nothing."""
+        if not workers or any(worker.in_flight < worker.concurrency for worker in workers):
+            return {}
+        types = {task_type for worker in workers for task_type in worker.task_types}
+        running = await self._store.count_lanes(CountedTasks.RUNNING, MAX_WAITING, due_before=self._store.now())
+        found = Counter[str]()
+        for it in running.counted:
+            found[it.task_type] += it.count
+        return {} if running.is_bounded else {name: found[name] for name in found.keys() & types}
+
     async def _with_lane(self, facts: Facts, broker: Broker | None) -> Facts:
         task, messages = facts.task, None
-        waiting = await self._store.count_lanes(CountedTasks.WAITING, _MAX_COUNTED_TASKS, due_before=task.not_before)
+        waiting = await self._store.count_lanes(
+            CountedTasks.WAITING, MAX_WAITING, due_before=task.not_before, queue=(task.task_type, task.lane)
+        )
         if broker is not None:
             with contextlib.suppress(BrokerError):
                 messages = await broker.queue_depth(task.task_type, task.lane)
-        ahead = waiting.due(task.task_type, task.lane)
-        return replace(facts, ahead=ahead, is_ahead_bounded=waiting.is_bounded, messages=messages)
+        return replace(facts, ahead=waiting.due, is_ahead_bounded=waiting.is_due_bounded, messages=messages)
 
 
 def _content(kind: RecordKind[Any], records: Mapping[str, Record], record_id: str) -> Any:

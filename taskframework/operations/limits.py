@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from urllib.parse import unquote
 
 from taskframework.limits.buckets import Buckets
+from taskframework.model.limits import name_and_key
 from taskframework.model.message import rfc3339
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.rate_limits import ROUNDING, Bucket, BucketLimit, seconds_of
@@ -98,15 +98,16 @@ class LimitOperations:
             StoreUnavailableError: if the store is away.
         """
         states = []
-        if records := await self._store.list_records(SLOTS.name, limit=limit):
-            traffic = await read_traffic(self._store)
-        for record in records:
-            _, name, *keys = map(unquote, record.id.split("/"))
-            if keys:
-                waiting = len(await self._store.waiting_for(record.id, MAX_LIMIT))
+        found = {record.id: record for record in await self._store.list_records(SLOTS.name, limit=limit)}
+        limits = {record_id: name_and_key(record_id) for record_id in found}
+        if found:
+            traffic = await read_traffic(self._store, {name for name, _ in limits.values()})
+        for record_id, (name, key) in limits.items():
+            if key is not None:
+                waiting = len(await self._store.waiting_for(record_id, MAX_LIMIT))
             else:
                 waiting = traffic.of_type(name).waiting
-            states.append(SlotsState(name, keys[0] if keys else None, SLOTS.content(record), waiting))
+            states.append(SlotsState(name, key, SLOTS.content(found[record_id]), waiting))
         return states
 
     async def list_limits(self, limit: int) -> Sequence[LimitState]:
@@ -121,9 +122,9 @@ class LimitOperations:
         """
         found: dict[tuple[str, str | None], Bucket] = {(name, None): Bucket() for name in self._limits}
         for record_id, bucket in await self._buckets.list_known(limit):
-            _, name, *key = map(unquote, record_id.split("/"))
+            name, key = name_and_key(record_id)
             if name in self._limits:  # it may have been removed from the settings
-                found[name, key[0] if key else None] = bucket
+                found[name, key] = bucket
         now = self._store.now()
         states = [state_of(name, key, self._limits[name], bucket, now) for (name, key), bucket in found.items()]
         return sorted(states, key=lambda state: (state.name, state.key is not None, state.key or ""))[:limit]

@@ -45,6 +45,7 @@ def lane_view(lane: LaneTraffic) -> dict[str, Any]:
         "oldest_at": format_time(lane.oldest_waiting_at),
         "running": lane.running,
         "retrying": lane.retrying,
+        "is_bounded": lane.is_bounded,
         "in_per_second": round(lane.submitted_per_second, 3),
         "out_per_second": round(lane.finished_per_second, 3),
     }
@@ -79,8 +80,8 @@ class OverviewOperations:
         Raises:
             StoreUnavailableError: if the store does not answer.
         """
-        traffic = await read_traffic(self._store)
-        declared = {known.task_type for known in await self._types.list_known()}
+        declared = frozenset(await self._types.names())
+        traffic = await read_traffic(self._store, declared)
         found = await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)
         return Overview(
             traffic,
@@ -110,7 +111,8 @@ def _type_view(overview: Overview, task_type: str) -> dict[str, Any]:
         "waiting": seen.waiting,
         "running": seen.running,
         "retrying": seen.retrying,
-        "is_bounded": overview.traffic.is_bounded,
+        "is_bounded": seen.is_bounded,
+        "is_running_bounded": overview.traffic.is_running_bounded,
         "oldest_waiting_at": format_time(seen.oldest_waiting_at),
         "submitted_per_second": round(seen.submitted_per_second, 3),
         "finished_per_second": round(seen.finished_per_second, 3),

@@ -33,10 +33,11 @@ def test_the_screen_has_the_counts_the_problems_and_a_line_for_each_type() -> No
 
 
 def test_a_bound_is_marked() -> None:
-    lane = LaneTraffic(10_000, NOW - 5 * MINUTE)
-    bounded = Traffic(NOW, {("charge", Priority.HIGH): lane}, is_bounded=True)
-    line = shown(render_overview(replace(WELL, traffic=bounded, task_types=("charge",))))[-1]
-    assert line.split()[:4] == ["charge", "10,000+", "5", "min"]
+    full, few = LaneTraffic(10_000, NOW - 5 * MINUTE, is_bounded=True), LaneTraffic(2, NOW - 5 * MINUTE, running=7)
+    lanes = {("charge", Priority.HIGH): full, ("mail", Priority.HIGH): few}
+    *_, charge, mail = shown(render_overview(replace(WELL, traffic=Traffic(NOW, lanes, is_running_bounded=True))))
+    assert charge.split()[:2] == ["charge", "10,000+"]
+    assert mail.split()[:6] == ["mail", "2", "5", "min", "ago", "7+"]
 
 
 @pytest.mark.usefixtures("empty_store")

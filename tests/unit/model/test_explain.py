@@ -189,6 +189,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(in_status(TaskStatus.CANCELLED, cancel=CancelRequest(BY_NEWER_VERSION, NOW, None))),
         *("final", "It is CANCELLED", "submit a higher version"),
     ),
+    "behind tasks of other types": (
+        facts(queued(dispatches=1), ahead=0, running_by_type={"import": 10}),
+        *("sent", "0 tasks are ahead of it", "free slot"),
+    ),
     "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
     "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "A worker has its message", "was lost"),
     "no message yet": (facts(queued()), "about_to_be_sent", "about to be sent", "message is sent by 2026"),
@@ -231,6 +235,27 @@ def test_a_turn_that_has_come_is_not_waited_for() -> None:
 def test_holders_that_may_not_be_named_are_counted() -> None:
     details = explain(facts(queued(), slots=FULL)).details
     assert (details["held"], details["holders"]) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("running", "text"),
+    [
+        ({}, ""),
+        ({"test-task": 10}, ""),
+        ({"test-task": 10, "import": 5}, ""),  # which run in other workers
+        ({"import": 6, "mail": 4}, " All slots of its workers (10) are taken by tasks of import or mail."),
+        ({"import": 10}, " All slots of its workers (10) are taken by tasks of import."),
+        (
+            {"test-task": 1, "b": 4, "a": 3, "d": 2, "c": 1},
+            " All slots of its workers (10) are taken: 1 by tasks of this type, the others by tasks of b, a, d or "
+            "others.",
+        ),
+    ],
+)
+def test_who_has_all_the_slots_is_told(running: dict[str, int], text: str) -> None:
+    told = explain(facts(queued(dispatches=1), ahead=0, running_by_type=running))
+    assert told.because.partition(" of test-task.")[2] == text
+    assert told.details["running_by_type"] == running
 
 
 def test_somebody_elses_long_words_stay_one_line() -> None:

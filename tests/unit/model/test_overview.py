@@ -20,7 +20,7 @@ WORKER = Presence("worker-1", "host", 1, "1.0", ("charge",), 10, 0, NOW - MINUTE
 LOST = replace(WORKER, worker_id="gone", seen_at=NOW - LOST_AFTER - SECOND)
 NIGHTLY = Schedule(name="nightly", task_type="charge", cron="0 3 * * *", since=NOW, next_at=NOW, due_at=NOW)
 WELL = Overview(
-    Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=3, finished_per_second=2.0)}, is_bounded=False),
+    Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=3, finished_per_second=2.0)}),
     TaskCounts(NOW, {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3}),
     ("charge", "mail"),
     {},
@@ -30,7 +30,7 @@ WELL = Overview(
 
 
 def seen(lane: LaneTraffic) -> Traffic:
-    return Traffic(NOW, {("charge", Priority.LOW): lane}, is_bounded=False)
+    return Traffic(NOW, {("charge", Priority.LOW): lane})
 
 
 UNWELL: Mapping[str, tuple[Overview, str]] = {
@@ -101,9 +101,12 @@ def test_who_needs_more_than_half_an_hour_for_what_waits_is_behind(waiting: int,
 
 def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
     assert [replace(WELL, counts=counts).dead_letters for counts in (None, TaskCounts(NOW))] == [None, None]
-    many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000)}, is_bounded=True)
+    many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000, is_bounded=True)})
     [problem] = replace(WELL, traffic=many, workers=()).problems()
     assert "5,000 or more charge tasks are waiting" in problem.text
+    beside = {("mail", Priority.NORMAL): LaneTraffic(waiting=2), **many.lanes}
+    both = replace(WELL, traffic=Traffic(NOW, beside), workers=()).problems()
+    assert any(problem.text.startswith("2 mail tasks are waiting") for problem in both)
 
 
 def test_a_lost_worker_runs_nothing() -> None:
@@ -117,9 +120,9 @@ def test_what_runs_or_is_retried_is_told_as_it_is_now_unless_it_is_too_much() ->
         ("charge", Priority.NORMAL): LaneTraffic(running=2, retrying=1),
         ("send", Priority.LOW): LaneTraffic(running=1, retrying=4),
     }
-    seen = replace(WELL, traffic=Traffic(NOW, lanes, is_bounded=False))
+    seen = replace(WELL, traffic=Traffic(NOW, lanes))
     assert seen.by_status == {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3, "RUNNING": 3, "RETRYING": 5}
-    bounded = replace(WELL, traffic=Traffic(NOW, lanes, is_bounded=True))
+    bounded = replace(WELL, traffic=Traffic(NOW, lanes, is_running_bounded=True))
     assert bounded.by_status == {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3}
 
 
