@@ -22,9 +22,8 @@ from taskframework.model.facts import Cause, Facts
 from taskframework.model.limits import name_and_key, waiting_limit
 from taskframework.model.message import rfc3339
 from taskframework.model.rate_limits import RATE
-from taskframework.model.slots import Slots, moment_of
+from taskframework.model.slots import moment_of
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task
 from taskframework.model.versions import is_older
 from taskframework.model.view import error_view, format_time
 from taskframework.model.wording import pluralize
@@ -111,7 +110,7 @@ def _bucket_empty(beginning: str, name: str, key: str | None, until: datetime) -
 
 def _explain_concurrency_limit(facts: Facts) -> Cause | None:
     task, slots = facts.task, facts.slots
-    if slots is None or not _are_all_in_use(slots, task):
+    if slots is None or not slots.are_all_in_use or any(it.task_id == task.task_id for it in slots.holders):
         return None
     name, key = (task.task_type, None) if facts.slots_id is None else name_and_key(facts.slots_id)
     named = [it for it in slots.holders if it.task_id in facts.visible_holders]
@@ -129,11 +128,6 @@ def _explain_concurrency_limit(facts: Facts) -> Cause | None:
             "holders": [{"task_id": it.task_id, "since": rfc3339(moment_of(it.since))} for it in named],
         },
     )
-
-
-def _are_all_in_use(slots: Slots, task: Task) -> bool:
-    """Return whether no slot is left for the task, and it does not hold a slot already."""
-    return len(slots.holders) >= slots.number and all(it.task_id != task.task_id for it in slots.holders)
 
 
 def _explain_limiter_away(facts: Facts) -> Cause | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from taskframework.model.counts import TaskCounts
+from taskframework.model.limits import ReachedLimit
 from taskframework.model.overview import Overview
 from taskframework.model.pauses import Pause
 from taskframework.model.schedules import RunProblem, Schedule
@@ -97,6 +98,41 @@ def test_who_needs_more_than_half_an_hour_for_what_waits_is_behind(waiting: int,
     slow = LaneTraffic(waiting, NOW - 6 * MINUTE, submitted_per_second=1.0, finished_per_second=2.0)
     problems = list(replace(WELL, traffic=seen(slow)).problems())
     assert [problem.code for problem in problems] == (["behind"] if is_behind else [])
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (
+            [ReachedLimit("rate", "openai", None)],
+            "The rate limit 'openai' is used up: a higher rate in rate_limiter lets more tasks start.",
+        ),
+        (
+            [
+                ReachedLimit("rate", "openai", "acme"),
+                ReachedLimit("rate", "openai", "b"),
+                ReachedLimit("rate", "x", "c"),
+            ],
+            "The rate limit 'openai' for acme and 2 other keys is used up: a higher rate",
+        ),
+        (
+            [ReachedLimit("concurrency", "charge", "acme")],
+            "All slots of charge for acme are in use: a higher concurrency_limit lets more tasks run.",
+        ),
+    ],
+)
+def test_what_waits_for_a_limit_needs_no_more_workers(limits: list[ReachedLimit], text: str) -> None:
+    overview = replace(UNWELL["behind"][0], reached_limits={"charge": limits})
+    [problem] = overview.problems()
+    assert problem.code == "behind"
+    assert text in problem.text
+    assert "More workers do not help the tasks that wait for a limit" in problem.text
+    assert "Start more workers" not in problem.text
+
+
+def test_what_is_paused_is_not_behind() -> None:
+    paused = replace(UNWELL["behind"][0], pauses={"charge": Pause("charge", "ada", NOW)})
+    assert [problem.code for problem in paused.problems()] == ["paused"]
 
 
 def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
