@@ -46,7 +46,10 @@ class OverviewView(BaseModel):
 
     at: datetime
     by_status: dict[TaskStatus, int] = Field(
-        description="All tasks, as counted some seconds ago; with millions of them a minute ago"
+        description="All tasks at `counted_at`; those that are RUNNING or RETRYING at `at`, unless they are too many"
+    )
+    counted_at: datetime | None = Field(
+        description="When they were counted: seconds ago, with millions of tasks up to a minute; null: not yet"
     )
     types: list[TypeOverviewView]
     is_bounded: bool = Field(

@@ -36,6 +36,8 @@ Once = Annotated[bool, typer.Option("--once", help="Print once and exit; the def
 _DEFAULT_INTERVAL = timedelta(seconds=2)
 #: Shortest pause between two looks: with a shorter one, most of the visible work would be the looks themselves.
 _MIN_INTERVAL = timedelta(milliseconds=500)
+#: A count that is not older than this is shown without its age. With few tasks, counts are made every five seconds.
+_FRESH = timedelta(seconds=10)
 
 
 @on_store
@@ -66,6 +68,9 @@ def _summary_lines(overview: Overview) -> Iterator[Text]:
     for status in TaskStatus:
         if counts.get(status):
             line.append("   ").append_text(status_text(status)).append(f" {counts[status]:,}")
+    counted_at = overview.counted_at
+    if counted_at is not None and overview.at - counted_at > _FRESH:
+        line.append(f"   as of {ago(counted_at, overview.at)}", style="dim")
     yield line
     for problem in overview.problems():
         yield Text(f"{problem.code}: ", style="bold red").append(printable(problem.text), style="not bold red")

@@ -89,6 +89,11 @@ class Overview:
         return {**counted, TaskStatus.RUNNING.value: now.running, TaskStatus.RETRYING.value: now.retrying}
 
     @property
+    def counted_at(self) -> datetime | None:
+        """When `dead_letters` and the other numbers of `by_status` were counted."""
+        return None if self.counts is None else self.counts.counted_at
+
+    @property
     def dead_letters(self) -> int | None:
         """Tasks that failed for good and were not discarded, or all failed tasks if they are very many; None until the
         first count is done.

@@ -31,6 +31,7 @@ def overview_view(overview: Overview) -> dict[str, Any]:
     return {
         "at": format_time(overview.at),
         "by_status": dict(overview.by_status),
+        "counted_at": format_time(overview.counted_at),
         "types": [_type_view(overview, task_type) for task_type in overview.task_types],
         "is_bounded": overview.traffic.is_bounded,
         "problems": [

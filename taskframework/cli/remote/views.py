@@ -105,7 +105,12 @@ def overview_of(view: View) -> ViewedOverview:
     lanes = {(task_type["task_type"], Priority.NORMAL): _type_traffic_of(task_type) for task_type in types}
     return ViewedOverview(
         Traffic(at, lanes, any(task_type.get("is_running_bounded") for task_type in types)),
-        TaskCounts(at, view["by_status"], dead_letters=view["dead_letters"]),
+        TaskCounts(
+            at,
+            view["by_status"],
+            dead_letters=view["dead_letters"],
+            counted_at=optional_time_of(view.get("counted_at")),
+        ),
         tuple(task_type["task_type"] for task_type in types),
         {
             task_type["task_type"]: Pause(task_type["task_type"], "", at)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from rich.console import Console
 
 from taskframework.cli.top import render_overview
+from taskframework.model.counts import TaskCounts
 from taskframework.model.status import Priority
 from taskframework.model.traffic import LaneTraffic, Traffic
 from tests.unit.cli.conftest import Cli
-from tests.unit.model.scenes import MINUTE, NOW
+from tests.unit.model.scenes import MINUTE, NOW, SECOND
 from tests.unit.model.test_overview import UNWELL, WELL
 
 
@@ -30,6 +32,13 @@ def test_the_screen_has_the_counts_the_problems_and_a_line_for_each_type() -> No
     assert names.split() == ["Type", "Waiting", "Oldest", "Running", "Retrying", "In", "Out", "Failed"]
     assert charge.split() == ["charge", "3", "-", "0", "0", "0/s", "2/s", "0/s"]
     assert mail.split()[0] == "mail"
+
+
+@pytest.mark.parametrize(("age", "told"), [(SECOND, ""), (12 * SECOND, "   as of 12 s ago")])
+def test_old_counts_say_how_old_they_are(age: timedelta, told: str) -> None:
+    counts = TaskCounts(NOW, {"COMPLETED": 90}, counted_at=NOW - age)
+    [first, *_] = shown(render_overview(replace(WELL, counts=counts)))
+    assert first == f"1 worker, 0 dead letters   COMPLETED 90{told}"
 
 
 def test_a_bound_is_marked() -> None:

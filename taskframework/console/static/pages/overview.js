@@ -12,6 +12,7 @@ import { TaskTable } from "../parts/task-table.js";
 import { Tile } from "../parts/tile.js";
 
 const LOOK = 2000;
+const FRESH = 10;
 const DEAD = STATUSES.filter(isDead);
 const KEPT = 90; // looks that a chart shows: three minutes
 
@@ -40,7 +41,7 @@ function Installation() {
   const loaded = useLoad((signal) => get("admin/overview", {}, signal).then((data) => (remember(data), data)), [], { every: LOOK });
   const { data } = loaded;
   if (!data) return html`<${Head} title="Overview" /><${Waiting} of=${loaded} />`;
-  return html`<${Head} title="Overview" />
+  return html`<${Head} title="Overview">${countedText(data)}<//>
     <${Problems} problems=${data.problems} letters=${data.dead_letters} isOld=${Boolean(loaded.problem)} />
     <div class="tiles">${tilesOf(data)}</div>
     <${Charts} isBounded=${data.types.some((type) => type.is_bounded)} />
@@ -48,6 +49,12 @@ function Installation() {
       <${Table} label="Task types" rows=${data.types} idOf=${(type) => type.task_type} columns=${TYPES}
         href=${(type) => to(["tasks"], { task_type: type.task_type })} empty="No worker has declared a task type yet." />
     <//>`;
+}
+
+// The age of the numbers by status, unless they are as new as they are with few tasks: those are counted every five seconds.
+function countedText({ at, counted_at: counted }) {
+  const age = counted ? secondsSince(counted, Date.parse(at)) : 0;
+  return age > FRESH && `Queued tasks and dead letters as of ${short(age)} ago.`;
 }
 
 function Problems({ problems, letters, isOld }) {
