@@ -252,6 +252,8 @@ def _timeline_line(entry: HistoryEntry, since: datetime) -> Text:
     line = Text(f"{rfc3339(entry.at)}  {'+' + duration_text(entry.at - since):>10}  ", style="dim")
     line.append_text(status_text(f"{entry.type:<16}"))
     details = [f"attempt {entry.attempt}"] if entry.attempt else []
+    if entry.worker_id is not None and entry.type == "started":
+        details.append(f"worker {entry.worker_id}")
     if isinstance(entry.data, dict):
         details += [f"{key} {value}" for key, value in entry.data.items() if value is not None]
     return line.append(printable("  " + ", ".join(details)).rstrip(), style="dim")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from taskframework.model.pauses import Pause
@@ -57,6 +57,9 @@ class Facts:
     now: datetime
     #: Some of the live sub-tasks that it waits for.
     open_subtasks: tuple[Task, ...] = ()
+    #: The last report of the worker that runs it, and how long a lease must be over before the task is taken from it.
+    worker: Presence | None = None
+    lease_grace: timedelta = timedelta(0)
     #: Its stream, and the task that has the turn there.
     stream: Stream | None = None
     turn_holder: Task | None = None

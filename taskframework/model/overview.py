@@ -143,7 +143,9 @@ class Overview:
         for it in self.workers:
             if it.is_lost(self.at):
                 lost = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
-                yield Problem("worker_lost", f"{lost}. It was killed, is frozen, or cannot reach the store.")
+                why = "It was killed, is frozen, or cannot reach the store. Others get its tasks when their leases end"
+                look = f"Look at process {it.pid} on {it.host}, or start a worker in its place"
+                yield Problem("worker_lost", f"{lost}. {why}. {look}: taskframework worker --app MODULE")
         for task_type, seen in types:
             if _is_failing(seen):
                 share = seen.failed_per_second / seen.finished_per_second

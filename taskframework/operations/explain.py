@@ -23,13 +23,14 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.slots import SLOTS, Slots
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
 from taskframework.model.streams import STREAMS, stream_of
-from taskframework.model.task import Task
+from taskframework.model.task import Lease, Task
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.versions import VERSIONS, record_id
 from taskframework.model.view import format_time
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.operations.limits import state_of
 from taskframework.operations.traffic import MAX_WAITING
+from taskframework.settings import WorkerSettings
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
@@ -62,19 +63,21 @@ class Explanation:
 class ExplainOperations:
     """Explains tasks. It does not read all facts at one moment, so the next call may give another cause."""
 
-    def __init__(self, store: TaskStore, buckets: Buckets, limits: Mapping[str, BucketLimit], max_crashes: int) -> None:
+    def __init__(
+        self, store: TaskStore, buckets: Buckets, limits: Mapping[str, BucketLimit], worker: WorkerSettings
+    ) -> None:
         """Prepare.
 
         Args:
             store: where everything else is.
             buckets: the buckets of the rate limits; if they are in memory, only those of this process are seen.
             limits: how much each bucket lets through, by its name.
-            max_crashes: how many crashes make a task a dead letter.
+            worker: how many crashes make a task a dead letter, and when a task is taken from a lost worker.
         """
         self._store = store
         self._buckets = buckets
         self._limits = limits
-        self._max_crashes = max_crashes
+        self._max_crashes, self._lease_grace = worker.max_crashes, worker.lease_grace
 
     async def explain(self, task_id: str, scope: Scope, broker: Broker | None = None) -> Explanation:
         """Explain why a task is not running, or not finished.
@@ -92,7 +95,9 @@ class ExplainOperations:
         if task is None:
             raise TaskNotFoundError(task_id)
         facts = Facts(task=task, now=self._store.now(), max_crashes=self._max_crashes)
-        if task.status is TaskStatus.WAITING:
+        if task.lease is not None:
+            facts = await self._with_lease(facts, task.lease)
+        elif task.status is TaskStatus.WAITING:
             facts = replace(facts, open_subtasks=await self._open_subtasks(task))
         elif task.status is TaskStatus.BLOCKED:
             facts = await self._with_stream(facts)
@@ -100,6 +105,11 @@ class ExplainOperations:
             facts = await self._with_limits(facts, scope)
             facts = await self._with_workers(facts, scope, broker)
         return Explanation(task, explain(facts), facts.now)
+
+    async def _with_lease(self, facts: Facts, lease: Lease) -> Facts:
+        record = await read_record(self._store, PRESENCE.id_of(lease.worker_id))
+        worker = None if record is None else PRESENCE.content(record)
+        return replace(facts, worker=worker, lease_grace=self._lease_grace)
 
     async def _open_subtasks(self, task: Task) -> tuple[Task, ...]:
         if task.subtasks is None:

@@ -131,7 +131,7 @@ def build_store_services(
         types=types,
         submission=submission,
         tasks=tasks,
-        explain=ExplainOperations(store, buckets, rate_limits, settings.worker.max_crashes),
+        explain=ExplainOperations(store, buckets, rate_limits, settings.worker),
         dead_letters=DeadLetterOperations(store, tasks, Edits(types)),
         mending=MessageMending(store, types, submission),
         replays=replays,

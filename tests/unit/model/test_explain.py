@@ -63,7 +63,18 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
     "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "gives up"),
     "running": (facts(running(attempts=2), now=NOW - MINUTE), "running", "worker-1 runs attempt 2 of 5", "its code"),
-    "its lease is over": (facts(running()), "running", "without being renewed", "another worker"),
+    "its lease is over": (
+        facts(running(), lease_grace=5 * SECOND),
+        *("running", "but has not renewed its lease, which was valid until", "taken from this worker after"),
+    ),
+    "its lease is over and its worker is silent": (
+        facts(running(), lease_grace=5 * SECOND, worker=replace(WORKER, seen_at=NOW - MINUTE)),
+        *("running", " and has sent no sign of life since 2026-01-02T03:03:05.000Z.", "taken from this worker after"),
+    ),
+    "its worker is silent": (
+        facts(running(), now=NOW - MINUTE, lease_grace=5 * SECOND, worker=replace(WORKER, seen_at=NOW - 2 * MINUTE)),
+        *("running", ", but has sent no sign of life since 2026-01-02T03:02:05.000Z.", "If the worker does not renew"),
+    ),
     "sub-tasks": (
         facts(waiting(subtasks=Subtasks(5, None, done=2)), open_subtasks=(running(task_id="child"),)),
         *("waiting_for_subtasks", "child is RUNNING", "(all_must_succeed): taskframework tasks explain child"),

@@ -145,6 +145,11 @@ def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
     assert any(problem.text.startswith("2 mail tasks are waiting") for problem in both)
 
 
+def test_a_lost_worker_is_named_with_what_to_do() -> None:
+    [problem] = UNWELL["worker_lost"][0].problems()
+    assert "Look at process 1 on host, or start a worker in its place: taskframework worker --app" in problem.text
+
+
 def test_a_lost_worker_runs_nothing() -> None:
     overview = replace(WELL, workers=(LOST,))
     assert [problem.code for problem in overview.problems()] == ["no_worker", "worker_lost"]

@@ -17,6 +17,7 @@ from taskframework.model.workers import PRESENCE, Presence
 from taskframework.operations import explain, traffic
 from taskframework.operations.explain import ExplainOperations
 from taskframework.operations.traffic import read_traffic
+from taskframework.settings import WorkerSettings
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
@@ -74,7 +75,7 @@ async def cause_of(store: SqliteStore, **fields: Any) -> str:
     """Why a task whose message was sent does not run."""
     task = new_task(now=store.now(), dispatches=1, **fields)
     await store.insert([task])
-    operations = ExplainOperations(store, MemoryBuckets(FakeClock()), {}, max_crashes=3)
+    operations = ExplainOperations(store, MemoryBuckets(FakeClock()), {}, WorkerSettings())
     return (await operations.explain(task.task_id, EVERYONE)).cause.because
 
 
