@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from taskframework.cli.output import ago, as_json_text, duration_text, facts, note, out, print_json, printable
+from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable
 from taskframework.model.message import rfc3339
 from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
 from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
-from taskframework.model.wording import pluralize
+from taskframework.model.wording import duration_text, pluralize
 from taskframework.operations.explain import Explanation
 from taskframework.operations.letter_views import DeadLetter
 
