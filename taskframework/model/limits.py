@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
+from taskframework.model.rate_limits import RATE
+from taskframework.model.slots import SLOTS
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import HeldSlot, Task
 from taskframework.model.wording import pluralize
@@ -62,3 +64,10 @@ def _keys_text(limits: Sequence[ReachedLimit]) -> str:
     if not keys:
         return ""
     return f" for {keys[0]}" + (f" and {pluralize(len(keys) - 1, 'other key')}" if len(keys) > 1 else "")
+
+
+def limit_ids(name: str) -> tuple[str, ...]:
+    """The ids of the limits that a person calls `NAME`, or `NAME/KEY`: a rate limit, and the slots of a task type."""
+    name, has_key, key = name.partition("/")
+    parts = (name, key) if has_key else (name,)
+    return tuple(kind.id_of(*parts) for kind in (RATE, SLOTS))
