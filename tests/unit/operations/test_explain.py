@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
-
-import pytest
 
 from taskframework.limits.buckets import MemoryBuckets
 from taskframework.model.message import rfc3339
@@ -21,19 +17,6 @@ from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
 
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def test_a_killed_worker_is_told_before_its_lease_is_over(store: SqliteStore, clock: FakeClock) -> None:

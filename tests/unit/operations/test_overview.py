@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -29,22 +27,14 @@ CHARGE = TaskDeclaration(task_type="charge", parameters_schema={}, result_schema
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+async def store(store: SqliteStore, clock: FakeClock) -> SqliteStore:
     """A task has waited for ten minutes, and a worker runs its type."""
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
     await store.insert([new_task(now=store.now(), task_type="charge")])
     clock.advance(timedelta(minutes=10))
     now = store.now()
     worker = Presence("worker-1", "host", 1, "1.0", ("charge",), 2, 0, now, now)
     await store.write_records([PRESENCE.new("worker-1", content=worker)])
-    yield store
-    await store.close()
+    return store
 
 
 async def advice(store: SqliteStore, buckets: MemoryBuckets, declared: TaskDeclaration = CHARGE) -> str:

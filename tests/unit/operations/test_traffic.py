@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,17 +24,10 @@ MOST = 5
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
+async def store(store: SqliteStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> SqliteStore:
     """More tasks of one type wait than are counted; after them came a few others."""
     for module in (traffic, explain):
         monkeypatch.setattr(module, "MAX_WAITING", MOST)
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
     await put(store, 2 * MOST, task_type="full")
     await put(store, 2 * MOST, task_type="flaky", status=TaskStatus.RETRYING)
     clock.advance(1)
@@ -44,8 +35,7 @@ async def store(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatc
     await put(store, 2, task_type="few")
     await put(store, 2, task_type="few", status=TaskStatus.RETRYING)
     clock.advance(1)
-    yield store
-    await store.close()
+    return store
 
 
 async def put(store: SqliteStore, number: int, **fields: Any) -> None:
