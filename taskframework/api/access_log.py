@@ -8,6 +8,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskframework.api.callers import CALLER, OPEN_PATHS, path_of
+from taskframework.model.wording import duration_text
 
 logger = logging.getLogger(__name__)
 
@@ -56,5 +57,5 @@ def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
         "client": client[0] if client else None,
         "caller": caller.principal if caller else None,
     }
-    text = "%s %r answered with %d after %.3f s"
-    logger.log(level, text, scope["method"], scope["path"], status, seconds, extra=fields)
+    text = "%s %r answered with %d after %s"
+    logger.log(level, text, scope["method"], scope["path"], status, duration_text(seconds), extra=fields)

@@ -56,6 +56,7 @@ class ChooseTasks(_Filter):
     user_id: _Exact = None
     parent_task_id: _Exact = None
     stream: _Exact = None
+    waits_for_limit: _Exact = None
     fingerprint: _Exact = None
     text: _Search = None
     created_after: Annotated[Moment | None, Field(description="Submitted at this time or later")] = None

@@ -25,7 +25,8 @@ class TypeOverviewView(BaseModel):
     waiting: int = Field(description="Tasks that could start now")
     running: int
     retrying: int = Field(description="Tasks that failed and will be retried")
-    is_bounded: bool = Field(description="There are too many waiting or running tasks to count")
+    is_bounded: bool = Field(description="More tasks of this type may be waiting or retrying than were counted")
+    is_running_bounded: bool = Field(description="More tasks may be running than were counted")
     oldest_waiting_at: datetime | None = Field(description="Since when the oldest of them could start")
     submitted_per_second: float
     finished_per_second: float = Field(description="Whatever their end status")
@@ -45,11 +46,14 @@ class OverviewView(BaseModel):
 
     at: datetime
     by_status: dict[TaskStatus, int] = Field(
-        description="All tasks, as counted some seconds ago; with millions of them a minute ago"
+        description="All tasks at `counted_at`; those that are RUNNING or RETRYING at `at`, unless they are too many"
+    )
+    counted_at: datetime | None = Field(
+        description="When they were counted: seconds ago, with millions of tasks up to a minute; null: not yet"
     )
     types: list[TypeOverviewView]
     is_bounded: bool = Field(
-        description="There are too many waiting or running tasks to count; only the oldest are counted"
+        description="More tasks of some type may be waiting, running or retrying than were counted"
     )
     problems: list[ProblemFoundView] = Field(description="The worst first")
     workers: int = Field(description="Live worker processes")

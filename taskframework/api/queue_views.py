@@ -26,6 +26,7 @@ class LaneView(BaseModel):
     )
     running: int
     retrying: int = Field(description="Tasks that failed and will be retried")
+    is_bounded: bool = Field(description="More tasks may be waiting or retrying than were counted")
     in_per_second: float = Field(description="Submitted tasks", examples=[2.5])
     out_per_second: float = Field(description="Ended tasks, whatever their end status", examples=[2.5])
 
@@ -41,9 +42,8 @@ class QueueView(BaseModel):
         description="Messages ready in the broker, by lane; null while the broker is away"
     )
     lanes: dict[Priority, LaneView]
-    is_bounded: bool = Field(
-        description="There are more than 5,000 waiting or running tasks; only the oldest are counted"
-    )
+    is_bounded: bool = Field(description="In some lane more tasks may be waiting or retrying than were counted")
+    is_running_bounded: bool = Field(description="More tasks may be running than were counted")
 
 
 class QueuePage(BaseModel):

@@ -66,6 +66,9 @@ class TaskQuery(BatchQuery):
     finished_before: Moment | None = Field(default=None, description="Only those that ended earlier")
     correlation_id: Name | None = Field(default=None, description="Only those with this correlation id")
     idempotency_key: Name | None = Field(default=None, description="Only those with this idempotency key")
+    waits_for_limit: Name | None = Field(
+        default=None, description="Only those that wait for their turn in this limit, `NAME` or `NAME/KEY`"
+    )
     error: str | None = Field(
         default=None, min_length=1, max_length=200, description="Only tasks whose error message contains this text"
     )
@@ -151,9 +154,9 @@ async def submit_tasks(request: Request) -> Response:
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
     """List tasks from the newest to the oldest. All filters given must hold.
 
-    For `correlation_id`, `idempotency_key`, `error` and `fingerprint` there is no index: with one of them each page
-    looks through the next 5,000 tasks that the other filters let through. It has at most 50 tasks, and may be empty
-    although more follow. More follow as long as `next_cursor` is not null.
+    For `correlation_id`, `idempotency_key`, `waits_for_limit`, `error` and `fingerprint` there is no index: with one of
+    them each page looks through the next 5,000 tasks that the other filters let through. It has at most 50 tasks, and
+    may be empty although more follow. More follow as long as `next_cursor` is not null.
     """
     tasks, scope = framework_of(request).services.tasks, scope_of(request, query.user_id)
     limit = min(query.limit, _MAX_SEARCH_RESULTS) if query.filter.has_unindexed_condition else query.limit

@@ -8,11 +8,12 @@ from contextlib import nullcontext
 
 from rich.text import Text
 
-from taskframework.cli.output import as_json_text, duration_text, err, facts, note, out
+from taskframework.cli.output import as_json_text, err, facts, note, out
 from taskframework.cli.render import print_rows, shorten, status_text
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.message import rfc3339
 from taskframework.model.status import TaskStatus
+from taskframework.model.wording import duration_text
 from taskframework.operations.batch_handle import BatchHandle
 
 #: Seconds between two counts of a watched batch.

@@ -25,7 +25,7 @@ _END_TIME_CONDITIONS = {"finished_after": "finished_after", "finished_before": "
 _LETTER_CONDITIONS = _SHARED_CONDITIONS | {"kind": "kind"} | _END_TIME_CONDITIONS
 _TASK_CONDITIONS = (
     _SHARED_CONDITIONS
-    | {"status": "status", "parent": "parent_task_id", "stream": "stream"}
+    | {"status": "status", "parent": "parent_task_id", "stream": "stream", "waits_for_limit": "waits_for_limit"}
     | {"created_after": "created_after", "created_before": "created_before"}
     | _END_TIME_CONDITIONS
 )

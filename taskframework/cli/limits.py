@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskframework.cli.options import Json, Limit
-from taskframework.cli.output import note, out, print_json, table
+from taskframework.cli.output import ago, note, out, print_json, table
 from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.slots import moment_of
+from taskframework.model.wording import duration_text
 from taskframework.operations.limits import LimitState, SlotsState
 
 
@@ -47,16 +48,11 @@ def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:
         key = "" if state.key is None else repr(state.key)
         first = (state.name, key, str(state.slots.number), str(len(state.slots.holders)), str(state.waiting))
         holders = [
-            (holder.task_id, holder.worker_id, _seconds_ago(moment_of(holder.since), now))
-            for holder in state.slots.holders
+            (holder.task_id, holder.worker_id, ago(moment_of(holder.since), now)) for holder in state.slots.holders
         ]
         for number, holder in enumerate(holders or [("", "", "")]):
             shown.add_row(*(first if number == 0 else ("",) * len(first)), *holder)
     out().print(shown)
-
-
-def _seconds_ago(moment: datetime, now: datetime) -> str:
-    return f"{max(0.0, (now - moment).total_seconds()):.1f} s ago"
 
 
 def _bucket_row(state: LimitState, now: datetime) -> tuple[str, ...]:
@@ -66,10 +62,10 @@ def _bucket_row(state: LimitState, now: datetime) -> tuple[str, ...]:
         f"{state.limit.rate:g}/s",
         str(state.limit.burst),
         str(state.available),
-        _in_seconds(state.next_at, now),
-        _in_seconds(state.last_turn_at, now),
+        _time_until(state.next_at, now),
+        _time_until(state.last_turn_at, now),
     )
 
 
-def _in_seconds(moment: datetime | None, now: datetime) -> str:
-    return "" if moment is None else f"in {(moment - now).total_seconds():.1f} s"
+def _time_until(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else f"in {duration_text(moment - now)}"

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Coroutine, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 import orjson
@@ -104,30 +104,17 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
     return grid
 
 
-def duration_text(period: timedelta) -> str:
-    """Format a length of time in its two largest units."""
-    seconds = period.total_seconds()
-    if seconds < 60:
-        return f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"
-    for name, size, smaller_size in (("d", 86_400, 3_600), ("h", 3_600, 60), ("min", 60, 1)):
-        if seconds >= size:
-            rest = int(seconds % size) // smaller_size
-            return f"{int(seconds // size)} {name}" + (f" {rest} {_SMALLER_UNIT[name]}" if rest else "")
-    raise AssertionError("unreachable: a minute is the smallest unit")
-
-
-_SMALLER_UNIT = {"d": "h", "h": "min", "min": "s"}
-
-
 def ago(moment: datetime, now: datetime) -> str:
-    """Format how long ago a time was, or how far ahead it is, in one unit."""
+    """Format how long ago a time was, or how far ahead it is, in one unit; less than a second is now."""
     seconds = (now - moment).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
     for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= 2 * size:
             return (
                 f"{int(abs(seconds) // size)} {name} ago" if seconds > 0 else f"in {int(abs(seconds) // size)} {name}"
             )
-    return f"{max(0, int(seconds))} s ago" if seconds > -1 else f"in {int(-seconds)} s"
+    return f"{int(seconds)} s ago" if seconds > 0 else f"in {int(-seconds)} s"
 
 
 def run(main: Coroutine[Any, Any, Value]) -> Value:

@@ -15,6 +15,7 @@ from taskframework.cli.render import print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.model.message import rfc3339
 from taskframework.model.status import LANES, Priority
+from taskframework.model.traffic import LaneTraffic
 from taskframework.operations.queues import Queue
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ async def list_queues(framework: AnyFramework, as_json: Json = False) -> None:
         [_row(queue, framework.services.store.now()) for queue in queues],
     )
     if any(queue.traffic.is_bounded for queue in queues):
-        note("There are too many waiting or running tasks to count; only the oldest are counted.")
+        note("A number with + is where counting stopped: there may be more tasks.")
 
 
 @app.command()
@@ -90,17 +91,24 @@ def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
     traffic = queue.traffic.of_type(queue.task_type)
     oldest = "-" if traffic.oldest_waiting_at is None else ago(traffic.oldest_waiting_at, now)
     rates = f"{traffic.submitted_per_second:.3g}/s", f"{traffic.finished_per_second:.3g}/s"
-    cells = (queue.task_type, _waiting_text(queue), oldest, f"{traffic.running:,}", f"{traffic.retrying:,}", *rates)
+    running = f"{traffic.running:,}{'+' * queue.traffic.is_running_bounded}"
+    retrying = f"{traffic.retrying:,}{'+' * traffic.is_bounded}"
+    cells = (queue.task_type, _waiting_text(queue), oldest, running, retrying, *rates)
     return *map(Text, cells), _pause_text(queue)
 
 
 def _waiting_text(queue: Queue) -> str:
     """How many tasks wait; and in which lanes, if not only in the normal one."""
-    lanes = {lane: queue.traffic.of_lane(queue.task_type, lane).waiting for lane in LANES}
-    total = f"{sum(lanes.values()):,}{'+' if queue.traffic.is_bounded else ''}"
-    if sum(lanes.values()) == lanes[Priority.NORMAL]:
-        return total
-    return f"{total} ({', '.join(f'{lane} {count:,}' for lane, count in lanes.items() if count)})"
+    lanes = {lane: queue.traffic.of_lane(queue.task_type, lane) for lane in LANES}
+    total = sum(lanes.values(), LaneTraffic())
+    if total.waiting == lanes[Priority.NORMAL].waiting:
+        return _number_text(total)
+    in_lanes = ", ".join(f"{lane} {_number_text(seen)}" for lane, seen in lanes.items() if seen.waiting)
+    return f"{_number_text(total)} ({in_lanes})"
+
+
+def _number_text(seen: LaneTraffic) -> str:
+    return f"{seen.waiting:,}{'+' * seen.is_bounded}"
 
 
 def _pause_text(queue: Queue) -> Text:

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from taskframework.cli.output import ago, as_json_text, duration_text, facts, note, out, print_json, printable
+from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable
 from taskframework.model.message import rfc3339
 from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
 from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
-from taskframework.model.wording import pluralize
+from taskframework.model.wording import duration_text, pluralize
 from taskframework.operations.explain import Explanation
 from taskframework.operations.letter_views import DeadLetter
 
@@ -252,6 +252,8 @@ def _timeline_line(entry: HistoryEntry, since: datetime) -> Text:
     line = Text(f"{rfc3339(entry.at)}  {'+' + duration_text(entry.at - since):>10}  ", style="dim")
     line.append_text(status_text(f"{entry.type:<16}"))
     details = [f"attempt {entry.attempt}"] if entry.attempt else []
+    if entry.worker_id is not None and entry.type == "started":
+        details.append(f"worker {entry.worker_id}")
     if isinstance(entry.data, dict):
         details += [f"{key} {value}" for key, value in entry.data.items() if value is not None]
     return line.append(printable("  " + ", ".join(details)).rstrip(), style="dim")

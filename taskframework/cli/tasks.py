@@ -83,6 +83,10 @@ Correlation = Annotated[
 IdempotencyKey = Annotated[
     str | None, typer.Option("--idempotency-key", metavar="KEY", help="Only tasks with this idempotency key.")
 ]
+WaitsForLimit = Annotated[
+    str | None,
+    typer.Option("--waits-for-limit", metavar="NAME[/KEY]", help="Only tasks that wait for their turn in this limit."),
+]
 ErrorText = Annotated[
     str | None, typer.Option("--error", metavar="TEXT", help="Only tasks whose error message contains this.")
 ]
@@ -115,6 +119,7 @@ async def list_tasks(
     finished_before: FinishedBefore = None,
     correlation_id: Correlation = None,
     idempotency_key: IdempotencyKey = None,
+    waits_for_limit: WaitsForLimit = None,
     error: ErrorText = None,
     fingerprint: Fingerprint = None,
     limit: Limit = 20,
@@ -132,6 +137,7 @@ async def list_tasks(
         finished_before=finished_before,
         correlation_id=correlation_id,
         idempotency_key=idempotency_key,
+        waits_for_limit=waits_for_limit,
         error=error,
         fingerprint=fingerprint,
     )

@@ -36,6 +36,8 @@ Once = Annotated[bool, typer.Option("--once", help="Print once and exit; the def
 _DEFAULT_INTERVAL = timedelta(seconds=2)
 #: Shortest pause between two looks: with a shorter one, most of the visible work would be the looks themselves.
 _MIN_INTERVAL = timedelta(milliseconds=500)
+#: A count that is not older than this is shown without its age. With few tasks, counts are made every five seconds.
+_FRESH = timedelta(seconds=10)
 
 
 @on_store
@@ -66,6 +68,9 @@ def _summary_lines(overview: Overview) -> Iterator[Text]:
     for status in TaskStatus:
         if counts.get(status):
             line.append("   ").append_text(status_text(status)).append(f" {counts[status]:,}")
+    counted_at = overview.counted_at
+    if counted_at is not None and overview.at - counted_at > _FRESH:
+        line.append(f"   as of {ago(counted_at, overview.at)}", style="dim")
     yield line
     for problem in overview.problems():
         yield Text(f"{problem.code}: ", style="bold red").append(printable(problem.text), style="not bold red")
@@ -76,8 +81,9 @@ def _type_table(overview: Overview) -> RenderableType:
     for task_type in overview.task_types:
         traffic = overview.traffic.of_type(task_type)
         oldest = "-" if traffic.oldest_waiting_at is None else ago(traffic.oldest_waiting_at, overview.at)
-        more = "+" if overview.traffic.is_bounded else ""
+        more, more_running = "+" * traffic.is_bounded, "+" * overview.traffic.is_running_bounded
         rates = (traffic.submitted_per_second, traffic.finished_per_second, traffic.failed_per_second)
-        counts = (f"{traffic.waiting:,}{more}", oldest, f"{traffic.running:,}{more}", f"{traffic.retrying:,}{more}")
+        waiting, running = f"{traffic.waiting:,}{more}", f"{traffic.running:,}{more_running}"
+        counts = (waiting, oldest, running, f"{traffic.retrying:,}{more}")
         type_table.add_row(task_type, *counts, *(f"{rate:.3g}/s" for rate in rates))
     return type_table

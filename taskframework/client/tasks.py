@@ -109,6 +109,7 @@ class TaskCalls(Calls):
         finished_before: datetime | None = None,
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
+        waits_for_limit: str | None = None,
         error: str | None = None,
         fingerprint: str | None = None,
     ) -> AsyncGenerator[RemoteTask, None]:
@@ -127,6 +128,7 @@ class TaskCalls(Calls):
             finished_before: only tasks that ended earlier than this.
             correlation_id: only tasks with this correlation id.
             idempotency_key: only tasks with this key.
+            waits_for_limit: only tasks that wait for their turn in this limit, `NAME` or `NAME/KEY`.
             error: only tasks with this text in the message of the error, ignoring case.
             fingerprint: only tasks whose error has this fingerprint.
         """
@@ -142,6 +144,7 @@ class TaskCalls(Calls):
             "finished_before": finished_before and finished_before.isoformat(),
             "correlation_id": correlation_id,
             "idempotency_key": idempotency_key,
+            "waits_for_limit": waits_for_limit,
             "error": error,
             "fingerprint": fingerprint,
         }

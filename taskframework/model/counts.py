@@ -20,6 +20,8 @@ class TaskCounts:
     halted_streams: int = 0
     #: Tasks that are FAILED or DEAD_LETTER and not discarded; None if there are too many to look at each of them.
     dead_letters: int | None = None
+    #: When this count began; None: there is none yet, or an earlier release counted.
+    counted_at: datetime | None = None
 
 
 #: The record of the counts of all tasks.

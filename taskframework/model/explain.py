@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from urllib.parse import unquote
 
 from taskframework.model.explain_states import (
     error_line,
@@ -20,18 +19,19 @@ from taskframework.model.explain_states import (
     one_line,
 )
 from taskframework.model.facts import Cause, Facts
-from taskframework.model.limits import waiting_limit
+from taskframework.model.limits import name_and_key, waiting_limit
 from taskframework.model.message import rfc3339
 from taskframework.model.rate_limits import RATE
-from taskframework.model.slots import Slots, moment_of
+from taskframework.model.slots import moment_of
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task
 from taskframework.model.versions import is_older
 from taskframework.model.view import error_view, format_time
 from taskframework.model.wording import pluralize
 
 #: How late a message may be before it counts as not sent. A running sweeper sends a due message within a second or two.
 _OVERDUE = timedelta(seconds=15)
+#: The most types of running tasks that are named.
+_MAX_NAMED_TYPES = 3
 
 
 def explain(facts: Facts) -> Cause:
@@ -90,7 +90,7 @@ def _explain_rate_limit(facts: Facts) -> Cause | None:
     task, wait = facts.task, facts.task.waits_for_limit
     limit = waiting_limit(task)
     if limit is not None and wait is not None and _kind_of(limit) == RATE.name and wait.until > facts.now:
-        name, key = _name_and_key(limit)
+        name, key = name_and_key(limit)
         whose = name if key is None else f"{name!r} for {key}"
         return _bucket_empty(f"The rate limit {whose} is used up; the turn of this task is at", name, key, wait.until)
     if facts.bucket is None or facts.bucket_free_at is None or facts.bucket_free_at <= facts.now:
@@ -110,9 +110,9 @@ def _bucket_empty(beginning: str, name: str, key: str | None, until: datetime) -
 
 def _explain_concurrency_limit(facts: Facts) -> Cause | None:
     task, slots = facts.task, facts.slots
-    if slots is None or not _are_all_in_use(slots, task):
+    if slots is None or not slots.are_all_in_use or any(it.task_id == task.task_id for it in slots.holders):
         return None
-    name, key = (task.task_type, None) if facts.slots_id is None else _name_and_key(facts.slots_id)
+    name, key = (task.task_type, None) if facts.slots_id is None else name_and_key(facts.slots_id)
     named = [it for it in slots.holders if it.task_id in facts.visible_holders]
     whose = name if key is None else f"{name} for {key}"
     held_by = f", held by {named[0].task_id}{' and others' if len(slots.holders) > 1 else ''}" if named else ""
@@ -128,11 +128,6 @@ def _explain_concurrency_limit(facts: Facts) -> Cause | None:
             "holders": [{"task_id": it.task_id, "since": rfc3339(moment_of(it.since))} for it in named],
         },
     )
-
-
-def _are_all_in_use(slots: Slots, task: Task) -> bool:
-    """Return whether no slot is left for the task, and it does not hold a slot already."""
-    return len(slots.holders) >= slots.number and all(it.task_id != task.task_id for it in slots.holders)
 
 
 def _explain_limiter_away(facts: Facts) -> Cause | None:
@@ -231,7 +226,7 @@ def _explain_sent(facts: Facts) -> Cause | None:
         change = f"It starts when its turn comes. More workers help only up to its rate limit, {facts.bucket!r}."
     return Cause(
         "sent",
-        because,
+        f"{because}{_slots_text(facts)}",
         f"{change}{again}",
         {
             "lane": str(task.lane),
@@ -241,8 +236,26 @@ def _explain_sent(facts: Facts) -> Cause | None:
             "dispatches": task.dispatches,
             "next_dispatch_at": format_time(task.next_dispatch_at),
             "workers": len(facts.workers),
+            "running_by_type": dict(facts.running_by_type),
         },
     )
+
+
+def _slots_text(facts: Facts) -> str:
+    """Which tasks have the slots of the workers; empty if a slot is free, or if it is not known.
+
+    A slot that no task of this type has is taken by a task of another type that runs, and that these workers run. If
+    there are several such types, nobody knows which of them.
+    """
+    running, task_type = facts.running_by_type, facts.task.task_type
+    others = sorted(running.keys() - {task_type}, key=lambda it: -running[it])
+    own, number = running.get(task_type, 0), sum(worker.concurrency for worker in facts.workers)
+    if not others or own >= number:
+        return ""
+    *first, last = others[:_MAX_NAMED_TYPES] + (["others"] if len(others) > _MAX_NAMED_TYPES else [])
+    names = f"{', '.join(first)} or {last}" if first else last
+    who = f": {own:,} by tasks of this type, the others by tasks of {names}" if own else f" by tasks of {names}"
+    return f" All slots of its workers ({number:,}) are taken{who}."
 
 
 def _explain_about_to_be_sent(facts: Facts) -> Cause:
@@ -281,9 +294,3 @@ _EXPLANATIONS: tuple[Callable[[Facts], Cause | None], ...] = (
 
 def _kind_of(limit: str) -> str:
     return limit.partition("/")[0]
-
-
-def _name_and_key(limit: str) -> tuple[str, str | None]:
-    """The name and the key in the id of a limit's record."""
-    _, name, *key = map(unquote, limit.split("/"))
-    return name, key[0] if key else None

@@ -9,7 +9,7 @@ from taskframework.model.interventions import BY_NEWER_VERSION
 from taskframework.model.message import rfc3339
 from taskframework.model.status import REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command
-from taskframework.model.task import SignalWait, Subtasks, Task
+from taskframework.model.task import Lease, SignalWait, Subtasks, Task
 from taskframework.model.values import shell_quoted
 from taskframework.model.view import error_view, format_time, subtasks_view
 from taskframework.model.wording import pluralize
@@ -55,15 +55,30 @@ def explain_running(facts: Facts) -> Cause | None:
     worker = "A worker" if lease is None else f"Worker {lease.worker_id}"
     since = "" if task.started_at is None else f" since {rfc3339(task.started_at)}"
     attempt = f"{worker} runs attempt {task.attempts} of {task.max_attempts}{since}"
-    is_over = lease is not None and lease.expires_at <= facts.now
-    details = {**_attempt_details(task), "is_lease_over": is_over, "progress": task.progress}
-    if lease is not None and is_over:
-        because = f"{attempt}, but its lease expired at {rfc3339(lease.expires_at)} without being renewed."
-        change = "It goes to another worker within seconds, if at least one api or worker process is running."
+    details = {**_attempt_details(task), "is_lease_over": False, "progress": task.progress}
+    if lease is None:
+        return Cause("running", f"{attempt}.", "It ends when its code ends.", details)
+    return _explain_lease(facts, lease, attempt, details)
+
+
+def _explain_lease(facts: Facts, lease: Lease, attempt: str, details: dict[str, Any]) -> Cause:
+    worker, is_over = facts.worker, lease.expires_at <= facts.now
+    seen_at = None if worker is None else rfc3339(worker.seen_at)
+    until, taken_after = rfc3339(lease.expires_at), rfc3339(lease.expires_at + facts.lease_grace)
+    details |= {"is_lease_over": is_over, "taken_over_after": taken_after, "worker_seen_at": seen_at}
+    problems = [f"has not renewed its lease, which was valid until {until}"] if is_over else []
+    if worker is not None and worker.is_silent(facts.now):
+        problems.append(f"has sent no sign of life since {seen_at}")
+    if not problems:
+        because = f"{attempt}. Its lease is valid until {until}; the worker renews it as long as it is alive."
+        change = "It ends when its code ends. If its worker is lost, another worker takes it when the lease is over."
         return Cause("running", because, change, details)
-    until = "" if lease is None else f" Its lease is valid until {rfc3339(lease.expires_at)}, and is renewed before."
-    change = "It ends when its code ends. If its worker is lost, another worker takes it when the lease is over."
-    return Cause("running", f"{attempt}.{until}", change, details)
+    change = (
+        f"The task is taken from this worker after {taken_after}, if at least one api or worker process is running."
+    )
+    if not is_over:
+        change = f"If the worker does not renew its lease, the task is taken from it after {taken_after}."
+    return Cause("running", f"{attempt}, but {' and '.join(problems)}.", change, details)
 
 
 def explain_waiting(facts: Facts) -> Cause | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from taskframework.model.pauses import Pause
@@ -57,6 +57,9 @@ class Facts:
     now: datetime
     #: Some of the live sub-tasks that it waits for.
     open_subtasks: tuple[Task, ...] = ()
+    #: The last report of the worker that runs it, and how long a lease must be over before the task is taken from it.
+    worker: Presence | None = None
+    lease_grace: timedelta = timedelta(0)
     #: Its stream, and the task that has the turn there.
     stream: Stream | None = None
     turn_holder: Task | None = None
@@ -87,3 +90,6 @@ class Facts:
     is_ahead_bounded: bool = False
     #: How many messages are ready in its lane; None: not known.
     messages: int | None = None
+    #: If no slot of these workers was free at their last reports: how many tasks run of each type that they run. Empty:
+    #: a slot was free, or it is not known.
+    running_by_type: Mapping[str, int] = field(default_factory=dict)

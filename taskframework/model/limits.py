@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import unquote
+
+from taskframework.model.rate_limits import RATE
+from taskframework.model.slots import SLOTS
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import HeldSlot, Task
+from taskframework.model.wording import pluralize
 
 
 def waiting_limit(task: Task) -> str | None:
@@ -20,3 +28,46 @@ def slot_to_give_back(task: Task) -> HeldSlot | None:
     if held is None or (lease is not None and lease.claim_id == held.claim_id):
         return None
     return held
+
+
+def name_and_key(limit_id: str) -> tuple[str, str | None]:
+    """The name and the key in the id of a limit's record; without a key, None."""
+    _, name, *key = map(unquote, limit_id.split("/"))
+    return name, key[0] if key else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedLimit:
+    """A limit that lets no more tasks begin now."""
+
+    kind: Literal["rate", "concurrency"]
+    name: str
+    key: str | None
+
+
+def reached_limits_text(limits: Sequence[ReachedLimit]) -> str:
+    """Which limits are reached, and what lets more tasks begin."""
+    return " ".join(_reached_limit_texts(limits))
+
+
+def _reached_limit_texts(limits: Sequence[ReachedLimit]) -> Iterator[str]:
+    if rates := [limit for limit in limits if limit.kind == "rate"]:
+        what = f"The rate limit {rates[0].name!r}{_keys_text(rates)} is used up"
+        yield f"{what}: a higher rate in rate_limiter lets more tasks start."
+    if slots := [limit for limit in limits if limit.kind == "concurrency"]:
+        what = f"All slots of {slots[0].name}{_keys_text(slots)} are in use"
+        yield f"{what}: a higher concurrency_limit lets more tasks run."
+
+
+def _keys_text(limits: Sequence[ReachedLimit]) -> str:
+    keys = [limit.key for limit in limits if limit.key is not None]
+    if not keys:
+        return ""
+    return f" for {keys[0]}" + (f" and {pluralize(len(keys) - 1, 'other key')}" if len(keys) > 1 else "")
+
+
+def limit_ids(name: str) -> tuple[str, ...]:
+    """The ids of the limits that a person calls `NAME`, or `NAME/KEY`: a rate limit, and the slots of a task type."""
+    name, has_key, key = name.partition("/")
+    parts = (name, key) if has_key else (name,)
+    return tuple(kind.id_of(*parts) for kind in (RATE, SLOTS))

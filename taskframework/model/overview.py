@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
 from taskframework.model.counts import TaskCounts
+from taskframework.model.limits import ReachedLimit, reached_limits_text
 from taskframework.model.message import rfc3339
 from taskframework.model.pauses import Pause
 from taskframework.model.schedules import Schedule
@@ -63,6 +64,8 @@ class Overview:
     schedules: tuple[Schedule, ...] = ()
     #: Whether the server that counts rate limits does not answer, so that tasks with one wait for it.
     is_limiter_away: bool = False
+    #: The limits that let no more tasks of a type begin, for types that are behind.
+    reached_limits: Mapping[str, Sequence[ReachedLimit]] = field(default_factory=dict)
 
     @property
     def at(self) -> datetime:
@@ -86,6 +89,11 @@ class Overview:
         return {**counted, TaskStatus.RUNNING.value: now.running, TaskStatus.RETRYING.value: now.retrying}
 
     @property
+    def counted_at(self) -> datetime | None:
+        """When `dead_letters` and the other numbers of `by_status` were counted."""
+        return None if self.counts is None else self.counts.counted_at
+
+    @property
     def dead_letters(self) -> int | None:
         """Tasks that failed for good and were not discarded, or all failed tasks if they are very many; None until the
         first count is done.
@@ -98,13 +106,22 @@ class Overview:
 
     def waiting_text(self, task_type: str) -> str:
         """How many tasks of a type wait, in words."""
-        number, more = self.traffic.of_type(task_type).waiting, " or more" if self.traffic.is_bounded else ""
+        seen = self.traffic.of_type(task_type)
+        number, more = seen.waiting, " or more" if seen.is_bounded else ""
         one = number == 1 and not more
         return f"1 {task_type} task is waiting" if one else f"{number:,}{more} {task_type} tasks are waiting"
 
     def has_worker_for(self, task_type: str) -> bool:
         """Return whether a live worker runs a type."""
         return any(task_type in it.task_types for it in self.live_workers)
+
+    def is_behind(self, task_type: str) -> bool:
+        """Return whether the tasks of a type wait too long, although workers run it and nobody paused it."""
+        if task_type in self.pauses or not self.has_worker_for(task_type):
+            return False
+        seen = self.traffic.of_type(task_type)
+        since = seen.oldest_waiting_at
+        return since is not None and self.at - since > _BEHIND_AFTER and _is_slow(seen)
 
     def problems(self) -> Iterator[Problem]:
         """The problems that need a person, the worst first."""
@@ -126,7 +143,9 @@ class Overview:
         for it in self.workers:
             if it.is_lost(self.at):
                 lost = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
-                yield Problem("worker_lost", f"{lost}. It was killed, is frozen, or cannot reach the store.")
+                why = "It was killed, is frozen, or cannot reach the store. Others get its tasks when their leases end"
+                look = f"Look at process {it.pid} on {it.host}, or start a worker in its place"
+                yield Problem("worker_lost", f"{lost}. {why}. {look}: taskframework worker --app MODULE")
         for task_type, seen in types:
             if _is_failing(seen):
                 share = seen.failed_per_second / seen.finished_per_second
@@ -145,25 +164,26 @@ class Overview:
 
     def _backlog_problems(self, types: Sequence[tuple[str, LaneTraffic]]) -> Iterator[Problem]:
         """Types with many tasks that wait for a retry, and types that are behind."""
-        more = " or more" if self.traffic.is_bounded else ""
         for task_type, seen in types:
             if seen.retrying >= _MIN_RETRYING and seen.retrying > _completed_recently(seen):
+                more = " or more" if seen.is_bounded else ""
                 what = f"{seen.retrying:,}{more} {task_type} tasks failed and will be retried"
                 text = f"{what}. See why: taskframework tasks list --type {task_type} --status retrying"
                 retry = f"taskframework tasks retry --where type={task_type} --where status=retrying"
                 yield Problem("retrying", f"{text}. To retry them at once, after fixing the cause: {retry}", task_type)
         for task_type, seen in types:
-            since = seen.oldest_waiting_at
-            if since is None or task_type in self.pauses or not self.has_worker_for(task_type):
-                continue
-            if self.at - since > _BEHIND_AFTER and _is_slow(seen):
+            if self.is_behind(task_type) and seen.oldest_waiting_at is not None:
                 come, go = f"{seen.submitted_per_second:.3g}", f"{seen.finished_per_second:.3g}"
-                text = f"{self.waiting_text(task_type)}, the oldest since {rfc3339(since)}"
+                text = f"{self.waiting_text(task_type)}, the oldest since {rfc3339(seen.oldest_waiting_at)}"
                 text = f"{text}; they arrive at {come} per second and finish at {go} per second"
-                advice = (
-                    "Start more workers, or see what one of the tasks is waiting for: taskframework tasks explain ID"
-                )
-                yield Problem("behind", f"{text}. {advice}", task_type)
+                yield Problem("behind", f"{text}. {self._behind_advice(task_type)}", task_type)
+
+    def _behind_advice(self, task_type: str) -> str:
+        limits = self.reached_limits.get(task_type)
+        if limits:
+            text = f"{reached_limits_text(limits)} More workers do not help the tasks that wait for a limit"
+            return f"{text}. See the limits: taskframework limits"
+        return "Start more workers, or see what one of the tasks is waiting for: taskframework tasks explain ID"
 
 
 def _is_slow(seen: LaneTraffic) -> bool:

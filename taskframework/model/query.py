@@ -96,7 +96,7 @@ def _decode_cursor(text: str) -> str:
 
 #: Conditions of a `TaskFilter` without an index. For conditions on the end of a task, only lists of dead tasks have an
 #: index.
-_UNINDEXED_CONDITIONS = ("fingerprint", "error", "correlation_id", "idempotency_key")
+_UNINDEXED_CONDITIONS = ("fingerprint", "error", "correlation_id", "idempotency_key", "waits_for_limit")
 _END_TIME_CONDITIONS = ("ended_by", "finished_after", "finished_before")
 
 
@@ -118,6 +118,8 @@ class TaskFilter:
     error: str | None = None
     correlation_id: str | None = None
     idempotency_key: str | None = None
+    #: Only tasks that wait in the store because this limit did not let them begin, named as for `limit_ids`.
+    waits_for_limit: str | None = None
     #: Only tasks that had ended by this time; for lists of dead tasks.
     ended_by: datetime | None = None
     #: Only tasks that were submitted at the first time or later, and before the second time.

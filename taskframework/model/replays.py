@@ -70,6 +70,7 @@ class ActionFilter:
     status: TaskStatus | None = None
     parent_task_id: str | None = None
     stream: str | None = None
+    waits_for_limit: str | None = None
     #: A task that was submitted at the first time or later, and before the second time.
     created_after: datetime | None = None
     created_before: datetime | None = None
@@ -219,6 +220,7 @@ def lists_of(action: Action, where: ActionFilter, at: datetime) -> tuple[TaskFil
             where.stream,
             fingerprint=where.fingerprint,
             error=where.text,
+            waits_for_limit=where.waits_for_limit,
             created_after=where.created_after,
             created_before=created_before,
             finished_after=where.finished_after,

@@ -83,6 +83,11 @@ class Slots:
         return len(self.holders) + self.ahead_of(task_id, rank, since) < number
 
     @property
+    def are_all_in_use(self) -> bool:
+        """Whether no slot is left beside the holders."""
+        return 0 < self.number <= len(self.holders)
+
+    @property
     def free(self) -> int:
         """How many slots are left beside the holders and the tasks in the line."""
         return self.number - len(self.holders) - sum(place.until > self.asked_at for place in self.line)

@@ -1,13 +1,14 @@
 """How many tasks wait, run, come and end, by task type and lane.
 
 A count looks at a limited number of tasks: those that have waited longest, or those that came or ended last. So its
-cost does not grow with the number of tasks. It does not guess the rest: a count that reached the limit says so.
+cost does not grow with the number of tasks. It does not guess the rest: a count that reached the limit says so. If that
+happens to waiting tasks, each lane is counted by itself, so that a full lane does not hide the others.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -64,9 +65,15 @@ class LaneCounts:
     #: Whether there may be more tasks than the count looked at.
     is_bounded: bool = False
 
-    def due(self, task_type: str, lane: Priority) -> int:
-        """How many tasks of one type and lane could be claimed before the time that the count was given."""
-        return sum(it.due for it in self.counted if (it.task_type, it.lane) == (task_type, lane))
+    @property
+    def due(self) -> int:
+        """How many of the tasks could be claimed before the time that the count was given."""
+        return sum(it.due for it in self.counted)
+
+    @property
+    def is_due_bounded(self) -> bool:
+        """Whether there may be more due tasks than these, in a count of one lane: the tasks that are due come first."""
+        return self.is_bounded and all(it.due == it.count for it in self.counted)
 
     def rates(self, now: datetime) -> dict[tuple[str, Priority], float]:
         """Tasks a second by type and lane, over the last minute or the part of it that was counted."""
@@ -94,6 +101,8 @@ class LaneTraffic:
     failed_per_second: float = 0.0
     #: Tasks that failed and will be tried again, whether the next attempt is due or not.
     retrying: int = 0
+    #: Whether more tasks may wait or be retried than were counted.
+    is_bounded: bool = False
 
     @property
     def completed_per_second(self) -> float:
@@ -110,6 +119,7 @@ class LaneTraffic:
             self.finished_per_second + other.finished_per_second,
             self.failed_per_second + other.failed_per_second,
             self.retrying + other.retrying,
+            self.is_bounded or other.is_bounded,
         )
 
 
@@ -119,8 +129,13 @@ class Traffic:
 
     at: datetime
     lanes: Mapping[tuple[str, Priority], LaneTraffic]
-    #: Whether more tasks may wait, run or be retried than were counted.
-    is_bounded: bool
+    #: Whether more tasks, of any type, may run than were counted.
+    is_running_bounded: bool = False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether more tasks of some type may wait, run or be retried than were counted."""
+        return self.is_running_bounded or any(lane.is_bounded for lane in self.lanes.values())
 
     def of_type(self, task_type: str) -> LaneTraffic:
         """The sum of the lanes of a type."""
@@ -136,20 +151,32 @@ class Traffic:
         return frozenset(task_type for task_type, _ in self.lanes)
 
 
-def combine_counts(counts: Mapping[CountedTasks, LaneCounts], now: datetime) -> Traffic:
-    """The traffic, from one count of each selection, all made at `now`."""
+def combine_counts(counts: Mapping[CountedTasks, Sequence[LaneCounts]], now: datetime) -> Traffic:
+    """The traffic, from one count of all lanes for each selection, or one for each lane; all made at `now`."""
     lanes: dict[tuple[str, Priority], LaneTraffic] = defaultdict(LaneTraffic)
-    for it in counts[CountedTasks.WAITING].counted:
+    for part, it in _each(counts[CountedTasks.WAITING]):
         if it.due:
-            lanes[it.task_type, it.lane] += LaneTraffic(waiting=it.due, oldest_waiting_at=it.claimable_since)
-    for it in counts[CountedTasks.RUNNING].counted:
+            seen = LaneTraffic(it.due, it.claimable_since, is_bounded=part.is_due_bounded)
+            lanes[it.task_type, it.lane] += seen
+    for _, it in _each(counts[CountedTasks.RUNNING]):
         lanes[it.task_type, it.lane] += LaneTraffic(running=it.count)
-    for it in counts[CountedTasks.RETRYING].counted:
-        lanes[it.task_type, it.lane] += LaneTraffic(retrying=it.count)
-    for place, rate in counts[CountedTasks.SUBMITTED].rates(now).items():
-        lanes[place] += LaneTraffic(submitted_per_second=rate)
-    for place, rate in counts[CountedTasks.DONE].rates(now).items():
-        lanes[place] += LaneTraffic(finished_per_second=rate)
-    for place, rate in counts[CountedTasks.DEAD].rates(now).items():
-        lanes[place] += LaneTraffic(finished_per_second=rate, failed_per_second=rate)
-    return Traffic(now, dict(lanes), any(counts[selection].is_bounded for selection in _LIVE_TASKS))
+    for part, it in _each(counts[CountedTasks.RETRYING]):
+        lanes[it.task_type, it.lane] += LaneTraffic(retrying=it.count, is_bounded=part.is_bounded)
+    for selection, traffic_of in _RATES.items():
+        for part in counts[selection]:
+            for place, rate in part.rates(now).items():
+                lanes[place] += traffic_of(rate)
+    return Traffic(now, dict(lanes), any(part.is_bounded for part in counts[CountedTasks.RUNNING]))
+
+
+_RATES: Mapping[CountedTasks, Callable[[float], LaneTraffic]] = {
+    CountedTasks.SUBMITTED: lambda rate: LaneTraffic(submitted_per_second=rate),
+    CountedTasks.DONE: lambda rate: LaneTraffic(finished_per_second=rate),
+    CountedTasks.DEAD: lambda rate: LaneTraffic(finished_per_second=rate, failed_per_second=rate),
+}
+
+
+def _each(parts: Sequence[LaneCounts]) -> Iterator[tuple[LaneCounts, LaneCount]]:
+    for part in parts:
+        for it in part.counted:
+            yield part, it

@@ -9,6 +9,8 @@ from taskframework.model.records import RecordKind
 
 #: How often a worker reports its presence.
 REPORT_INTERVAL = timedelta(seconds=10)
+#: A worker without a report for this long has missed one.
+_SILENT_AFTER = REPORT_INTERVAL * 1.5
 #: A worker without a report for this long was killed, is frozen, or cannot reach the store.
 LOST_AFTER = timedelta(seconds=30)
 #: How long after its last report the record of a worker may be deleted.
@@ -35,6 +37,10 @@ class Presence:
     def is_lost(self, now: datetime) -> bool:
         """Return whether the last report is too old."""
         return now - self.seen_at > LOST_AFTER
+
+    def is_silent(self, now: datetime) -> bool:
+        """Return whether a report is missing, so that the worker may be lost."""
+        return now - self.seen_at > _SILENT_AFTER
 
 
 #: The record of a worker, by its id. A worker that stops normally deletes its own record.

@@ -81,7 +81,7 @@ class TaskCounter:
                 callback(known)
 
     async def _count(self) -> TaskCounts:
-        begin = time.monotonic()
+        begin, counted_at = time.monotonic(), self._store.now()
         by_status = await self._store.count_by_status()
         undriven = await self._store.undriven(_MAX_COUNTED_PROBLEMS)
         halted = await self._store.halted_streams(_MAX_COUNTED_PROBLEMS)
@@ -97,4 +97,5 @@ class TaskCounter:
             undriven=len(undriven),
             halted_streams=len(halted),
             dead_letters=dead_letters,
+            counted_at=counted_at,
         )

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from taskframework.frames import is_installed, is_of_the_standard_library, is_ours
+from taskframework.model.wording import duration_text
 from taskframework.telemetry import context_of, running_code
 
 logger = logging.getLogger(__name__)
@@ -163,28 +164,28 @@ def _rank(file: str) -> int:
 def _log_blockage(blockage: Blockage) -> None:
     if blockage.task_type is not None:
         logger.warning(
-            "the event loop is blocked, for %.1f s so far, by task %s %s at %s; "
+            "the event loop is blocked, for %s so far, by task %s %s at %s; "
             "make execute a plain def, which runs in a thread, or set run_in='process'",
-            blockage.seconds,
+            duration_text(blockage.seconds),
             blockage.task_type,
             blockage.task_id,
             blockage.place,
             extra=_fields(blockage),
         )
     elif blockage.place is not None:
-        text = "the event loop is blocked, for %.1f s so far, by %s; run it with asyncio.to_thread"
-        logger.warning(text, blockage.seconds, blockage.place, extra=_fields(blockage))
+        text = "the event loop is blocked, for %s so far, by %s; run it with asyncio.to_thread"
+        logger.warning(text, duration_text(blockage.seconds), blockage.place, extra=_fields(blockage))
     else:
         logger.warning(
-            "the event loop was blocked for %.1f s, and the cause could not be seen: the process or its machine "
+            "the event loop was blocked for %s, and the cause could not be seen: the process or its machine "
             "was stopped or is overloaded, or C code held the interpreter lock",
-            blockage.seconds,
+            duration_text(blockage.seconds),
             extra=_fields(blockage),
         )
 
 
 def _log_end(blockage: Blockage) -> None:
-    logger.info("the event loop continues after %.1f s", blockage.seconds, extra=_fields(blockage))
+    logger.info("the event loop continues after %s", duration_text(blockage.seconds), extra=_fields(blockage))
 
 
 def _fields(blockage: Blockage) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from taskframework.model.events import (
     TaskWaitingEvent,
 )
 from taskframework.model.task import HistoryEntry, Task, TaskError
-from taskframework.model.wording import pluralize
+from taskframework.model.wording import duration_text, pluralize
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ def _log_event(event: TaskEvent) -> None:
 def _line_of(task: Task, end: HistoryEntry, error: TaskError | None) -> str:
     text = f"task {task.task_id} ({task.task_type}) {_phrase_of(task, end)}"
     if (seconds := _seconds(task, end)) is not None:
-        text += f" in attempt {end.attempt} of {task.max_attempts} after {seconds:.3f} s"
+        text += f" in attempt {end.attempt} of {task.max_attempts} after {duration_text(seconds)}"
     if end.type == "retrying":
-        text += f" and is retried in {max(0.0, (task.not_before - end.at).total_seconds()):.3f} s"
+        text += f" and is retried in {duration_text(task.not_before - end.at)}"
     elif end.type == "failed":
         text += " and is not retried"
     return text if error is None else f"{text}: {_error_text(error)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,20 +23,20 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.slots import SLOTS, Slots
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
 from taskframework.model.streams import STREAMS, stream_of
-from taskframework.model.task import Task
+from taskframework.model.task import Lease, Task
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.versions import VERSIONS, record_id
 from taskframework.model.view import format_time
-from taskframework.model.workers import PRESENCE
+from taskframework.model.workers import PRESENCE, Presence
 from taskframework.operations.limits import state_of
+from taskframework.operations.traffic import MAX_WAITING
+from taskframework.settings import WorkerSettings
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 
 #: The most sub-tasks, and the most holders of slots, that are named.
 _MAX_NAMED = 5
-#: The most waiting tasks that are counted to find how many are ahead of a task.
-_MAX_COUNTED_TASKS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +63,21 @@ class Explanation:
 class ExplainOperations:
     """Explains tasks. It does not read all facts at one moment, so the next call may give another cause."""
 
-    def __init__(self, store: TaskStore, buckets: Buckets, limits: Mapping[str, BucketLimit], max_crashes: int) -> None:
+    def __init__(
+        self, store: TaskStore, buckets: Buckets, limits: Mapping[str, BucketLimit], worker: WorkerSettings
+    ) -> None:
         """Prepare.
 
         Args:
             store: where everything else is.
             buckets: the buckets of the rate limits; if they are in memory, only those of this process are seen.
             limits: how much each bucket lets through, by its name.
-            max_crashes: how many crashes make a task a dead letter.
+            worker: how many crashes make a task a dead letter, and when a task is taken from a lost worker.
         """
         self._store = store
         self._buckets = buckets
         self._limits = limits
-        self._max_crashes = max_crashes
+        self._max_crashes, self._lease_grace = worker.max_crashes, worker.lease_grace
 
     async def explain(self, task_id: str, scope: Scope, broker: Broker | None = None) -> Explanation:
         """Explain why a task is not running, or not finished.
@@ -92,7 +95,9 @@ class ExplainOperations:
         if task is None:
             raise TaskNotFoundError(task_id)
         facts = Facts(task=task, now=self._store.now(), max_crashes=self._max_crashes)
-        if task.status is TaskStatus.WAITING:
+        if task.lease is not None:
+            facts = await self._with_lease(facts, task.lease)
+        elif task.status is TaskStatus.WAITING:
             facts = replace(facts, open_subtasks=await self._open_subtasks(task))
         elif task.status is TaskStatus.BLOCKED:
             facts = await self._with_stream(facts)
@@ -100,6 +105,11 @@ class ExplainOperations:
             facts = await self._with_limits(facts, scope)
             facts = await self._with_workers(facts, scope, broker)
         return Explanation(task, explain(facts), facts.now)
+
+    async def _with_lease(self, facts: Facts, lease: Lease) -> Facts:
+        record = await read_record(self._store, PRESENCE.id_of(lease.worker_id))
+        worker = None if record is None else PRESENCE.content(record)
+        return replace(facts, worker=worker, lease_grace=self._lease_grace)
 
     async def _open_subtasks(self, task: Task) -> tuple[Task, ...]:
         if task.subtasks is None:
@@ -168,7 +178,9 @@ class ExplainOperations:
             facts = replace(facts, is_broker_connected=broker.is_connected)
         if task.crashes >= max(1, self._max_crashes - 1):
             return replace(facts, running_suspects=await self._running_suspects(scope))
-        return await self._with_lane(facts, broker) if task.dispatches else facts
+        if not task.dispatches:
+            return facts
+        return replace(await self._with_lane(facts, broker), running_by_type=await self._running_by_type(workers))
 
     async def _running_suspects(self, scope: Scope) -> tuple[str, ...]:
         running = TaskFilter(status=TaskStatus.RUNNING)
@@ -176,14 +188,26 @@ class ExplainOperations:
         suspects: Sequence[str] = [it.task_id for it in page.items if it.crashes >= max(1, self._max_crashes - 1)]
         return tuple(suspects[:_MAX_NAMED])
 
+    async def _running_by_type(self, workers: Sequence[Presence]) -> Mapping[str, int]:
+        """Return what runs, of the types that these workers run, if all their slots are in use; else nothing."""
+        if not workers or any(worker.in_flight < worker.concurrency for worker in workers):
+            return {}
+        types = {task_type for worker in workers for task_type in worker.task_types}
+        running = await self._store.count_lanes(CountedTasks.RUNNING, MAX_WAITING, due_before=self._store.now())
+        found = Counter[str]()
+        for it in running.counted:
+            found[it.task_type] += it.count
+        return {} if running.is_bounded else {name: found[name] for name in found.keys() & types}
+
     async def _with_lane(self, facts: Facts, broker: Broker | None) -> Facts:
         task, messages = facts.task, None
-        waiting = await self._store.count_lanes(CountedTasks.WAITING, _MAX_COUNTED_TASKS, due_before=task.not_before)
+        waiting = await self._store.count_lanes(
+            CountedTasks.WAITING, MAX_WAITING, due_before=task.not_before, queue=(task.task_type, task.lane)
+        )
         if broker is not None:
             with contextlib.suppress(BrokerError):
                 messages = await broker.queue_depth(task.task_type, task.lane)
-        ahead = waiting.due(task.task_type, task.lane)
-        return replace(facts, ahead=ahead, is_ahead_bounded=waiting.is_bounded, messages=messages)
+        return replace(facts, ahead=waiting.due, is_ahead_bounded=waiting.is_due_bounded, messages=messages)
 
 
 def _content(kind: RecordKind[Any], records: Mapping[str, Record], record_id: str) -> Any:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from urllib.parse import unquote
 
 from taskframework.limits.buckets import Buckets
+from taskframework.model.limits import ReachedLimit, name_and_key
 from taskframework.model.message import rfc3339
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.rate_limits import ROUNDING, Bucket, BucketLimit, seconds_of
 from taskframework.model.slots import SLOTS, Slots, moment_of
 from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
+from taskframework.tasks.declarations import TaskDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +99,40 @@ class LimitOperations:
             StoreUnavailableError: if the store is away.
         """
         states = []
-        if records := await self._store.list_records(SLOTS.name, limit=limit):
-            traffic = await read_traffic(self._store)
-        for record in records:
-            _, name, *keys = map(unquote, record.id.split("/"))
-            if keys:
-                waiting = len(await self._store.waiting_for(record.id, MAX_LIMIT))
+        found = {record.id: record for record in await self._store.list_records(SLOTS.name, limit=limit)}
+        limits = {record_id: name_and_key(record_id) for record_id in found}
+        if found:
+            traffic = await read_traffic(self._store, {name for name, _ in limits.values()})
+        for record_id, (name, key) in limits.items():
+            if key is not None:
+                waiting = len(await self._store.waiting_for(record_id, MAX_LIMIT))
             else:
                 waiting = traffic.of_type(name).waiting
-            states.append(SlotsState(name, keys[0] if keys else None, SLOTS.content(record), waiting))
+            states.append(SlotsState(name, key, SLOTS.content(found[record_id]), waiting))
         return states
+
+    async def reached(self, task_types: Iterable[TaskDeclaration]) -> Mapping[str, Sequence[ReachedLimit]]:
+        """Return which limits let no more tasks of each of these types begin now, as far as this process sees them.
+
+        Raises:
+            StoreUnavailableError: if the store is away.
+            LimiterUnavailableError: if the buckets are in Redis, and Redis is away.
+        """
+        slots = [
+            ReachedLimit("concurrency", *name_and_key(record.id))
+            for record in await self._store.list_records(SLOTS.name, limit=MAX_LIMIT)
+            if SLOTS.content(record).are_all_in_use
+        ]
+        rates = [
+            ReachedLimit("rate", state.name, state.key)
+            for state in await self.list_limits(MAX_LIMIT)
+            if state.available == 0 or state.last_turn_at is not None
+        ]
+        return {
+            declared.task_type: [limit for limit in rates if limit.name == declared.rate_limit]
+            + [limit for limit in slots if limit.name == declared.task_type]
+            for declared in task_types
+        }
 
     async def list_limits(self, limit: int) -> Sequence[LimitState]:
         """Return the buckets of the settings, and the buckets of keys that gave permits lately; by name and key.
@@ -121,9 +146,9 @@ class LimitOperations:
         """
         found: dict[tuple[str, str | None], Bucket] = {(name, None): Bucket() for name in self._limits}
         for record_id, bucket in await self._buckets.list_known(limit):
-            _, name, *key = map(unquote, record_id.split("/"))
+            name, key = name_and_key(record_id)
             if name in self._limits:  # it may have been removed from the settings
-                found[name, key[0] if key else None] = bucket
+                found[name, key] = bucket
         now = self._store.now()
         states = [state_of(name, key, self._limits[name], bucket, now) for (name, key), bucket in found.items()]
         return sorted(states, key=lambda state: (state.name, state.key is not None, state.key or ""))[:limit]

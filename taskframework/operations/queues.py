@@ -46,7 +46,8 @@ class Queue:
             "is_running": self.is_running,
             "messages": None if self.messages is None else dict(self.messages),
             "lanes": {lane.value: lane_view(self.traffic.of_lane(self.task_type, lane)) for lane in LANES},
-            "is_bounded": self.traffic.is_bounded,
+            "is_bounded": self.traffic.of_type(self.task_type).is_bounded,
+            "is_running_bounded": self.traffic.is_running_bounded,
         }
 
 
@@ -61,7 +62,7 @@ class QueueOperations:
         """Return every task type that was declared or paused, by name."""
         pauses = {pause.task_type: pause for pause in await read_all_contents(self._store, PAUSE)}
         names = pauses.keys() | set(await self._types.names())
-        traffic = await read_traffic(self._store)
+        traffic = await read_traffic(self._store, names)
         return [await self._queue(name, pauses.get(name), broker, traffic) for name in sorted(names)]
 
     async def get(self, task_type: str, broker: Broker | None = None) -> Queue:
@@ -74,7 +75,7 @@ class QueueOperations:
         if record is None:
             await self._require(task_type)
         pause = None if record is None else PAUSE.content(record)
-        return await self._queue(task_type, pause, broker, await read_traffic(self._store))
+        return await self._queue(task_type, pause, broker, await read_traffic(self._store, [task_type]))
 
     async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
         """Let no task of this type begin, in any worker, from two seconds on. Running tasks continue, others wait.

@@ -83,9 +83,7 @@ class TaskWrites(Protocol):
         ...
 
     async def apply(self, transition: Transition) -> Task | None:
-        """Make one guarded move.
-
-        Concurrent calls of one group are written together.
+        """Make one guarded move. Concurrent calls of one group are written together.
 
         Returns:
             The task after the move, or None when the guard refused it. For a repeated move of a worker that was made
@@ -255,7 +253,13 @@ class Repairs(Protocol):
         ...
 
     async def count_lanes(
-        self, selection: CountedTasks, most: int, *, due_before: datetime, since: datetime | None = None
+        self,
+        selection: CountedTasks,
+        most: int,
+        *,
+        due_before: datetime,
+        since: datetime | None = None,
+        queue: tuple[str, Priority] | None = None,
     ) -> LaneCounts:
         """Count tasks by task type and lane.
 
@@ -264,6 +268,7 @@ class Repairs(Protocol):
             most: at most this many of them are looked at.
             due_before: tasks that could be claimed before this time are also counted separately.
             since: only tasks whose time, by which the selection is ordered, is not before this time.
+            queue: only waiting or retried tasks of this type and lane; those that have been claimable longest first.
         """
         ...
 

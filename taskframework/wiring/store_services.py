@@ -117,7 +117,8 @@ def build_store_services(
     debounced = DebouncedInserts(store, moves, settings.retention.idempotency_keys)
     submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
-    limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
+    rate_limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
+    limits = LimitOperations(buckets, rate_limits, store)
     redis_buckets = buckets if settings.rate_limiter.type == "redis" else None
     replays = ReplayOperations(store, settings.retention.audit)
     return StoreServices(
@@ -130,7 +131,7 @@ def build_store_services(
         types=types,
         submission=submission,
         tasks=tasks,
-        explain=ExplainOperations(store, buckets, limits, settings.worker.max_crashes),
+        explain=ExplainOperations(store, buckets, rate_limits, settings.worker),
         dead_letters=DeadLetterOperations(store, tasks, Edits(types)),
         mending=MessageMending(store, types, submission),
         replays=replays,
@@ -145,9 +146,9 @@ def build_store_services(
         callers=Callers(store, store.now, tokens=token_reader_factory(settings.security)),
         audit=AuditLog(store, store.now, settings.retention.audit),
         buckets=buckets,
-        limits=LimitOperations(buckets, limits, store),
+        limits=limits,
         workers=WorkerOperations(store),
-        overview=OverviewOperations(store, types, counter.refresh, redis_buckets),
+        overview=OverviewOperations(store, types, counter.refresh, redis_buckets, limits),
         counter=counter,
         dispatch_after=dispatch_after,
     )

@@ -126,13 +126,14 @@ async def _is_as_long(window: Window, pages: int) -> bool:
 
 
 _VALUES = """async ([]) => {
-  const {lasting, ago, plural, shortId} = await import("./console/lib/format.js");
+  const {lasting, short, ago, plural, shortId} = await import("./console/lib/format.js");
   const {parsed} = await import("./console/lib/live.js");
   const {sample} = await import("./console/parts/editor.js");
   const {dump} = await import("./console/parts/message.js");
   const {percentOf} = await import("./console/lib/status.js");
   return {
     lasting: [0.0123, 1.24, 75, 3700, 200000].map(lasting),
+    short: [-0.1, 0.3, 59.9, 7300].map(short),
     ago: [ago("2027-01-31T12:00:00.000Z", Date.parse("2027-01-31T12:05:00Z")),
           ago("2027-01-31T12:00:00.000Z", Date.parse("2027-01-31T10:00:00Z"))],
     plural: [plural(1, "task"), plural(2000, "task")],
@@ -176,6 +177,7 @@ async def test_values_are_written_for_people(window: Window) -> None:
     await window.go("limits")
     assert await window.run(_VALUES) == {
         "lasting": ["12 ms", "1.2 s", "1 min 15 s", "1 h 1 min", "2 d 7 h"],
+        "short": ["0 ms", "300 ms", "59 s", "2 h"],
         "ago": ["5 min ago", "in 2 h"],
         "plural": ["1 task", "2,000 tasks"],
         "shortId": ["…3d3a1f0b8a11", "short"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -309,3 +310,16 @@ async def test_long_words_are_whole_in_a_small_window(chromium: Browser, shop: I
             await cells.first.wait_for()
             cut = await cells.evaluate_all(_CUT)
             assert cut == [], place
+
+
+async def test_old_numbers_say_how_old_they_are(window: Window) -> None:
+    async def counted_long_ago(route: Route) -> None:
+        overview = await (await route.fetch()).json()
+        ago = datetime.fromisoformat(overview["at"]) - timedelta(seconds=12)
+        await route.fulfill(json={**overview, "counted_at": ago.isoformat()})
+
+    await window.go("overview")
+    old = window.page.get_by_text("Queued tasks and dead letters as of 12 s ago.")
+    await expect(old).to_be_hidden()
+    await window.page.route("**/api/v1/admin/overview", counted_long_ago)
+    await expect(old).to_be_visible()

@@ -306,8 +306,25 @@ async def _what_was_sent(stage: Stage) -> None:
     fillers = [await stage.submit("waits") for _ in range(SLOTS)]
     sent = await stage.cause(fillers[-1], "sent")
     assert sent.details["ahead"] is not None
+    await _with_all_slots_taken(stage, fillers[-1])
     unsent = await stage.cause(await stage.insert(next_dispatch_at=LATER), "about_to_be_sent")
     assert "is about to be sent" in unsent.because
+
+
+async def _with_all_slots_taken(stage: Stage, waiting: str) -> None:
+    """By tasks that wait for the same gate: those of its own type, and those that were prepared before."""
+    worker = stage.framework.process.worker
+    assert worker is not None
+
+    async def are_all_taken() -> bool:
+        return worker.in_flight == SLOTS
+
+    await eventually(are_all_taken, what="all slots are taken")
+    await worker.sign_of_life.write()
+    sent = await stage.cause(waiting, "sent")
+    assert f"All slots of its workers ({SLOTS}) are taken: " in sent.because
+    assert "the others by tasks of " in sent.because
+    assert sum(sent.details["running_by_type"].values()) == SLOTS
 
 
 async def _the_whole_installation(stage: Stage) -> None:

@@ -270,6 +270,20 @@ async def test_a_count_reads_no_more_than_its_bound(selection: CountedTasks, dat
         assert operation["docsExamined"] <= LIMIT + SLACK
 
 
+@pytest.mark.parametrize("selection", [CountedTasks.WAITING, CountedTasks.RETRYING])
+async def test_the_tasks_of_a_queue_are_counted_without_reading_them(
+    selection: CountedTasks, database: Any, store: MongoStore
+) -> None:
+    for queue in (("test-task", Priority.NORMAL), ("rare", Priority.LOW)):
+        now = MongoStoreClock.now
+        call = partial(MongoStore.count_lanes, selection=selection, most=LIMIT, due_before=now, queue=queue)
+        (operation,) = await asked(database, store, call)
+        assert operation["planSummary"].startswith("IXSCAN { task_type: 1, priority: 1, status: 1, ")
+        assert not operation.get("hasSortStage")
+        assert operation["keysExamined"] <= LIMIT + SLACK
+        assert operation["docsExamined"] == 0
+
+
 async def test_a_round_of_subtasks_is_counted_without_reading_them(database: Any, store: MongoStore) -> None:
     few, counted = await asked(database, store, lambda store: store.count_subtasks(LARGE))
     assert few["planSummary"].startswith("IXSCAN { parent.task_id: 1, status: 1, ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from taskframework.errors import BrokerError
+from taskframework.model.wording import duration_text
 
 logger = logging.getLogger(__name__)
 
@@ -37,4 +38,4 @@ class PublishingLog:
         """Log that publishing works again, if it was failing and this publication began after the last failures."""
         if self.is_failing and begun_at >= self._last_failure_at + _CALM_SECONDS:
             self.is_failing = False
-            logger.info("publishing to RabbitMQ works again after %.1f s", now - self._failing_since)
+            logger.info("publishing to RabbitMQ works again after %s", duration_text(now - self._failing_since))

@@ -18,7 +18,7 @@ from taskframework.errors import TaskframeworkError
 from taskframework.model.events import TaskEvent
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.wording import pluralize
+from taskframework.model.wording import duration_text, pluralize
 from taskframework.observability import task_log
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings
@@ -45,7 +45,8 @@ def digest_and_report(paths: Sequence[Path], files: int, store: Path, output: Pa
         raise TaskframeworkError(task.error.message)
     digested = Digested.model_validate(task.result)
     seconds = time.monotonic() - started
-    say(f"{pluralize(files, 'file')} in {seconds:.1f} s: {digested.completed:,} completed, {digested.failed:,} failed.")
+    took = f"{pluralize(files, 'file')} in {duration_text(seconds)}"
+    say(f"{took}: {digested.completed:,} completed, {digested.failed:,} failed.")
     say(f"Report: {output}")
 
 

@@ -69,7 +69,7 @@ def queue_of(view: View) -> Queue:
     paused = view["paused"]
     pause = None if paused is None else pause_of(view)
     lanes = {(view["task_type"], Priority(name)): _lane_traffic_of(lane) for name, lane in view["lanes"].items()}
-    traffic = Traffic(datetime.now(UTC), lanes, view["is_bounded"])
+    traffic = Traffic(datetime.now(UTC), lanes, view.get("is_running_bounded", False))
     return Queue(view["task_type"], pause, view["is_running"], view["messages"], traffic)
 
 
@@ -104,8 +104,13 @@ def overview_of(view: View) -> ViewedOverview:
     at, types = time_of(view["at"]), view["types"]
     lanes = {(task_type["task_type"], Priority.NORMAL): _type_traffic_of(task_type) for task_type in types}
     return ViewedOverview(
-        Traffic(at, lanes, view["is_bounded"]),
-        TaskCounts(at, view["by_status"], dead_letters=view["dead_letters"]),
+        Traffic(at, lanes, any(task_type.get("is_running_bounded") for task_type in types)),
+        TaskCounts(
+            at,
+            view["by_status"],
+            dead_letters=view["dead_letters"],
+            counted_at=optional_time_of(view.get("counted_at")),
+        ),
         tuple(task_type["task_type"] for task_type in types),
         {
             task_type["task_type"]: Pause(task_type["task_type"], "", at)
@@ -221,6 +226,7 @@ def _lane_traffic_of(view: View) -> LaneTraffic:
         view["in_per_second"],
         view["out_per_second"],
         retrying=view.get("retrying", 0),
+        is_bounded=view.get("is_bounded", False),
     )
 
 
@@ -233,6 +239,7 @@ def _type_traffic_of(view: View) -> LaneTraffic:
         view["finished_per_second"],
         view["failed_per_second"],
         view.get("retrying", 0),
+        view["is_bounded"],
     )
 
 

@@ -24,6 +24,7 @@ from taskframework.stores.mongo.documents import Document
 INDEX_BUILD = timedelta(hours=1)
 
 SUBTASKS = "subtasks_by_status"
+WAITING = "waiting"
 WAITING_FOR_LIMIT = "waiting_for_limit"
 STREAM = "stream"
 TURNS = "turns"
@@ -85,6 +86,8 @@ TASK_INDEXES = (
         {"parent.task_id": 1, "status": 1, "parent.generation": 1, "parent.round": 1, "parent.slot": 1},
         _SUBTASKS,
     ),
+    # Tasks that wait for a worker, by lane: a full lane does not hide those of another.
+    Index(WAITING, {"task_type": 1, "priority": 1, "status": 1, "not_before": 1}, _status(CLAIMABLE)),
     # Tasks that a limit did not let begin. The query ignores entries of an older epoch.
     Index(
         WAITING_FOR_LIMIT,

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from taskframework.model.drivers import DISPATCH, DRIVERS, Driver
 from taskframework.model.letters import TREND_HOURS
+from taskframework.model.limits import limit_ids
 from taskframework.model.query import Cursor, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LANES, Priority, TaskStatus
@@ -281,6 +282,10 @@ def matches_unindexed_conditions(wanted: TaskFilter) -> Expression:
     if wanted.error is not None:
         place = {"$indexOfBytes": [{"$toLower": "$error.message"}, {"$toLower": literal(wanted.error)}]}
         conditions.append({"$gte": [place, 0]})
+    if wanted.waits_for_limit is not None:  # `model.limits.waiting_limit`
+        conditions.append({"$in": ["$waits_for_limit.limit", literal(list(limit_ids(wanted.waits_for_limit)))]})
+        conditions.append({"$eq": ["$waits_for_limit.dispatch_epoch", "$dispatch_epoch"]})
+        conditions.append({"$in": ["$status", sorted(CLAIMABLE)]})
     if not wanted.dead and (ended := _finished_bounds(wanted)):
         # Expressions order a missing time, which is null, before every other time.
         conditions.append({"$ne": ["$finished_at", None]})

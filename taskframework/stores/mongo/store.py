@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from collections.abc import Collection as Several
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from taskframework.model.task import UNREADABLE, CancelRequest, Task
 from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
-from taskframework.stores.mongo import deployment, queries
+from taskframework.stores.mongo import deployment, queries, traffic
 from taskframework.stores.mongo.client import (
     BY_ID,
     Collection,
@@ -51,7 +50,6 @@ from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.search import search_tasks
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.stream_reads import StreamCalls
-from taskframework.stores.mongo.traffic import count_lanes
 from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writer import TaskWriter
 
@@ -283,15 +281,18 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         return with_utc(found[0]["not_before"]) if found else None
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
-        total, found = await asyncio.gather(self._tasks.count_all(), self._tasks.aggregate(queries.COUNT_UNCOMPLETED))
-        counts = {entry["_id"]: entry["count"] for entry in found}
-        completed = {TaskStatus.COMPLETED.value: max(0, total - sum(counts.values()))}
-        return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
+        return await traffic.count_by_status(self._tasks)
 
     async def count_lanes(
-        self, selection: CountedTasks, most: int, *, due_before: datetime, since: datetime | None = None
+        self,
+        selection: CountedTasks,
+        most: int,
+        *,
+        due_before: datetime,
+        since: datetime | None = None,
+        queue: tuple[str, Priority] | None = None,
     ) -> LaneCounts:
-        return await count_lanes(self._tasks, selection, most, due_before, since)
+        return await traffic.count_lanes(self._tasks, selection, most, due_before, since, queue)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = await self._parts.purge(finished, dead_letters, limit)

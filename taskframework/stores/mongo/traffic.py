@@ -1,47 +1,71 @@
-"""Counts of tasks by type and lane, up to a bound."""
+"""Counts of tasks: by status, and by type and lane up to a bound."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
 from datetime import datetime
 from typing import Any
 
-from taskframework.model.status import lane_of
+from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts
+from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import in_status
+from taskframework.stores.mongo.indexes import WAITING
+
+
+async def count_by_status(tasks: Collection) -> dict[TaskStatus, int]:
+    """`TaskStore.count_by_status`."""
+    total, found = await asyncio.gather(tasks.count_all(), tasks.aggregate(queries.COUNT_UNCOMPLETED))
+    counts = {entry["_id"]: entry["count"] for entry in found}
+    completed = {TaskStatus.COMPLETED.value: max(0, total - sum(counts.values()))}
+    return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
 
 
 async def count_lanes(
-    tasks: Collection, selection: CountedTasks, most: int, due_before: datetime, since: datetime | None
+    tasks: Collection,
+    selection: CountedTasks,
+    most: int,
+    due_before: datetime,
+    since: datetime | None,
+    queue: tuple[str, Priority] | None,
 ) -> LaneCounts:
     """`TaskStore.count_lanes`."""
-    pipeline = _pipeline(selection, most, due_before, since)
-    found = await tasks.aggregate(pipeline, index="ended" if selection.time == "finished_at" else "list_by_status")
+    members, time, index = _of_all(selection, since) if queue is None else _of_queue(selection, *queue)
+    direction = -1 if selection.is_newest_first else 1
+    # The server merges the tasks of each status in this order, and reads no more tasks than the bound.
+    order = {time: direction} if index == WAITING else {time: direction, "_id": direction}
+    pipeline: list[Document] = [{"$match": members}, {"$sort": order}, {"$limit": most}, _group(time, due_before)]
+    found = await tasks.aggregate(pipeline, index=index)
     return LaneCounts(tuple(map(_counted, found)), sum(entry["count"] for entry in found) >= most)
 
 
-def _pipeline(selection: CountedTasks, most: int, due_before: datetime, since: datetime | None) -> Sequence[Document]:
+def _of_all(selection: CountedTasks, since: datetime | None) -> tuple[Document, str, str]:
+    """The tasks of a selection, the time that orders them, and the index that has this order."""
     times: Document = {} if since is None else {"$gte": since}
     if selection.time == "finished_at":
         times["$type"] = "date"  # as in the partial index
-    direction = -1 if selection.is_newest_first else 1
-    return [
-        {"$match": {"status": in_status(*selection.statuses)} | ({selection.time: times} if times else {})},
-        # The server merges the tasks of each status in this order, and reads no more tasks than the bound.
-        {"$sort": {selection.time: direction, "_id": direction}},
-        {"$limit": most},
-        {
-            "$group": {
-                "_id": {"task_type": "$task_type", "priority": "$priority"},
-                "count": {"$sum": 1},
-                "due": {"$sum": {"$cond": [{"$lt": ["$not_before", due_before]}, 1, 0]}},
-                "first_at": {"$min": f"${selection.time}"},
-                "claimable_since": {"$min": "$not_before"},
-            }
-        },
-    ]
+    members = {"status": in_status(*selection.statuses)} | ({selection.time: times} if times else {})
+    return members, selection.time, "ended" if selection.time == "finished_at" else "list_by_status"
+
+
+def _of_queue(selection: CountedTasks, task_type: str, lane: Priority) -> tuple[Document, str, str]:
+    """The same for the waiting tasks of one lane. The index has all that is counted, so no task is read."""
+    members = {"task_type": task_type, "priority": lane.value, "status": in_status(*selection.statuses)}
+    return members, "not_before", WAITING
+
+
+def _group(time: str, due_before: datetime) -> Document:
+    return {
+        "$group": {
+            "_id": {"task_type": "$task_type", "priority": "$priority"},
+            "count": {"$sum": 1},
+            "due": {"$sum": {"$cond": [{"$lt": ["$not_before", due_before]}, 1, 0]}},
+            "first_at": {"$min": f"${time}"},
+            "claimable_since": {"$min": "$not_before"},
+        }
+    }
 
 
 def _counted(entry: Document) -> LaneCount:

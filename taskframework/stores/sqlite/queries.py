@@ -8,6 +8,7 @@ from functools import cache
 
 from taskframework.model.drivers import DISPATCH, DRIVERS, Driver
 from taskframework.model.letters import TREND_HOURS
+from taskframework.model.limits import limit_ids
 from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
@@ -20,6 +21,7 @@ from taskframework.stores.sqlite.rows import (
     UNUSUAL_MOVING,
     TaskRow,
     Value,
+    to_json,
     to_milliseconds,
 )
 
@@ -270,9 +272,11 @@ def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None
 
 def _unindexed_conditions(filter: TaskFilter) -> list[tuple[str, Value]]:
     """The conditions without an index, each with its value."""
+    limits = None if filter.waits_for_limit is None else to_json(limit_ids(filter.waits_for_limit))
     clauses = {
         "json_extract(t.document, '$.correlation_id') = ?": filter.correlation_id,
         "t.idempotency_key = ?": filter.idempotency_key,
+        "t.waits_for IN (SELECT value FROM json_each(?))": limits,
         "json_extract(t.document, '$.error.fingerprint') = ?": filter.fingerprint,
         "instr(lower(json_extract(t.document, '$.error.message')), lower(?)) > 0": filter.error,
     }

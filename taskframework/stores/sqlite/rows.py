@@ -63,6 +63,7 @@ UNUSUAL_MOVING = (
 
 # Exactly the same text as in the partial indexes: SQLite uses such an index only for the same text.
 DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
+CLAIMABLE = "status IN ('QUEUED', 'RETRYING')"
 DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
 _TIMES = frozenset(SHAPE.times)

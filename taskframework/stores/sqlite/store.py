@@ -235,10 +235,17 @@ class SqliteStore:
         return {status: counts.get(status.value, 0) for status in TaskStatus}
 
     async def count_lanes(
-        self, selection: CountedTasks, most: int, *, due_before: datetime, since: datetime | None = None
+        self,
+        selection: CountedTasks,
+        most: int,
+        *,
+        due_before: datetime,
+        since: datetime | None = None,
+        queue: tuple[str, Priority] | None = None,
     ) -> LaneCounts:
-        values = traffic.values_of(most, due_before, since)
-        return traffic.lane_counts_of(await self._database.fetch(traffic.query(selection), values), most)
+        values = traffic.values_of(most, due_before, since, queue)
+        rows = await self._database.fetch(traffic.query(selection, of_queue=queue is not None), values)
+        return traffic.lane_counts_of(rows, most)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         return await self._purge(self._clock.now(), finished, dead_letters, limit)

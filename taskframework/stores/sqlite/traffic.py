@@ -9,14 +9,19 @@ from typing import Any
 
 from taskframework.model.status import Priority
 from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts
-from taskframework.stores.sqlite.rows import DEAD, DONE, Value, from_milliseconds, to_milliseconds
+from taskframework.stores.sqlite.rows import CLAIMABLE, DEAD, DONE, Value, from_milliseconds, to_milliseconds
 
 _COLUMNS = "task_type, lane, not_before"
 
 
-def values_of(most: int, due_before: datetime, since: datetime | None) -> dict[str, Value]:
+def values_of(
+    most: int, due_before: datetime, since: datetime | None, queue: tuple[str, Priority] | None
+) -> dict[str, Value]:
     """The parameters of `query`."""
+    task_type, lane = queue or ("", "")
     return {
+        "task_type": task_type,
+        "lane": str(lane),
         "most": most,
         "due_before": to_milliseconds(due_before),
         "since": 0 if since is None else to_milliseconds(since),
@@ -24,11 +29,12 @@ def values_of(most: int, due_before: datetime, since: datetime | None) -> dict[s
 
 
 @cache
-def query(selection: CountedTasks) -> str:
-    """The query that counts a selection."""
+def query(selection: CountedTasks, *, of_queue: bool = False) -> str:
+    """The query that counts a selection, or its tasks of one type and lane."""
+    members = _members_of_queue(selection) if of_queue else _members(selection)
     return (
         "SELECT task_type, lane, count(*), total(not_before < :due_before), min(time), min(not_before) "
-        f"FROM ({_members(selection)} LIMIT :most) GROUP BY task_type, lane"
+        f"FROM ({members} LIMIT :most) GROUP BY task_type, lane"
     )
 
 
@@ -55,10 +61,23 @@ def _members(selection: CountedTasks) -> str:
             f"SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_newest "
             f"WHERE created_at >= :since {order}"
         )
-    # Each status is read by itself and only up to the bound, so that few tasks have to be sorted.
+    of_status = "created_at AS time FROM tasks INDEXED BY tasks_of_status WHERE created_at >= :since AND status ="
+    return _merged(selection, of_status)
+
+
+def _members_of_queue(selection: CountedTasks) -> str:
+    """The same for the waiting tasks of one lane, by the index that has all that is counted."""
+    of_queue = (
+        "not_before AS time FROM tasks INDEXED BY tasks_waiting "
+        f"WHERE {CLAIMABLE} AND task_type = :task_type AND lane = :lane AND status ="
+    )
+    return _merged(selection, of_queue)
+
+
+def _merged(selection: CountedTasks, of_status: str) -> str:
+    """Each status is read by itself and only up to the bound, so that few tasks have to be sorted."""
     each = [
-        f"SELECT * FROM (SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_of_status "
-        f"WHERE status = '{status}' AND created_at >= :since {order} LIMIT :most)"
+        f"SELECT * FROM (SELECT {_COLUMNS}, {of_status} '{status}' ORDER BY time LIMIT :most)"
         for status in sorted(selection.statuses)
     ]
-    return f"{' UNION ALL '.join(each)} {order}"
+    return f"{' UNION ALL '.join(each)} ORDER BY time"

@@ -38,7 +38,7 @@ class LaneCountCases(StoreSuite):
         assert not waiting.is_bounded
         oldest = {it.task_type: it.claimable_since for it in waiting.counted if it.lane is Priority.NORMAL}
         assert oldest["a"] == now - 2 * MINUTE - SECOND
-        assert waiting.due("a", Priority.NORMAL) == 3
+        assert waiting.due == 4
         running = await store.count_lanes(CountedTasks.RUNNING, 100, due_before=now)
         assert _counts(running) == {("b", "low"): (1, 1)}
         assert _counts(await store.count_lanes(CountedTasks.RETRYING, 100, due_before=now)) == {("a", "high"): (1, 0)}
@@ -57,6 +57,31 @@ class LaneCountCases(StoreSuite):
         submitted = await store.count_lanes(CountedTasks.SUBMITTED, 5, due_before=now)
         assert {it.task_type: it.count for it in submitted.counted} == {"new": 4, "old": 1}
         assert {it.first_at for it in submitted.counted} == {now - 3 * SECOND, now - HOUR}
+
+    async def test_a_full_lane_hides_nothing_of_another(self, store: TaskStore) -> None:
+        now = store.now()
+        for n in range(4):
+            await put(store, task_type="full", created_at=now - HOUR - n * SECOND, not_before=now - HOUR)
+        await put(store, task_type="full", priority="high", not_before=now - MINUTE)
+        await put(store, task_type="few", not_before=now + HOUR)
+        await put(store, task_type="few", status=TaskStatus.RETRYING, not_before=now - 2 * MINUTE)
+        await put(store, task_type="few", status=TaskStatus.RETRYING, not_before=now + HOUR)
+        await put_running(store, task_type="few")
+
+        async def count(selection: CountedTasks, task_type: str, lane: Priority, most: int = 3) -> LaneCounts:
+            return await store.count_lanes(selection, most, due_before=now, queue=(task_type, lane))
+
+        full = await count(CountedTasks.WAITING, "full", Priority.NORMAL)
+        assert (_counts(full), full.is_due_bounded) == ({("full", "normal"): (3, 3)}, True)
+        high = await count(CountedTasks.WAITING, "full", Priority.HIGH)
+        assert (_counts(high), high.is_bounded) == ({("full", "high"): (1, 1)}, False)
+        few = await count(CountedTasks.WAITING, "few", Priority.NORMAL)
+        assert (_counts(few), few.is_bounded) == ({("few", "normal"): (3, 1)}, True)
+        assert not few.is_due_bounded, "what is due comes first, so all of it was counted"
+        assert few.counted[0].claimable_since == now - 2 * MINUTE
+        retrying = await count(CountedTasks.RETRYING, "few", Priority.NORMAL)
+        assert (_counts(retrying), retrying.is_bounded) == ({("few", "normal"): (2, 1)}, False)
+        assert await count(CountedTasks.WAITING, "few", Priority.LOW) == LaneCounts()
 
     async def test_only_what_came_since_a_time_is_counted(self, store: TaskStore) -> None:
         now = store.now()

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from taskframework.model.limits import limit_ids
 from taskframework.model.query import CursorInvalidError, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ParentLink, new_task_id
+from taskframework.model.task import LimitWait, ParentLink, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_lists import all_pages
 from taskframework.testing.conformance.store_suite import HOUR, SECOND, StoreSuite, make_error, put, put_final
@@ -66,6 +67,24 @@ class SearchCases(StoreSuite):
         bobs = await store.search_tasks(Scope.of("bob"), TaskFilter(TaskStatus.FAILED, fingerprint="abc"), limit=10)
         assert list(bobs.items) == newest_first
         assert others[0] not in bobs.items
+
+    async def test_the_tasks_that_wait_for_one_key_of_a_limit_are_found(self, store: TaskStore) -> None:
+        now = store.now()
+
+        async def waits(limit: str, epoch: int = 1, **fields: Any) -> str:
+            return (await put(store, waits_for_limit=LimitWait(limit, epoch, now + HOUR), **fields)).task_id
+
+        [bucket, slots], [plain, _] = limit_ids("charge/a/b"), limit_ids("charge")
+        found = [await waits(bucket), await waits(slots, status=TaskStatus.RETRYING)]
+        of_all = await waits(plain)
+        await waits(limit_ids("charge/other")[0])
+        await waits(bucket, epoch=0)
+        await put(store)
+        for name, ids in (("charge/a/b", set(found)), ("charge", {of_all}), ("a/b", set[str]())):
+            filter = TaskFilter(waits_for_limit=name)
+            searched = await store.search_tasks(EVERYONE, filter, limit=10)
+            assert {task.task_id for task in searched.items} == ids, name
+            assert await store.list_tasks(EVERYONE, filter, limit=10) == searched
 
     @pytest.mark.parametrize("name", [field.name for field in fields(TaskFilter)])
     async def test_no_condition_is_passed_over(self, store: TaskStore, name: str) -> None:

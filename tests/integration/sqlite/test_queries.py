@@ -37,6 +37,10 @@ STATEMENTS |= {
 }
 STATEMENTS |= {f"list_subtasks in {number}": queries.list_subtasks(number) for number in range(1, len(TaskStatus) + 1)}
 STATEMENTS |= {f"count_lanes of {group.name}": traffic.query(group) for group in CountedTasks}
+STATEMENTS |= {
+    f"count_lanes of one queue, {group.name}": traffic.query(group, of_queue=True)
+    for group in (CountedTasks.WAITING, CountedTasks.RETRYING)
+}
 for whole, unusual in ((False, ()), (True, UNUSUAL_MOVING)):
     fixed = (*FIXED, *UNUSUAL_FIXED) if whole else FIXED
     new: list[list[Value]] = [[None] * len((*fixed, *unusual, *MOVING))] * 2
@@ -88,6 +92,12 @@ def test_no_statement_reads_a_whole_table(database: sqlite3.Connection, name: st
 def test_statuses_are_counted_in_an_index_alone(database: sqlite3.Connection) -> None:
     [step] = plan(database, queries.COUNT_BY_STATUS)
     assert step.endswith("USING COVERING INDEX tasks_of_status")
+
+
+def test_the_tasks_of_a_queue_are_counted_in_an_index_alone(database: sqlite3.Connection) -> None:
+    index = "COVERING INDEX tasks_waiting (task_type=? AND lane=? AND status=?)"
+    found = searches(database, traffic.query(CountedTasks.WAITING, of_queue=True), "tasks")
+    assert found == {f"SEARCH tasks USING {index}"}
 
 
 def searches(database: sqlite3.Connection, text: str, table: str) -> set[str]:

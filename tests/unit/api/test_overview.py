@@ -17,6 +17,7 @@ async def test_an_installation_without_a_worker_says_what_is_missing(api: Api) -
     task = await api.submit()
     overview = OverviewView.model_validate((await api.get(OVERVIEW)).json(), strict=False)
     assert (overview.workers, overview.dead_letters, overview.by_status[TaskStatus.QUEUED]) == (0, 0, 1)
+    assert overview.counted_at is not None
     [charged] = [it for it in overview.types if it.task_type == task["task_type"]]
     assert (charged.waiting, charged.running, charged.is_bounded) == (1, 0, False)
     assert [problem.code for problem in overview.problems] == ["no_worker"]

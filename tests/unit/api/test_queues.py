@@ -22,8 +22,8 @@ async def test_a_queue_is_paused_and_goes_on(working: Api) -> None:
     fresh = {"task_type": "count-words", "is_paused": False, "paused": None, "is_running": False}
     messages = {"high": 0, "normal": 0, "low": 0}
     rates = {"in_per_second": 0.0, "out_per_second": 0.0}
-    nothing = {"waiting": 0, "oldest_at": None, "running": 0, "retrying": 0, **rates}
-    traffic = {"lanes": dict.fromkeys(messages, nothing), "is_bounded": False}
+    nothing = {"waiting": 0, "oldest_at": None, "running": 0, "retrying": 0, "is_bounded": False, **rates}
+    traffic = {"lanes": dict.fromkeys(messages, nothing), "is_bounded": False, "is_running_bounded": False}
     assert (await working.get(f"{QUEUES}/count-words")).json() == {**fresh, "messages": messages, **traffic}
     paused = (await working.post(f"{QUEUES}/count-words/pause", json={"reason": "a bad release"})).json()
     assert (paused["is_paused"], paused["paused"]["by"]) == (True, "anonymous")

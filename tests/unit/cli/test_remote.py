@@ -389,6 +389,8 @@ _ID = re.compile(
 )
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|Z)?")
 _LENGTH = re.compile(r"(in |\+ *)?\d[\d.,]* (ms|s|min|h|d)\b( ago)?|(just )?now")
+#: How old the numbers by status are, shown only if they are not new; each of the two asks at another time.
+_AGE = re.compile(r" +as of \d.* ago$")
 _SPEED = re.compile(r'("(rate|\w+_per_second)": )[\d.]+|[\d.,]+( per second|/s\b)')
 #: Who acted: here the user of the machine, there the key's.
 _WHO = re.compile(r"cli:\w+|cli\b|\broot\b|anonymous")
@@ -397,7 +399,7 @@ _WHO = re.compile(r"cli:\w+|cli\b|\broot\b|anonymous")
 def _comparable(text: str) -> list[str]:
     text = re.sub(r'\n *File ".*\n.*', "", text)  # the traceback of an error, which a caller does not see
     lines = [line for line in text.splitlines() if not line.strip().startswith(_STORE_KNOWS)]
-    known = ((_ID, "ID"), (_MOMENT, "TIME"), (_LENGTH, "LENGTH"), (_SPEED, "SPEED"), (_WHO, "WHO"))
+    known = ((_AGE, ""), (_ID, "ID"), (_MOMENT, "TIME"), (_LENGTH, "LENGTH"), (_SPEED, "SPEED"), (_WHO, "WHO"))
     for pattern, replaced in (*known, (re.compile(" +"), " ")):
         lines = [pattern.sub(replaced, line) for line in lines]
     return [line.strip() for line in lines if line.strip()]

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from taskframework.cli.render import event_line, print_tasks, task_facts
+from taskframework.cli.render import event_line, print_tasks, print_timeline, task_facts
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import CancelRequest, Lease, StepOutcome, Task
+from taskframework.model.task import CancelRequest, HistoryEntry, Lease, StepOutcome, Task
 from taskframework.testing.factories import new_task
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -64,6 +64,15 @@ def test_a_running_task_shows_its_lease_its_steps_and_who_wants_it_to_end() -> N
     assert not facts.keys() & {"Next dispatch", "Not before", "Dispatches", "Crashes", "Releases", "No handler"}
 
 
+def test_the_history_names_the_worker_of_each_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+    started = HistoryEntry(2, "started", NOW, 1, "host:1:abc", None)
+    completed = HistoryEntry(3, "completed", NOW, 1, "host:1:abc", None)
+    print_timeline(new_task(now=NOW, history=(started, completed)))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("started           attempt 1, worker host:1:abc")
+    assert second.endswith("completed         attempt 1")
+
+
 def test_a_new_task_that_never_left_the_store_says_so() -> None:
     assert shown(new_task(now=NOW))["Dispatches"] == "0"
 
@@ -88,7 +97,7 @@ def test_the_error_of_an_earlier_attempt_hides_no_progress(
     task = new_task(now=NOW, status=status, progress=progress, error=describe(OSError("disk"), True))
     print_tasks([task], NOW)
     row = capsys.readouterr().out.splitlines()[1]
-    assert row.partition("0 s ago")[2].strip() == remark
+    assert row.partition("  now")[2].strip() == remark
 
 
 def test_a_live_task_shows_the_error_of_an_earlier_attempt_as_that() -> None:

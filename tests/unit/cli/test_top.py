@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from rich.console import Console
 
 from taskframework.cli.top import render_overview
+from taskframework.model.counts import TaskCounts
 from taskframework.model.status import Priority
 from taskframework.model.traffic import LaneTraffic, Traffic
 from tests.unit.cli.conftest import Cli
-from tests.unit.model.scenes import MINUTE, NOW
+from tests.unit.model.scenes import MINUTE, NOW, SECOND
 from tests.unit.model.test_overview import UNWELL, WELL
 
 
@@ -32,11 +34,19 @@ def test_the_screen_has_the_counts_the_problems_and_a_line_for_each_type() -> No
     assert mail.split()[0] == "mail"
 
 
+@pytest.mark.parametrize(("age", "told"), [(SECOND, ""), (12 * SECOND, "   as of 12 s ago")])
+def test_old_counts_say_how_old_they_are(age: timedelta, told: str) -> None:
+    counts = TaskCounts(NOW, {"COMPLETED": 90}, counted_at=NOW - age)
+    [first, *_] = shown(render_overview(replace(WELL, counts=counts)))
+    assert first == f"1 worker, 0 dead letters   COMPLETED 90{told}"
+
+
 def test_a_bound_is_marked() -> None:
-    lane = LaneTraffic(10_000, NOW - 5 * MINUTE)
-    bounded = Traffic(NOW, {("charge", Priority.HIGH): lane}, is_bounded=True)
-    line = shown(render_overview(replace(WELL, traffic=bounded, task_types=("charge",))))[-1]
-    assert line.split()[:4] == ["charge", "10,000+", "5", "min"]
+    full, few = LaneTraffic(10_000, NOW - 5 * MINUTE, is_bounded=True), LaneTraffic(2, NOW - 5 * MINUTE, running=7)
+    lanes = {("charge", Priority.HIGH): full, ("mail", Priority.HIGH): few}
+    *_, charge, mail = shown(render_overview(replace(WELL, traffic=Traffic(NOW, lanes, is_running_bounded=True))))
+    assert charge.split()[:2] == ["charge", "10,000+"]
+    assert mail.split()[:6] == ["mail", "2", "5", "min", "ago", "7+"]
 
 
 @pytest.mark.usefixtures("empty_store")

@@ -63,7 +63,18 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
     "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "gives up"),
     "running": (facts(running(attempts=2), now=NOW - MINUTE), "running", "worker-1 runs attempt 2 of 5", "its code"),
-    "its lease is over": (facts(running()), "running", "without being renewed", "another worker"),
+    "its lease is over": (
+        facts(running(), lease_grace=5 * SECOND),
+        *("running", "but has not renewed its lease, which was valid until", "taken from this worker after"),
+    ),
+    "its lease is over and its worker is silent": (
+        facts(running(), lease_grace=5 * SECOND, worker=replace(WORKER, seen_at=NOW - MINUTE)),
+        *("running", " and has sent no sign of life since 2026-01-02T03:03:05.000Z.", "taken from this worker after"),
+    ),
+    "its worker is silent": (
+        facts(running(), now=NOW - MINUTE, lease_grace=5 * SECOND, worker=replace(WORKER, seen_at=NOW - 2 * MINUTE)),
+        *("running", ", but has sent no sign of life since 2026-01-02T03:02:05.000Z.", "If the worker does not renew"),
+    ),
     "sub-tasks": (
         facts(waiting(subtasks=Subtasks(5, None, done=2)), open_subtasks=(running(task_id="child"),)),
         *("waiting_for_subtasks", "child is RUNNING", "(all_must_succeed): taskframework tasks explain child"),
@@ -189,6 +200,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(in_status(TaskStatus.CANCELLED, cancel=CancelRequest(BY_NEWER_VERSION, NOW, None))),
         *("final", "It is CANCELLED", "submit a higher version"),
     ),
+    "behind tasks of other types": (
+        facts(queued(dispatches=1), ahead=0, running_by_type={"import": 10}),
+        *("sent", "0 tasks are ahead of it", "free slot"),
+    ),
     "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
     "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "A worker has its message", "was lost"),
     "no message yet": (facts(queued()), "about_to_be_sent", "about to be sent", "message is sent by 2026"),
@@ -231,6 +246,27 @@ def test_a_turn_that_has_come_is_not_waited_for() -> None:
 def test_holders_that_may_not_be_named_are_counted() -> None:
     details = explain(facts(queued(), slots=FULL)).details
     assert (details["held"], details["holders"]) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("running", "text"),
+    [
+        ({}, ""),
+        ({"test-task": 10}, ""),
+        ({"test-task": 10, "import": 5}, ""),  # which run in other workers
+        ({"import": 6, "mail": 4}, " All slots of its workers (10) are taken by tasks of import or mail."),
+        ({"import": 10}, " All slots of its workers (10) are taken by tasks of import."),
+        (
+            {"test-task": 1, "b": 4, "a": 3, "d": 2, "c": 1},
+            " All slots of its workers (10) are taken: 1 by tasks of this type, the others by tasks of b, a, d or "
+            "others.",
+        ),
+    ],
+)
+def test_who_has_all_the_slots_is_told(running: dict[str, int], text: str) -> None:
+    told = explain(facts(queued(dispatches=1), ahead=0, running_by_type=running))
+    assert told.because.partition(" of test-task.")[2] == text
+    assert told.details["running_by_type"] == running
 
 
 def test_somebody_elses_long_words_stay_one_line() -> None:

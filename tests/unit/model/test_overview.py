@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from taskframework.model.counts import TaskCounts
+from taskframework.model.limits import ReachedLimit
 from taskframework.model.overview import Overview
 from taskframework.model.pauses import Pause
 from taskframework.model.schedules import RunProblem, Schedule
@@ -20,7 +21,7 @@ WORKER = Presence("worker-1", "host", 1, "1.0", ("charge",), 10, 0, NOW - MINUTE
 LOST = replace(WORKER, worker_id="gone", seen_at=NOW - LOST_AFTER - SECOND)
 NIGHTLY = Schedule(name="nightly", task_type="charge", cron="0 3 * * *", since=NOW, next_at=NOW, due_at=NOW)
 WELL = Overview(
-    Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=3, finished_per_second=2.0)}, is_bounded=False),
+    Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=3, finished_per_second=2.0)}),
     TaskCounts(NOW, {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3}),
     ("charge", "mail"),
     {},
@@ -30,7 +31,7 @@ WELL = Overview(
 
 
 def seen(lane: LaneTraffic) -> Traffic:
-    return Traffic(NOW, {("charge", Priority.LOW): lane}, is_bounded=False)
+    return Traffic(NOW, {("charge", Priority.LOW): lane})
 
 
 UNWELL: Mapping[str, tuple[Overview, str]] = {
@@ -99,11 +100,54 @@ def test_who_needs_more_than_half_an_hour_for_what_waits_is_behind(waiting: int,
     assert [problem.code for problem in problems] == (["behind"] if is_behind else [])
 
 
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (
+            [ReachedLimit("rate", "openai", None)],
+            "The rate limit 'openai' is used up: a higher rate in rate_limiter lets more tasks start.",
+        ),
+        (
+            [
+                ReachedLimit("rate", "openai", "acme"),
+                ReachedLimit("rate", "openai", "b"),
+                ReachedLimit("rate", "x", "c"),
+            ],
+            "The rate limit 'openai' for acme and 2 other keys is used up: a higher rate",
+        ),
+        (
+            [ReachedLimit("concurrency", "charge", "acme")],
+            "All slots of charge for acme are in use: a higher concurrency_limit lets more tasks run.",
+        ),
+    ],
+)
+def test_what_waits_for_a_limit_needs_no_more_workers(limits: list[ReachedLimit], text: str) -> None:
+    overview = replace(UNWELL["behind"][0], reached_limits={"charge": limits})
+    [problem] = overview.problems()
+    assert problem.code == "behind"
+    assert text in problem.text
+    assert "More workers do not help the tasks that wait for a limit" in problem.text
+    assert "Start more workers" not in problem.text
+
+
+def test_what_is_paused_is_not_behind() -> None:
+    paused = replace(UNWELL["behind"][0], pauses={"charge": Pause("charge", "ada", NOW)})
+    assert [problem.code for problem in paused.problems()] == ["paused"]
+
+
 def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
     assert [replace(WELL, counts=counts).dead_letters for counts in (None, TaskCounts(NOW))] == [None, None]
-    many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000)}, is_bounded=True)
+    many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000, is_bounded=True)})
     [problem] = replace(WELL, traffic=many, workers=()).problems()
     assert "5,000 or more charge tasks are waiting" in problem.text
+    beside = {("mail", Priority.NORMAL): LaneTraffic(waiting=2), **many.lanes}
+    both = replace(WELL, traffic=Traffic(NOW, beside), workers=()).problems()
+    assert any(problem.text.startswith("2 mail tasks are waiting") for problem in both)
+
+
+def test_a_lost_worker_is_named_with_what_to_do() -> None:
+    [problem] = UNWELL["worker_lost"][0].problems()
+    assert "Look at process 1 on host, or start a worker in its place: taskframework worker --app" in problem.text
 
 
 def test_a_lost_worker_runs_nothing() -> None:
@@ -117,9 +161,9 @@ def test_what_runs_or_is_retried_is_told_as_it_is_now_unless_it_is_too_much() ->
         ("charge", Priority.NORMAL): LaneTraffic(running=2, retrying=1),
         ("send", Priority.LOW): LaneTraffic(running=1, retrying=4),
     }
-    seen = replace(WELL, traffic=Traffic(NOW, lanes, is_bounded=False))
+    seen = replace(WELL, traffic=Traffic(NOW, lanes))
     assert seen.by_status == {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3, "RUNNING": 3, "RETRYING": 5}
-    bounded = replace(WELL, traffic=Traffic(NOW, lanes, is_bounded=True))
+    bounded = replace(WELL, traffic=Traffic(NOW, lanes, is_running_bounded=True))
     assert bounded.by_status == {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3}
 
 

@@ -9,7 +9,7 @@ from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts, Lan
 from tests.unit.model.scenes import MINUTE, NOW, SECOND
 
 NORMAL, LOW = Priority.NORMAL, Priority.LOW
-EMPTY = {group: LaneCounts() for group in CountedTasks}
+EMPTY = {group: [LaneCounts()] for group in CountedTasks}
 
 
 def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = NORMAL, due: int = 0) -> LaneCount:
@@ -20,12 +20,12 @@ def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
     seen = combine_counts(
         {
             **EMPTY,
-            CountedTasks.WAITING: LaneCounts((counted(9, due=4), counted(3, lane=LOW, due=0))),
-            CountedTasks.RUNNING: LaneCounts((counted(2, lane=LOW),)),
-            CountedTasks.RETRYING: LaneCounts((counted(5),)),
-            CountedTasks.SUBMITTED: LaneCounts((counted(120),)),
-            CountedTasks.DONE: LaneCounts((counted(30),)),
-            CountedTasks.DEAD: LaneCounts((counted(15), counted(15, lane=LOW))),
+            CountedTasks.WAITING: [LaneCounts((counted(9, due=4), counted(3, lane=LOW, due=0)))],
+            CountedTasks.RUNNING: [LaneCounts((counted(2, lane=LOW),))],
+            CountedTasks.RETRYING: [LaneCounts((counted(5),))],
+            CountedTasks.SUBMITTED: [LaneCounts((counted(120),))],
+            CountedTasks.DONE: [LaneCounts((counted(30),))],
+            CountedTasks.DEAD: [LaneCounts((counted(15), counted(15, lane=LOW)))],
         },
         NOW,
     )
@@ -45,5 +45,16 @@ def test_a_rate_is_taken_over_what_was_looked_at() -> None:
 
 def test_what_may_be_more_says_so() -> None:
     for group in CountedTasks:
-        is_bounded = combine_counts({**EMPTY, group: LaneCounts((counted(1),), is_bounded=True)}, NOW).is_bounded
-        assert is_bounded is (group in (CountedTasks.WAITING, CountedTasks.RUNNING, CountedTasks.RETRYING)), group
+        seen = combine_counts({**EMPTY, group: [LaneCounts((counted(1, due=1),), is_bounded=True)]}, NOW)
+        live = group in (CountedTasks.WAITING, CountedTasks.RUNNING, CountedTasks.RETRYING)
+        assert (seen.is_bounded, seen.is_running_bounded) == (live, group is CountedTasks.RUNNING), group
+
+
+def test_a_full_lane_says_so_for_itself_alone() -> None:
+    full, few = LaneCounts((counted(9, due=9),), is_bounded=True), LaneCounts((counted(3, lane=LOW, due=3),))
+    seen = combine_counts({**EMPTY, CountedTasks.WAITING: [full, few]}, NOW)
+    assert (seen.of_lane("charge", NORMAL).is_bounded, seen.of_lane("charge", LOW).is_bounded) == (True, False)
+    assert seen.of_type("charge").is_bounded
+    later = LaneCounts((counted(9, due=2),), is_bounded=True)
+    seen = combine_counts({**EMPTY, CountedTasks.WAITING: [later]}, NOW)
+    assert not seen.is_bounded, "what is due comes first, so all of it was counted"

@@ -96,6 +96,14 @@ async def test_one_process_counts_and_all_show_the_same(
     assert [(await process.queued(), process.shown[-1].undriven) for process in processes] == [(2, 1)] * 3
 
 
+async def test_counts_say_when_they_were_made(store: CountedStore, clock: FakeClock) -> None:
+    begin, processes = store.now(), [Process(store) for _ in range(2)]
+    for process in processes:
+        await process.queued()
+        clock.advance(MOMENT)
+    assert [process.shown[-1].counted_at for process in processes] == [begin, begin]
+
+
 async def test_a_dead_letter_that_was_discarded_is_none_any_more(store: CountedStore) -> None:
     for _ in range(3):
         failed = new_task(now=store.now(), status=TaskStatus.FAILED, finished_at=store.now(), next_dispatch_at=None)

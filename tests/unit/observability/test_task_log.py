@@ -68,7 +68,7 @@ async def test_a_task_that_waits_is_told_of_as_one_that_is_completed(
         await bus.publish(TaskWaitingEvent(waiting))
     [line] = [record for record in caplog.records if record.name == "taskframework.observability.task_log"]
     assert line.levelno == logging.DEBUG
-    assert f"{said} of 5 after 1.000 s" in line.getMessage()
+    assert f"{said} of 5 after 1.0 s" in line.getMessage()
     assert (vars(line)["status"], vars(line)["attempt"]) == ("WAITING", 1)
     shown = metrics.exposition().decode()
     assert f'tasks_execution_seconds_count{{status="WAITING",task_type="{task.task_type}"}} 1.0' in shown

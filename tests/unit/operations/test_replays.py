@@ -10,12 +10,13 @@ import pytest
 
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError
+from taskframework.model.limits import limit_ids
 from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, DeadMessage, TaskFilter
 from taskframework.model.replays import RUNNING_ACTION, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Batch, Task
+from taskframework.model.task import Batch, LimitWait, Task
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
 from taskframework.operations.replays import ReplayConflictError, ReplayNotFoundError, ReplayOperations
@@ -69,6 +70,16 @@ async def test_all_that_is_chosen_is_queued_anew_and_linked(stage: Stage) -> Non
         assert queued.history[-1].data == {"by": "ada", "reason": "mended", "replay_id": replay.replay_id}
     assert (await stage.tasks.get(other.task_id, EVERYONE)).status is TaskStatus.FAILED
     assert await stage.store.list_records(RUNNING_ACTION.name, limit=5) == [], "nobody looks at it any more"
+
+
+async def test_the_tasks_that_wait_for_one_key_of_a_limit_are_cancelled(stage: Stage) -> None:
+    for key in ("acme", "acme", "other"):
+        wait = LimitWait(limit_ids(f"openai/{key}")[0], 1, stage.store.now() + DAY)
+        await put(stage.store, task_type="charge", waits_for_limit=wait)
+    await put(stage.store, task_type="charge")
+    cancel = await stage.run_once(await stage.begin(Action.CANCEL, task_type="charge", waits_for_limit="openai/acme"))
+    assert (cancel.status, cancel.total, cancel.done) == (BulkActionStatus.DONE, 2, 2)
+    assert await stage.in_status(TaskStatus.QUEUED) == 2
 
 
 async def test_a_rate_is_kept_and_a_stop_in_the_middle_tells_what_it_did(stage: Stage) -> None:

@@ -35,6 +35,7 @@ export function ago(time, now = Date.now()) {
 
 // A length of time in its largest unit alone.
 export function short(seconds) {
+  if (seconds < 1) return lasting(seconds);
   const [size, name] = UNITS.find(([one]) => seconds >= one) ?? UNITS.at(-1);
   return `${Math.floor(seconds / size)} ${name}`;
 }

@@ -12,6 +12,7 @@ import { TaskTable } from "../parts/task-table.js";
 import { Tile } from "../parts/tile.js";
 
 const LOOK = 2000;
+const FRESH = 10;
 const DEAD = STATUSES.filter(isDead);
 const KEPT = 90; // looks that a chart shows: three minutes
 
@@ -40,14 +41,20 @@ function Installation() {
   const loaded = useLoad((signal) => get("admin/overview", {}, signal).then((data) => (remember(data), data)), [], { every: LOOK });
   const { data } = loaded;
   if (!data) return html`<${Head} title="Overview" /><${Waiting} of=${loaded} />`;
-  return html`<${Head} title="Overview" />
+  return html`<${Head} title="Overview">${countedText(data)}<//>
     <${Problems} problems=${data.problems} letters=${data.dead_letters} isOld=${Boolean(loaded.problem)} />
     <div class="tiles">${tilesOf(data)}</div>
-    <${Charts} isBounded=${data.is_bounded} />
+    <${Charts} isBounded=${data.types.some((type) => type.is_bounded)} />
     <${Section} title="Task types">
       <${Table} label="Task types" rows=${data.types} idOf=${(type) => type.task_type} columns=${TYPES}
         href=${(type) => to(["tasks"], { task_type: type.task_type })} empty="No worker has declared a task type yet." />
     <//>`;
+}
+
+// The age of the numbers by status, unless they are as new as they are with few tasks: those are counted every five seconds.
+function countedText({ at, counted_at: counted }) {
+  const age = counted ? secondsSince(counted, Date.parse(at)) : 0;
+  return age > FRESH && `Queued tasks and dead letters as of ${short(age)} ago.`;
 }
 
 function Problems({ problems, letters, isOld }) {
@@ -105,7 +112,7 @@ const TYPES = [
   { name: "Type", cell: (type) => html`<b>${type.task_type}</b><small>${type.is_paused ? "paused" : ""}</small>` },
   { name: "Waiting", number: true, size: "s", cell: (type) => count(type.waiting, type.is_bounded) },
   { name: "Oldest", wide: true, number: true, size: "s", cell: (type) => (type.oldest_waiting_at ? short(secondsSince(type.oldest_waiting_at)) : "–") },
-  { name: "Running", number: true, size: "s", cell: (type) => count(type.running) },
+  { name: "Running", number: true, size: "s", cell: (type) => count(type.running, type.is_running_bounded) },
   { name: "Retrying", wide: true, number: true, size: "s", cell: (type) => count(type.retrying, type.is_bounded) },
   { name: "Finished", wide: true, number: true, size: "s", cell: (type) => perSecond(type.finished_per_second) },
   { name: "Failed", wide: true, number: true, size: "s", cell: (type) => html`<span class=${type.failed_per_second > 0 ? "bad-text" : ""}>${perSecond(type.failed_per_second)}</span>` },

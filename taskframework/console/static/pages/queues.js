@@ -23,7 +23,7 @@ const columns = (reload) => [
   { name: "Type", cell: (one) => html`<b>${one.task_type}</b><small title=${one.paused && pausedBy(one.paused)}>${one.paused ? pausedBy(one.paused) : one.is_running ? "runs" : ""}</small>` },
   { name: "State", wide: true, size: "m", cell: (one) => html`<span class="status ${one.is_paused ? "warn" : "good"}">${one.is_paused ? "paused" : "open"}</span>` },
   { name: "Waiting", number: true, size: "s", narrow: true, cell: (one) => count(LANES.reduce((sum, lane) => sum + one.lanes[lane].waiting, 0), one.is_bounded) },
-  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: "widest", cell: (one) => count(one.lanes[lane].waiting, one.is_bounded) })),
+  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: "widest", cell: (one) => count(one.lanes[lane].waiting, one.lanes[lane].is_bounded) })),
   { name: "Oldest", wide: true, number: true, size: "s", cell: oldestOf },
   { name: "In", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "in")) },
   { name: "Out", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "out")) },

@@ -11,7 +11,7 @@ import { Filters, asOptions, asTime, useTypes } from "../parts/filters.js";
 import { TaskTable } from "../parts/task-table.js";
 
 const PAUSE = 1500;
-const NAMES = ["status", "task_type", "user_id", "correlation_id", "idempotency_key", "error", "stream", "parent_task_id", "fingerprint"];
+const NAMES = ["status", "task_type", "user_id", "correlation_id", "idempotency_key", "waits_for_limit", "error", "stream", "parent_task_id", "fingerprint"];
 // What a time is called in the address, over HTTP and on the page.
 const TIMES = {
   after: ["created_after", "Created after"], before: ["created_before", "Created before"],
@@ -48,6 +48,7 @@ function fieldsOf(types) {
     ...Object.entries(TIMES).map(([name, [, label]]) => ({ name, label, type: "datetime-local", isRare: true })),
     { name: "idempotency_key", label: "Idempotency key", isRare: true },
     { name: "stream", label: "Stream", isRare: true },
+    { name: "waits_for_limit", label: "Waits for limit (name/key)", isRare: true },
     { name: "fingerprint", label: "Cause (fingerprint)", isRare: true },
   ];
 }

@@ -15,7 +15,7 @@ const RATE = { name: "rate", label: "At most per second", type: "number", min: "
 // What the API can choose tasks by in bulk, by the name that the list has for it.
 const NAMES = {
   status: "status", task_type: "task_type", user_id: "user_id", stream: "stream", parent_task_id: "parent_task_id", fingerprint: "fingerprint", error: "text",
-  created_after: "created_after", created_before: "created_before", finished_after: "finished_after", finished_before: "finished_before",
+  waits_for_limit: "waits_for_limit", created_after: "created_after", created_before: "created_before", finished_after: "finished_after", finished_before: "finished_before",
 };
 
 // Retrying or cancelling all tasks of a list. Never without a filter, and with one that both sides understand.
