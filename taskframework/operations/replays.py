@@ -186,6 +186,8 @@ class ReplayOperations:
     async def stop(self, replay_id: str) -> BulkAction:
         """Stop an action: it takes no further handful. It finishes its present handful, and then shows the outcome.
 
+        An action that had already finished stays DONE: `stop_refusal` says so.
+
         Raises:
             ReplayNotFoundError: if there is no action with this id.
         """
@@ -239,6 +241,12 @@ def _require_same(
     if (known.action, known.where, known.rate, known.reopen) != (action, where, rate, reopen):
         raise ReplayConflictError(key, known)
     return known
+
+
+def stop_refusal(replay: BulkAction) -> str | None:
+    """Return why a stop came too late; None if the action is stopped."""
+    is_done = replay.status is BulkActionStatus.DONE
+    return f"The {replay.action} {replay.replay_id} had already finished; nothing was stopped." if is_done else None
 
 
 def replay_id_of(by: str, key: str) -> str:

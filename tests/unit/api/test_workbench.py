@@ -369,6 +369,12 @@ async def test_one_is_stopped(shop: Api) -> None:
     await eventually(began, timeout=_PATIENCE)
     stopped = (await shop.post(f"{REPLAYS}/{replay_id}/stop")).json()
     assert (stopped["status"], stopped["done"], stopped["total"]) == ("STOPPED", 1, 5)
+    begun = await shop.post(f"{DEAD_LETTERS}/replay", json=body | {"rate": 1000})
+    finished = await _over(shop, begun.json()["replay_id"])
+    late = await shop.post(f"{REPLAYS}/{finished['replay_id']}/stop")
+    assert (late.status_code, late.json()) == (200, finished)
+    [newest, *_] = (await shop.get("/api/v1/admin/audit")).json()["items"]
+    assert "had already finished" in newest["refusal"]
     problem_of(await shop.get(f"{REPLAYS}/unknown"), 404, "replay_not_found")
     problem_of(await shop.post(f"{REPLAYS}/unknown/stop"), 404, "replay_not_found")
 

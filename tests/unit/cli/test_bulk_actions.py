@@ -68,6 +68,24 @@ def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, m
     assert (done.code, "is STOPPED: 0 of 1 done" in done.out) == (1, True)
 
 
+def test_a_stop_tells_whether_it_came_in_time(cli: Cli, folder: Path) -> None:
+    work(folder)
+    for name in ("ann", "bob"):
+        assert cli("submit", "greets", json.dumps(name)).code == 0
+    begun = cli("tasks", "cancel", "--where", "type=greets", "--background", "--json")
+    replay_id = json.loads(begun.out)["replay_id"]
+    for _ in range(2):
+        stopped = cli("replays", "stop", replay_id)
+        assert (stopped.code, "is STOPPED: 0 of 2 done" in stopped.out) == (0, True)
+
+    finished = json.loads(cli("tasks", "cancel", "--where", "type=greets", "--json").out)["replay_id"]
+    late = cli("replays", "stop", finished, "--reason", "a mistake")
+    assert (late.code, "is DONE: 2 of 2 done" in late.out) == (1, True)
+    assert late.err == f"The cancel {finished} had already finished; nothing was stopped.\n"
+    [newest, *_] = json.loads(cli("audit", "list", "--json").out)["items"]
+    assert (newest["action"], newest["refusal"]) == ("replay.stop", late.err.strip())
+
+
 def test_what_somebody_else_did_first_is_told_and_listed_as_skipped(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
