@@ -218,6 +218,10 @@ def print_progress(replay: BulkAction) -> None:
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.skipped:
         counts += f", {replay.skipped:,} skipped because somebody else changed them first"
+    if replay.remaining:
+        counts += f", {replay.remaining:,} {'not done' if replay.status is BulkActionStatus.STOPPED else 'to do'}"
+    if replay.batch:
+        counts += f", {len(replay.batch):,} in hand"
     say(f"{replay.action} {replay.replay_id} is {replay.status}: {counts}.")
     for refused in replay.refusals:
         note(f"{refused.id}: {refused.problem}")

@@ -71,11 +71,12 @@ def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
             Text(f"{replay.done:,}/{replay.total:,}"),
             Text(f"{replay.refused + replay.failed:,}", style="red" if replay.refused + replay.failed else ""),
             Text(f"{replay.skipped:,}"),
+            Text(f"{replay.remaining + len(replay.batch):,}"),
             Text(f"{replay.by}, {ago(replay.at, now)}"),
         )
         for replay in replays
     ]
-    print_rows(("Replay", "What", "Where", "Status", "Done", "Refused or failed", "Skipped", "Begun"), rows)
+    print_rows(("Replay", "What", "Where", "Status", "Done", "Refused or failed", "Skipped", "Not done", "Begun"), rows)
 
 
 def _conditions_text(replay: BulkAction) -> str:

@@ -78,7 +78,9 @@ class RemoteReplay(Answer):
 
     Attributes:
         total: how many matched at the beginning.
-        skipped: when it is DONE, how many of them had changed before it came to them.
+        refused: how many a rule forbids, for example because the parent has ended.
+        skipped: when it is DONE, how many had changed before it came to them.
+        remaining: how many are still to be done; when it is STOPPED, how many were not done because of that.
     """
 
     replay_id: str
@@ -89,6 +91,7 @@ class RemoteReplay(Answer):
     refused: int
     failed: int
     skipped: int = 0
+    remaining: int = 0
     rate: float | None
     by: str
     at: AwareDatetime

@@ -65,7 +65,9 @@ def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, m
     assert cli("submit", "greets", '"ann"').code == 0
     monkeypatch.setattr(ReplayCarrier, "run_once", is_stopped)
     done = cli("tasks", "cancel", "--where", "type=greets")
-    assert (done.code, "is STOPPED: 0 of 1 done" in done.out) == (1, True)
+    assert (done.code, "is STOPPED: 0 of 1 done, 0 refused, 0 failed, 1 not done." in done.out) == (1, True)
+    header, row = cli("replays", "list").out.splitlines()
+    assert row[header.index("Not done") :].split()[0] == "1"
 
 
 def test_a_stop_tells_whether_it_came_in_time(cli: Cli, folder: Path) -> None:

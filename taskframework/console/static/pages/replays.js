@@ -52,6 +52,7 @@ export function Replay({ name }) {
       <${Tile} name="refused" value=${count(one.refused)} kind=${one.refused ? "bad" : ""} />
       <${Tile} name="failed" value=${count(one.failed)} kind=${one.failed ? "bad" : ""} />
       <${Tile} name="skipped" value=${count(one.skipped)} />
+      ${one.status !== "DONE" && html`<${Tile} name=${one.status === "STOPPED" ? "not done" : "to do"} value=${count(one.remaining + one.in_hand)} />`}
       <${Tile} name="at the most" value=${one.rate ? perSecond(one.rate) : "–"} />
     </div>
     <${Section} title="Facts"><${Facts} rows=${[
@@ -81,7 +82,7 @@ function Standing({ path, begun }) {
   const { data: one = begun } = useLoad((signal) => get(path, {}, signal), [path], { every: LOOK });
   if (one.status !== "RUNNING") return html`<p>It has finished: ${doneText(one)}. There is nothing left to stop.</p>`;
   return html`<p>${doneText(one)} are done and stay as they are${one.refused + one.failed > 0 && `, ${count(one.refused + one.failed)} could not be done`}.
-    The other ${count(Math.max(0, one.total - doneOf(one)))} will not be changed.</p>`;
+    The other ${count(one.remaining)} will not be changed.</p>`;
 }
 
 const doneText = (one) => `${count(one.done)} of ${count(one.total, one.is_total_bounded)}`;
