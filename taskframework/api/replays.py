@@ -104,7 +104,7 @@ async def refuse_to_show_these() -> None:
     responses={
         **STARTED_RESPONSE,
         **_COUNT_RESPONSE,
-        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "replay_running", "store_unavailable"),
     },
 )
 async def retry_tasks(request: Request) -> Response:
@@ -126,7 +126,7 @@ async def retry_tasks(request: Request) -> Response:
     responses={
         **STARTED_RESPONSE,
         **_COUNT_RESPONSE,
-        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "replay_running", "store_unavailable"),
     },
 )
 async def cancel_tasks(request: Request) -> Response:

@@ -19,7 +19,12 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Batch, ParentLink, Task
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
-from taskframework.operations.replays import ReplayConflictError, ReplayNotFoundError, ReplayOperations
+from taskframework.operations.replays import (
+    ReplayConflictError,
+    ReplayNotFoundError,
+    ReplayOperations,
+    ReplayRunningError,
+)
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
@@ -185,11 +190,26 @@ async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
 
 async def test_pressed_twice_runs_once(stage: Stage) -> None:
     await stage.dead(30)
-    first, second = await stage.begin(fingerprint="cause"), await stage.begin(fingerprint="cause")
+    # The store cannot tell two that begin at once; here they begin by filters that find the same.
+    first, second = await stage.begin(fingerprint="cause"), await stage.begin(fingerprint="cause", kind="task")
     after = [await stage.run_once(replay) for replay in (first, second)]
     assert sum(replay.done for replay in after) == 30
     tasks = (await stage.store.list_tasks(EVERYONE, TaskFilter(), limit=500)).items
     assert {task.generation for task in tasks} == {1}
+
+
+async def test_the_same_action_is_not_begun_while_it_runs(stage: Stage) -> None:
+    await stage.dead(30)
+    first = await stage.run_once(await stage.begin(rate=10, fingerprint="cause"))
+    with pytest.raises(ReplayRunningError) as refused:
+        await stage.begin(fingerprint="cause")
+    begun = f"{first.replay_id}, begun by ada at {rfc3339(first.at)}; 10 of 30 are done."
+    assert str(refused.value).startswith(f"The same replay is running: {begun} Let it finish.")
+    assert f"`taskframework replays stop {first.replay_id}`" in str(refused.value)
+    others = [await stage.begin(task_type="test-task"), await stage.begin(Action.DISCARD, fingerprint="cause")]
+    assert len({first.replay_id, *(other.replay_id for other in others)}) == 3
+    await stage.replays.stop(first.replay_id)
+    assert (await stage.begin(fingerprint="cause")).replay_id != first.replay_id
 
 
 async def test_one_key_is_one_action(stage: Stage) -> None:
