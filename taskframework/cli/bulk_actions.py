@@ -197,13 +197,15 @@ async def run_bulk_action(
         return
     begin = framework.services.replays.begin
     replay = await begin(action, where, by=operator_name(), rate=rate, reason=reason, reopen=reopen)
-    if not replay.total:
-        note("Nothing fits --where, so there is nothing to do.")
-        await note_unknown_type(framework, where.task_type)
     if not in_background:
-        replay = await _carry_on(framework, replay, with_notes=not as_json)
+        replay = await _carry_on(framework, replay, with_notes=replay.total > 0 and not as_json)
+    fits_nothing = not replay.total and not replay.done
+    if fits_nothing:
+        await note_unknown_type(framework, where.task_type)
     if as_json:
         print_json(replay_view(replay))
+    elif fits_nothing:
+        say(f"Nothing fits --where, so nothing was {_DONE_TEXTS[action]}.")
     elif in_background:
         say(f"Started: {replay.replay_id}, {replay.total:,} so far.")
         note(f"To see its progress: taskframework replays show {replay.replay_id}")

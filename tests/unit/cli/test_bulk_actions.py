@@ -70,6 +70,22 @@ def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, m
     assert row[header.index("Not done") :].split()[0] == "1"
 
 
+@pytest.mark.parametrize("option", [[], ["--background"]])
+def test_a_filter_that_fits_nothing_is_told_in_one_line(cli: Cli, folder: Path, option: list[str]) -> None:
+    work(folder)
+    done = cli("tasks", "cancel", "--where", "type=greets", *option)
+    assert (done.code, done.out, done.err) == (0, "Nothing fits --where, so nothing was cancelled.\n", "")
+    done = cli("tasks", "retry", "--where", "type=greet", *option)
+    assert done.err == "There is no task type 'greet'. Did you mean 'greets'?\n"
+
+
+def test_a_task_that_waits_is_already_queued(cli: Cli, folder: Path) -> None:
+    work(folder)
+    task_id = json.loads(cli("submit", "greets", '"ann"', "--json").out)["task_id"]
+    refused = cli("tasks", "retry", task_id)
+    assert (refused.code, f"Task {task_id} is already queued; nothing was changed." in refused.err) == (1, True)
+
+
 def test_a_stop_tells_whether_it_came_in_time(cli: Cli, folder: Path) -> None:
     work(folder)
     for name in ("ann", "bob"):
