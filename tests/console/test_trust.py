@@ -148,15 +148,19 @@ async def test_what_is_away_is_said_and_goes_on(chromium: Browser, own_shop: Ins
             }
             await route.fulfill(status=503, json=problem)
 
-        await window.page.route("**/api/v1/tasks/**", store_is_away)
-        await window.page.route("**/api/v1/tasks?*", store_is_away)
-        await window.shows("The store is away, full or too slow.")
+        await window.page.route("**/api/v1/**", store_is_away)
+        banner = window.page.get_by_role("alert")
+        await expect(banner).to_contain_text("The store is away, full or too slow. taskframework doctor says what to")
+        await expect(banner).to_contain_text("The page shows the last known state")
+        await window.page.goto(f"{window.url}/#/batches")
+        await expect(banner).to_contain_text("What is missing here could not be read yet; it comes when")
+        await window.page.goto(f"{window.url}/#/tasks/{task_id}")
         await window.page.unroute_all()
         await expect(window.page.get_by_text("The store is away")).to_have_count(0)
 
         os.kill(own_shop.process.pid, signal.SIGSTOP)  # it holds its connections, and says nothing
         try:
-            await window.shows("The API does not answer.")
+            await window.shows("The API does not answer. Check that the process of the API runs")
         finally:
             os.kill(own_shop.process.pid, signal.SIGCONT)
         await expect(window.page.get_by_text("The API does not answer.")).to_have_count(0)

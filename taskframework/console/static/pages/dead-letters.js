@@ -4,7 +4,7 @@ import { mayActForUsers, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, kindOfError, plural, shortId } from "../lib/format.js";
 import { usePages } from "../lib/load.js";
-import { Action, Ago, Head, Problem, Status, Waiting } from "../parts/basics.js";
+import { Action, Ago, Head, Status, Waiting } from "../parts/basics.js";
 import { askBulk } from "../parts/bulk.js";
 import { Bars } from "../parts/chart.js";
 import { say } from "../parts/dialog.js";
@@ -72,7 +72,7 @@ function Each({ query }) {
   const list = usePages("admin/dead-letters", filter, { every: LOOK });
   return html`<${WithAll} list=${list} filter=${filter} />
     ${list.problem && query.fingerprint && !list.problem.isAway && html`<p><button type="button" onClick=${() => refine({ fingerprint: "" })}>Show all</button></p>`}
-    <${Problem} problem=${list.problem} />
+    <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Dead letters" rows=${list.items} idOf=${(letter) => letter.id} columns=${LETTERS} more=${list.more}
       isDone=${list.isDone} href=${(letter) => to(["dead-letters", letter.id])} empty="No dead letters match." />`}`;
 }

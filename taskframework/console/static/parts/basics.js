@@ -4,6 +4,7 @@ import { to } from "../lib/address.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 import { ago, asJson, at, inline, shortId, words } from "../lib/format.js";
 import { kindOf, percentOf } from "../lib/status.js";
+import { store } from "../lib/store.js";
 
 export const Status = ({ status }) => html`<span class="status ${kindOf(status)}">${words(status)}</span>`;
 
@@ -43,10 +44,19 @@ export function Problem({ problem, isBrief = false }) {
   </div>`;
 }
 
+// How many parts of the page were not read yet.
+export const missing = store(0);
+
 // Stands in the place of what was not read yet, or could not be read; nothing once it is there.
 export function Waiting({ of }) {
+  const isMissing = of.data === undefined && of.items === undefined;
+  useEffect(() => {
+    if (!isMissing) return undefined;
+    missing.set(missing.get() + 1);
+    return () => missing.set(missing.get() - 1);
+  }, [isMissing]);
   if (of.problem) return html`<${Problem} problem=${of.problem} />`;
-  return of.data === undefined && of.items === undefined ? html`<p class="quiet">Reading …</p>` : null;
+  return isMissing ? html`<p class="quiet">Reading …</p>` : null;
 }
 
 // The head of a page: its name, what can be done, and what it says in a line.
