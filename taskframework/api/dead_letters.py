@@ -224,7 +224,12 @@ async def discard_dead_letters(request: Request) -> Response:
         202: {"model": TaskView, "description": "The task made from the message; in a dry run there is none yet"},
         200: {"model": TaskView, "description": "The task that was made from it before"},
         **problem_responses(
-            *BODY_CODES, *SUBMISSION_CODES, "task_not_found", "idempotency_conflict", "store_unavailable"
+            *BODY_CODES,
+            *SUBMISSION_CODES,
+            "task_not_found",
+            "transition_refused",
+            "idempotency_conflict",
+            "store_unavailable",
         ),
     },
 )

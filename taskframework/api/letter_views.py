@@ -120,8 +120,8 @@ class LetterGroupView(BaseModel):
 
     fingerprint: str = Field(examples=["9f2c1a0b7d3e4f56"])
     count: int
-    first_at: datetime
-    last_at: datetime
+    first_at: datetime = Field(description="When the oldest one ended; one that was replayed and failed again is new")
+    last_at: datetime = Field(description="When the newest one ended")
     task_types: list[str]
     error: GroupErrorView
     trend: list[int] = Field(description="How many ended in each of the last 24 hours, the current one last")

@@ -29,6 +29,8 @@ _TASK_CONDITIONS = (
     | {"created_after": "created_after", "created_before": "created_before"}
     | _END_TIME_CONDITIONS
 )
+#: The names on the command line, by those in `ActionFilter`.
+CONDITION_NAMES = {field: name for name, field in (_LETTER_CONDITIONS | _TASK_CONDITIONS).items()}
 _DONE_TEXTS = {
     Action.REPLAY: "queued again",
     Action.DISCARD: "discarded",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from shlex import quote
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from taskframework.cli.bulk_actions import print_progress
+from taskframework.cli.bulk_actions import CONDITION_NAMES, print_progress
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, note, print_json, printable
 from taskframework.cli.render import print_page, print_rows
@@ -80,4 +81,5 @@ def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
 
 
 def _conditions_text(replay: BulkAction) -> str:
-    return " ".join(f"{name}={value}" for name, value in replay.where.conditions.items())
+    """The conditions as `--where` takes them."""
+    return " ".join(quote(f"{CONDITION_NAMES[name]}={value}") for name, value in replay.where.conditions.items())

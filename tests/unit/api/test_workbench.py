@@ -291,6 +291,10 @@ async def test_a_repaired_message_is_one_task_linked_to_it(shop: Api) -> None:
         assert (problem["task_id"], "errors" in problem) == (task["task_id"], False)
         assert "was repaired before" in problem["detail"]
     problem_of(await shop.post(f"{DEAD_LETTERS}/m-2/repair", json=COUNT_WORDS), 404, "task_not_found")
+    await _charge(shop, {"cause": 0})
+    [failed] = (await shop.get(DEAD_LETTERS)).json()["items"]
+    no_message = await shop.post(f"{DEAD_LETTERS}/{failed['id']}/repair", json=COUNT_WORDS)
+    assert "is a task" in problem_of(no_message, 409, "transition_refused")["detail"]
 
 
 @pytest.mark.parametrize(
@@ -426,7 +430,9 @@ async def test_the_client_has_all_of_it(shop: Api) -> None:
     assert [outcome.status for outcome in await client.replay([declined.id, "missing"], dry_run=True)] == [200, 404]
     assert [outcome.error for outcome in await client.replay_edited([declined.id], {"cause": 0})] == [None]
     begun = await client.replay_all({"fingerprint": first.fingerprint}, reason="it is back")
-    assert (begun.action, begun.total, begun.reason) == ("replay", 2, "it is back")
+    assert (begun.action, begun.total, begun.reason, begun.rate) == ("replay", 2, "it is back", None)
+    [noted] = (await shop.get("/api/v1/admin/audit", params={"limit": 1})).json()["items"]
+    assert noted["details"] == {"filter": {"fingerprint": first.fingerprint}}
     assert (await _over(shop, begun.replay_id))["done"] == 2
     assert (await client.stop_replay(begun.replay_id)).status == "DONE"
     await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)

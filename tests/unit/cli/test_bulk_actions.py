@@ -96,6 +96,10 @@ def test_a_stop_tells_whether_it_came_in_time(cli: Cli, folder: Path) -> None:
         stopped = cli("replays", "stop", replay_id)
         assert (stopped.code, "is STOPPED: 0 of 2 done" in stopped.out) == (0, True)
 
+    begun = cli("tasks", "cancel", "--where", "type=greets", "--where", "text=it's away", "--background")
+    shown = cli("replays", "list").out
+    assert "type=greets 'text=it'\"'\"'s away'" in shown, "as it is pasted after --where"
+
     finished = json.loads(cli("tasks", "cancel", "--where", "type=greets", "--json").out)["replay_id"]
     late = cli("replays", "stop", finished, "--reason", "a mistake")
     assert (late.code, "is DONE: 2 of 2 done" in late.out) == (1, True)

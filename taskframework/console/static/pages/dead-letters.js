@@ -49,8 +49,8 @@ const GROUPS = [
   { name: "Count", number: true, size: "s", cell: (group) => html`<b>${count(group.count)}</b>` },
   { name: "Last 24 hours", wide: true, size: "m", cell: ({ trend }) => trend && html`<${Bars} values=${trend}
     label="By hour: ${trend.reduce((sum, one) => sum + one, 0)} in the last 24 hours, ${trend.at(-1)} in the last hour" />` },
-  { name: "First", wide: true, number: true, size: "m", cell: (group) => html`<${Ago} time=${group.first_at} />` },
-  { name: "Last", number: true, size: "m", cell: (group) => html`<${Ago} time=${group.last_at} />` },
+  { name: "Oldest", wide: true, number: true, size: "m", cell: (group) => html`<${Ago} time=${group.first_at} />` },
+  { name: "Newest", number: true, size: "m", cell: (group) => html`<${Ago} time=${group.last_at} />` },
 ];
 
 // What the API is asked for, of what the address has.
