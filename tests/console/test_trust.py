@@ -210,6 +210,25 @@ async def test_after_a_question_the_focus_is_where_it_was(window: Window, shop: 
     await expect(window.heading).to_be_focused()
 
 
+@pytest.mark.parametrize("place", ["tasks", "dead-letters", "dead-letters?view=each", "workers"])
+async def test_the_way_back_leads_to_the_row_from_which_one_left(
+    window: Window, shop: Installation, place: str
+) -> None:
+    shop.failed(2)
+    await window.go(place)
+    row = window.page.locator("[data-row]").first
+    await row.wait_for()
+    await window.page.keyboard.press("j")
+    await expect(row).to_be_focused()
+    await window.page.keyboard.press("Enter")
+    await expect(window.page).not_to_have_url(f"{window.url}/#/{place}")
+    await expect(window.page.get_by_text("Reading …")).to_have_count(0)
+    await expect(window.heading).to_be_focused()
+    left = await window.page.evaluate("location.hash")
+    await window.page.go_back()
+    await expect(window.page.locator(f"[data-row][href='{left}']")).to_be_focused()
+
+
 async def test_a_replay_says_how_many_would_be_refused(window: Window, shop: Installation) -> None:
     wanted = {"task_type": "mail-letter", "policy": "allow_failures", "user_id": "refused"}
     batch = shop.api.post("/batches", json={"items": [{"to": "nobody at all"}] * 2, **wanted})

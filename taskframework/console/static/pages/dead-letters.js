@@ -45,7 +45,8 @@ function Groups({ query }) {
 }
 
 const GROUPS = [
-  { name: "Cause", cell: ({ error, task_types: types }) => html`<span class="clip"><b>${error.type ? kindOfError(error.type) : "message"}</b> ${error.message}</span><small>${types.join(", ")}</small>` },
+  { name: "Cause", cell: ({ error, task_types: types, fingerprint }) => html`<b>${error.message}</b>
+    <small>${[...types, error.type ? kindOfError(error.type) : "message", fingerprint].join(" · ")}</small>` },
   { name: "Count", number: true, size: "s", cell: (group) => html`<b>${count(group.count)}</b>` },
   { name: "Last 24 hours", wide: true, size: "m", cell: ({ trend }) => trend && html`<${Bars} values=${trend}
     label="By hour: ${trend.reduce((sum, one) => sum + one, 0)} in the last 24 hours, ${trend.at(-1)} in the last hour" />` },
@@ -79,7 +80,8 @@ function Each({ query }) {
 
 const LETTERS = [
   { name: "Dead letter", size: "l", cell: (letter) => html`<b>${letter.task_type ?? "message"}</b><small>${shortId(letter.id)}</small>` },
-  { name: "Error", cell: (letter) => html`<span class="clip bad-text">${letter.error ? html`<b>${kindOfError(letter.error.type)}</b> ${letter.error.message}` : letter.reason}</span>` },
+  { name: "Error", cell: (letter) => html`<span class="clip bad-text">${letter.error?.message ?? letter.reason}</span>
+    <small>${letter.error && kindOfError(letter.error.type)}</small>` },
   { name: "Status", wide: true, size: "m", cell: (letter) => letter.status && html`<${Status} status=${letter.status} />` },
   { name: "At", number: true, size: "m", cell: (letter) => html`<${Ago} time=${letter.at} />` },
 ];

@@ -1,7 +1,7 @@
 // The small things that every page is made of.
 import { may } from "../lib/api.js";
 import { to } from "../lib/address.js";
-import { html, useEffect, useState } from "../lib/dom.js";
+import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { ago, asJson, at, inline, shortId, words } from "../lib/format.js";
 import { kindOf, percentOf } from "../lib/status.js";
 import { store } from "../lib/store.js";
@@ -61,11 +61,16 @@ export function Waiting({ of }) {
 
 // The head of a page: its name, what can be done, and what it says in a line.
 export function Head({ title, actions, children }) {
+  const heading = useRef(null);
+  // It takes the place of the head that was there while the page was read, which may have had the focus.
+  useEffect(() => {
+    if (document.activeElement === document.body) heading.current.focus({ preventScroll: true });
+  }, []);
   useEffect(() => {
     document.title = `${title} · taskframework`;
   }, [title]);
   return html`<header class="head">
-    <h1 tabindex="-1">${title}</h1>
+    <h1 tabindex="-1" ref=${heading}>${title}</h1>
     ${actions && html`<div class="actions">${actions}</div>`}
     ${children && html`<div class="about">${children}</div>`}
   </header>`;
