@@ -231,6 +231,8 @@ class TaskNotFoundError(TaskframeworkError):
 
     def __init__(self, task_id: str, *, what: str = "task") -> None:
         super().__init__(f"There is no {what} {task_id[:100]!r}.")
+        if what == "stream":
+            self.hint = "Check the key, and the user to whom it belongs: `taskframework streams list` shows both."
         self.task_id = task_id
 
 

@@ -49,6 +49,7 @@ PAGES = {
     "not_running": "../operations/upgrade.md",
     "parent_finished": "../sub-tasks.md#what-can-go-wrong",
     "replay_not_found": "../operations/dead-letters.md#many-at-once",
+    "replay_running": "../operations/dead-letters.md#many-at-once",
     "request_timeout": "../operations/several-instances.md",
     "schedule_exists": "../schedules.md",
     "schedule_from_settings": "../schedules.md#from-the-settings",

@@ -66,6 +66,11 @@ CODES: Mapping[str, Code] = {
         "The idempotency key belongs to a different request",
         "Repeat the first request with this key, or use a new key. `task_id` is the task that has the key, if any.",
     ),
+    "replay_running": Code(
+        409,
+        "The same action on many tasks is running",
+        "Let it finish; or, to begin anew, stop it first. `detail` says which one, begun by whom, and how far it is.",
+    ),
     "task_unreadable": Code(
         409, "A newer release wrote this task", "Use an API process of that release, or upgrade this one."
     ),

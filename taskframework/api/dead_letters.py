@@ -158,6 +158,7 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
             "invalid_parameters",
             "value_not_storable",
             "idempotency_conflict",
+            "replay_running",
             "store_unavailable",
         ),
     },
@@ -171,7 +172,7 @@ async def replay_dead_letters(request: Request) -> Response:
     """
     body = await read_body(request, ReplayDeadLetters)
     reason = reason_of(request, body.reason)
-    if (ids := await _ids_to_handle_now(request, body)) is None:
+    if (ids := await _ids_to_handle_now(request, Action.REPLAY, body)) is None:
         return await _begin_in_background(request, Action.REPLAY, body, reason, reopen=body.reopen)
     operations, scope = _operations(request), scope_of(request)
     options: dict[str, Any] = {"by": caller_of(request).principal, "reopen": body.reopen, "reason": reason}
@@ -197,7 +198,7 @@ async def replay_dead_letters(request: Request) -> Response:
             "description": "One outcome for each dead letter: of the ids, or found by the filter",
         },
         **STARTED_RESPONSE,
-        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "replay_running", "store_unavailable"),
     },
 )
 async def discard_dead_letters(request: Request) -> Response:
@@ -205,7 +206,7 @@ async def discard_dead_letters(request: Request) -> Response:
     by its id; a message is deleted.
     """
     body = await read_body(request, DiscardDeadLetters)
-    if (ids := await _ids_to_handle_now(request, body)) is None:
+    if (ids := await _ids_to_handle_now(request, Action.DISCARD, body)) is None:
         return await _begin_in_background(request, Action.DISCARD, body, body.reason)
     async with _audited(request, "dead-letter.discard", body, body.reason) as note:
         by, discard = caller_of(request).principal, _operations(request).discard
@@ -223,7 +224,12 @@ async def discard_dead_letters(request: Request) -> Response:
         202: {"model": TaskView, "description": "The task made from the message; in a dry run there is none yet"},
         200: {"model": TaskView, "description": "The task that was made from it before"},
         **problem_responses(
-            *BODY_CODES, *SUBMISSION_CODES, "task_not_found", "idempotency_conflict", "store_unavailable"
+            *BODY_CODES,
+            *SUBMISSION_CODES,
+            "task_not_found",
+            "transition_refused",
+            "idempotency_conflict",
+            "store_unavailable",
         ),
     },
 )
@@ -250,7 +256,7 @@ def _operations(request: Request) -> DeadLetterOperations:
     return framework_of(request).services.dead_letters
 
 
-async def _ids_to_handle_now(request: Request, body: ChosenLetters) -> Sequence[str] | None:
+async def _ids_to_handle_now(request: Request, action: Action, body: ChosenLetters) -> Sequence[str] | None:
     """The letters to be handled before the answer. None if the matches of the filter become an action in the
     background: there are many, or the action has a rate, or a key with which a second request may repeat it.
     """
@@ -259,6 +265,8 @@ async def _ids_to_handle_now(request: Request, body: ChosenLetters) -> Sequence[
     if not body.dry_run and (body.rate is not None or key_in_header(request) is not None):
         return None
     chosen = where_of(body.filter)
+    if not body.dry_run:
+        await framework_of(request).services.replays.check_not_running(action, chosen)
     scope = scope_of(request, chosen.user_id)
     page = await _operations(request).list_letters(scope, limit=MAX_REPLAY, wanted=chosen.letter_filter)
     return [letter.id for letter in page.items] if page.next_cursor is None or body.dry_run else None

@@ -120,8 +120,8 @@ class LetterGroupView(BaseModel):
 
     fingerprint: str = Field(examples=["9f2c1a0b7d3e4f56"])
     count: int
-    first_at: datetime
-    last_at: datetime
+    first_at: datetime = Field(description="When the oldest one ended; one that was replayed and failed again is new")
+    last_at: datetime = Field(description="When the newest one ended")
     task_types: list[str]
     error: GroupErrorView
     trend: list[int] = Field(description="How many ended in each of the last 24 hours, the current one last")
@@ -151,9 +151,10 @@ class ReplayView(BaseModel):
     total: int = Field(description="How many matched the filter at the start")
     is_total_bounded: bool = Field(description="There were more than were counted")
     done: int
-    refused: int = Field(description="Not done because a rule forbids it or somebody else was faster")
+    refused: int = Field(description="Not done because a rule forbids it, for example because the parent has ended")
     failed: int = Field(description="Not done because of an error")
     skipped: int = Field(description="When it is DONE: had changed, for example were replayed, before it came to them")
+    remaining: int = Field(description="Still to be done; when it is STOPPED: not done because of that")
     in_hand: int = Field(description="Being done now")
     refusals: list[RefusedView] = Field(description="The last twenty that were not done, and why")
     rate: float | None = Field(description="At most this many per second")

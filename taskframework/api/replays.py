@@ -28,7 +28,7 @@ from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.submitting import key_in_header
 from taskframework.model.replays import Action, ActionFilter, replay_view
-from taskframework.operations.replays import ReplayOperations
+from taskframework.operations.replays import ReplayOperations, stop_refusal
 
 _REPLAYS = f"{PREFIX}/admin/replays"
 
@@ -81,9 +81,12 @@ async def get_replay(request: Request, replay_id: IdInPath) -> Response:
     responses={**_REPLAY_RESPONSE, **problem_responses("replay_not_found", "store_unavailable")},
 )
 async def stop_replay(request: Request, replay_id: IdInPath) -> Response:
-    """Let it begin with no more. What it has in hand is finished; it tells what it did, and is not continued."""
-    async with audited(request, "replay.stop", replay_id):
+    """Let it begin with no more. What it has in hand is finished; it tells what it did, and is not continued.
+    An action that had already finished stays `DONE`.
+    """
+    async with audited(request, "replay.stop", replay_id) as note:
         stopped = await _operations(request).stop(replay_id)
+        note.refusal = stop_refusal(stopped)
     return json_response(replay_view(stopped))
 
 
@@ -101,7 +104,7 @@ async def refuse_to_show_these() -> None:
     responses={
         **STARTED_RESPONSE,
         **_COUNT_RESPONSE,
-        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "replay_running", "store_unavailable"),
     },
 )
 async def retry_tasks(request: Request) -> Response:
@@ -123,7 +126,7 @@ async def retry_tasks(request: Request) -> Response:
     responses={
         **STARTED_RESPONSE,
         **_COUNT_RESPONSE,
-        **problem_responses(*BODY_CODES, "idempotency_conflict", "store_unavailable"),
+        **problem_responses(*BODY_CODES, "idempotency_conflict", "replay_running", "store_unavailable"),
     },
 )
 async def cancel_tasks(request: Request) -> Response:

@@ -320,6 +320,7 @@ class RepairView(BaseModel):
 
     last_run: str | None = Field(examples=["2026-11-20T09:30:00.000Z"])
     seconds_ago: float = Field(description="Since the last check, or since the start if there was none", examples=[0.7])
+    every_seconds: float = Field(description="The planned pause between two looks", examples=[1.0])
 
 
 class ReadinessView(BaseModel):

@@ -29,6 +29,8 @@ _TASK_CONDITIONS = (
     | {"created_after": "created_after", "created_before": "created_before"}
     | _END_TIME_CONDITIONS
 )
+#: The names on the command line, by those in `ActionFilter`.
+CONDITION_NAMES = {field: name for name, field in (_LETTER_CONDITIONS | _TASK_CONDITIONS).items()}
 _DONE_TEXTS = {
     Action.REPLAY: "queued again",
     Action.DISCARD: "discarded",
@@ -197,13 +199,15 @@ async def run_bulk_action(
         return
     begin = framework.services.replays.begin
     replay = await begin(action, where, by=operator_name(), rate=rate, reason=reason, reopen=reopen)
-    if not replay.total:
-        note("Nothing fits --where, so there is nothing to do.")
-        await note_unknown_type(framework, where.task_type)
     if not in_background:
-        replay = await _carry_on(framework, replay, with_notes=not as_json)
+        replay = await _carry_on(framework, replay, with_notes=replay.total > 0 and not as_json)
+    fits_nothing = not replay.total and not replay.done
+    if fits_nothing:
+        await note_unknown_type(framework, where.task_type)
     if as_json:
         print_json(replay_view(replay))
+    elif fits_nothing:
+        say(f"Nothing fits --where, so nothing was {_DONE_TEXTS[action]}.")
     elif in_background:
         say(f"Started: {replay.replay_id}, {replay.total:,} so far.")
         note(f"To see its progress: taskframework replays show {replay.replay_id}")
@@ -218,6 +222,10 @@ def print_progress(replay: BulkAction) -> None:
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.skipped:
         counts += f", {replay.skipped:,} skipped because somebody else changed them first"
+    if replay.remaining:
+        counts += f", {replay.remaining:,} {'not done' if replay.status is BulkActionStatus.STOPPED else 'to do'}"
+    if replay.batch:
+        counts += f", {len(replay.batch):,} in hand"
     say(f"{replay.action} {replay.replay_id} is {replay.status}: {counts}.")
     for refused in replay.refusals:
         note(f"{refused.id}: {refused.problem}")

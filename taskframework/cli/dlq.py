@@ -149,7 +149,7 @@ async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: J
             )
             for group in found
         ]
-        print_rows(("Group", "Count", "Last 24 h", "First", "Last", "Types", "Error"), rows)
+        print_rows(("Group", "Count", "Last 24 h", "Oldest", "Newest", "Types", "Error"), rows)
         note("To list one group: taskframework dlq list --fingerprint GROUP")
         if any(group.task_types for group in found):
             note("To queue all tasks of a group again: taskframework dlq replay --where fingerprint=GROUP")
@@ -329,11 +329,11 @@ def _sparkline(group: LetterGroup) -> str:
 def _print_traces(task: Task) -> None:
     for error in task.errors:
         if error.traceback:
-            note(f"Attempt {error.attempt}:")
+            say(f"Attempt {error.attempt}:")
             say(printable(error.traceback))
     if task.discarded is not None:
         reason = f": {task.discarded.reason}" if task.discarded.reason else ""
-        note(f"Discarded by {task.discarded.by} at {rfc3339(task.discarded.at)}{reason}")
+        say(f"Discarded by {task.discarded.by} at {rfc3339(task.discarded.at)}{reason}")
 
 
 def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, str | Text]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+#: The task type of the examples; it is that of the quickstart.
+_TYPE = "charge-card"
 EXAMPLES = {
     "demo": "demo notes/*.txt --output report.md",
     "init": "init orders",
@@ -35,7 +37,7 @@ EXAMPLES = {
     "queues resume": "queues resume charge-card",
     "schedules list": "schedules list",
     "schedules show": "schedules show nightly",
-    "schedules create": """schedules create nightly report '{"days": 1}' --cron '30 2 * * *' --timezone UTC""",
+    "schedules create": """schedules create nightly charge-card '{"order_id": "A-1"}' --cron '30 2 * * *'""",
     "schedules update": "schedules update nightly --cron '0 3 * * *'",
     "schedules delete": "schedules delete nightly",
     "schedules run": "schedules run nightly",
@@ -71,7 +73,8 @@ EXAMPLES = {
 def with_examples(command: Any, name: str) -> Any:
     """Add an example to the help of a command, or of each command in a group."""
     if (example := EXAMPLES.get(name)) is not None:
-        command.epilog = f"Example: taskframework {example}"
+        said = f" ({_TYPE} stands for a task type of your own.)" if _TYPE in example else ""
+        command.epilog = f"Example: taskframework {example}{said}"
     for subcommand_name, subcommand in getattr(command, "commands", {}).items():
         with_examples(subcommand, f"{name} {subcommand_name}")
     return command

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from shlex import quote
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from taskframework.cli.bulk_actions import print_progress
+from taskframework.cli.bulk_actions import CONDITION_NAMES, print_progress
 from taskframework.cli.options import Cursor, Json, Limit
-from taskframework.cli.output import ago, print_json, printable
+from taskframework.cli.output import ago, note, print_json, printable
 from taskframework.cli.render import print_page, print_rows
-from taskframework.cli.store import AnyFramework, audited, on_store
+from taskframework.cli.store import AnyFramework, RefusedExit, audited, on_store
 from taskframework.model.replays import BulkAction, replay_view
+from taskframework.operations.replays import stop_refusal
 
 app = typer.Typer(no_args_is_help=True, help="Replays, retries, cancels and discards of many tasks: list, show, stop.")
 
@@ -45,8 +47,12 @@ async def show(framework: AnyFramework, replay_id: ReplayId, as_json: Json = Fal
 @on_store
 @audited("replay.stop", target="replay_id")
 async def stop(framework: AnyFramework, replay_id: ReplayId, as_json: Json = False) -> None:
-    """Stop one for good. It reports what it has done so far."""
-    _print(await framework.services.replays.stop(replay_id), as_json)
+    """Stop one for good. It reports what it has done so far; exit code 1 if it had already finished."""
+    stopped = await framework.services.replays.stop(replay_id)
+    _print(stopped, as_json)
+    if (refusal := stop_refusal(stopped)) is not None:
+        note(refusal)
+        raise RefusedExit(refusal)
 
 
 def _print(replay: BulkAction, as_json: bool) -> None:
@@ -66,12 +72,14 @@ def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
             Text(f"{replay.done:,}/{replay.total:,}"),
             Text(f"{replay.refused + replay.failed:,}", style="red" if replay.refused + replay.failed else ""),
             Text(f"{replay.skipped:,}"),
+            Text(f"{replay.remaining + len(replay.batch):,}"),
             Text(f"{replay.by}, {ago(replay.at, now)}"),
         )
         for replay in replays
     ]
-    print_rows(("Replay", "What", "Where", "Status", "Done", "Refused or failed", "Skipped", "Begun"), rows)
+    print_rows(("Replay", "What", "Where", "Status", "Done", "Refused or failed", "Skipped", "Not done", "Begun"), rows)
 
 
 def _conditions_text(replay: BulkAction) -> str:
-    return " ".join(f"{name}={value}" for name, value in replay.where.conditions.items())
+    """The conditions as `--where` takes them."""
+    return " ".join(quote(f"{CONDITION_NAMES[name]}={value}") for name, value in replay.where.conditions.items())

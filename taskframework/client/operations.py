@@ -14,9 +14,6 @@ from taskframework.client.connection import Call, Calls, json_call, new_key
 
 _LETTERS_PATH = "/admin/dead-letters"
 _REPLAYS_PATH = "/admin/replays"
-#: The highest rate that is allowed, in tasks a second. With a rate an action always runs in the background, so that the
-#: answer is the action.
-_MAX_RATE = 1000.0
 
 
 class RemoteLetter(Answer):
@@ -78,7 +75,9 @@ class RemoteReplay(Answer):
 
     Attributes:
         total: how many matched at the beginning.
-        skipped: when it is DONE, how many of them had changed before it came to them.
+        refused: how many a rule forbids, for example because the parent has ended.
+        skipped: when it is DONE, how many had changed before it came to them.
+        remaining: how many are still to be done; when it is STOPPED, how many were not done because of that.
     """
 
     replay_id: str
@@ -89,6 +88,7 @@ class RemoteReplay(Answer):
     refused: int
     failed: int
     skipped: int = 0
+    remaining: int = 0
     rate: float | None
     by: str
     at: AwareDatetime
@@ -248,10 +248,11 @@ def begin_call(path: str, where: Mapping[str, str], *, rate: float | None, key: 
         path: the path of this kind of action.
         where: the conditions for the tasks.
         rate: how many a second at most; None means as fast as possible.
-        key: an idempotency key; without it a new one is made.
+        key: an idempotency key; without it a new one is made. With a key the action runs in the background always, so
+            that the answer is the action.
         more: fields of the body.
     """
-    content = {"filter": where, "rate": rate or _MAX_RATE, **more}
+    content = {"filter": where, **({} if rate is None else {"rate": rate}), **more}
     return json_call("POST", path, content, headers={"Idempotency-Key": key or new_key()})
 
 

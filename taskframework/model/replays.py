@@ -18,7 +18,7 @@ from taskframework.model.message import rfc3339
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordKind
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.task import Task
+from taskframework.model.task import CancelRequest, Discarded, Task
 from taskframework.model.view import format_time
 
 #: How long other processes leave an action alone after one process has taken tasks of it in hand.
@@ -169,6 +169,14 @@ class BulkAction:
         )
 
     @property
+    def remaining(self) -> int:
+        """How many are still to be done, or were not done because of a stop. Of a stopped action, what somebody else
+        did first is among them: it did not look at those any more.
+        """
+        is_done = self.status is BulkActionStatus.DONE
+        return 0 if is_done else max(0, self.total - self.done - self.refused - self.failed - len(self.batch))
+
+    @property
     def size(self) -> int:
         """How many tasks to take in hand at once."""
         return MAX_IN_HAND if self.rate is None else max(1, min(MAX_IN_HAND, int(self.rate)))
@@ -239,10 +247,15 @@ def was_done_before(replay: BulkAction, task: Task) -> bool:
     """Return whether this action was done with a task already, by a process that died before it recorded that."""
     match replay.action:
         case Action.CANCEL:
-            return task.cancel is not None
+            return _is_of(replay, task.cancel)
         case Action.DISCARD:
-            return task.discarded is not None
+            return _is_of(replay, task.discarded)
     return was_replayed(task, replay.replay_id)
+
+
+def _is_of(replay: BulkAction, mark: CancelRequest | Discarded | None) -> bool:
+    """Return whether it is this action that cancelled or discarded a task: who, why and when say so."""
+    return mark is not None and (mark.by, mark.reason) == (replay.by, replay.reason) and mark.at >= replay.at
 
 
 def was_replayed(task: Task, replay_id: str) -> bool:
@@ -252,8 +265,17 @@ def was_replayed(task: Task, replay_id: str) -> bool:
 
 
 def can_be_done(replay: BulkAction, task: Task) -> bool:
-    """Return whether a task is still in the state that was chosen: it has not ended again since the action began."""
-    return replay.action is Action.CANCEL or task.finished_at is None or task.finished_at <= replay.at
+    """Return whether a task is still in the state that was chosen: nobody else has moved it on, and it has not ended
+    again since the action began.
+    """
+    match replay.action:
+        case Action.CANCEL:
+            return task.status in LIVE and task.cancel is None
+        case Action.RETRY:
+            is_chosen = task.status in ({replay.where.status} if replay.where.status is not None else DEAD)
+        case _:
+            is_chosen = task.status in DEAD and task.discarded is None
+    return is_chosen and (task.finished_at is None or task.finished_at <= replay.at)
 
 
 def take_in_hand(replay: BulkAction, ids: Collection[str], part: int, cursor: str | None, now: datetime) -> BulkAction:
@@ -280,7 +302,9 @@ def take_over(replay: BulkAction, now: datetime) -> BulkAction:
 def settle_handful(
     replay: BulkAction, batch_number: int, outcomes: Mapping[str, Refused | None], now: datetime
 ) -> BulkAction:
-    """The action after a handful was done; unchanged if another process has taken this handful over."""
+    """The action after a handful was done; unchanged if another process has taken this handful over. What is in the
+    handful and has no outcome is not counted: it is skipped, or was left after a stop.
+    """
     if replay.batch_number != batch_number or not replay.batch:
         return replay
     refused = [outcome for outcome in outcomes.values() if outcome is not None]
@@ -314,6 +338,7 @@ def replay_view(replay: BulkAction) -> dict[str, Any]:
         "refused": replay.refused,
         "failed": replay.failed,
         "skipped": replay.skipped,
+        "remaining": replay.remaining,
         "in_hand": len(replay.batch),
         "refusals": [{"id": each.id, "problem": each.problem} for each in replay.refusals],
         "rate": replay.rate,

@@ -19,6 +19,9 @@ class Repair(Protocol):
     last_run: datetime | None
 
     @property
+    def interval(self) -> float: ...
+
+    @property
     def seconds_since_success(self) -> float: ...
 
 
@@ -28,7 +31,8 @@ class Readiness:
 
     ready: bool
     checks: dict[str, str]
-    #: When the last look of each repair succeeded: by its name, the time (null before) and how many seconds ago.
+    #: When the last look of each repair succeeded: by its name, the time (null before), how many seconds ago, and the
+    #: planned pause.
     repairs: dict[str, dict[str, str | float | None]]
 
     def view(self) -> dict[str, Any]:
@@ -43,7 +47,7 @@ class Health:
     repairs: Sequence[Repair] = ()
     #: The checks that decide: each a name, and a function that returns None or the problem.
     required: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
-    #: The checks that are only reported, in the same form.
+    #: The checks that are only reported, in the same form; they may say more of a required one.
     reported: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
     stopping: bool = False
 
@@ -62,6 +66,7 @@ class Health:
             repair.name: {
                 "last_run": format_time(repair.last_run),
                 "seconds_ago": round(repair.seconds_since_success, 3),
+                "every_seconds": repair.interval,
             }
             for repair in self.repairs
         }

@@ -12,11 +12,14 @@ from taskframework.errors import (
     InvalidRequestError,
     SubmissionError,
     TaskNotFoundError,
+    TransitionRefusedError,
 )
 from taskframework.model.message_repairs import MESSAGE_REPAIR, MessageRepair, repair_key
 from taskframework.model.query import DeadMessage
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
+from taskframework.model.status import DEAD
+from taskframework.model.task import Task
 from taskframework.model.values import Json, fingerprint
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
@@ -35,6 +38,18 @@ class AlreadyRepairedError(IdempotencyConflictError):
         super().__init__(repair_key(message_id), task_id)
         self.message = (
             f"Dead letter {message_id} was repaired before, and became task {task_id} with different contents."
+        )
+
+
+class NothingToRepairError(TransitionRefusedError):
+    """The dead letter is a task, and no message."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.task_id, "repaired", task.status, ())
+        self.message = f"Dead letter {task.task_id} is a task; only a message without a task can be repaired."
+        self.hint = (
+            f"To give it other parameters and replay it: `taskframework dlq edit {task.task_id} JSON`, "
+            "or over HTTP POST /api/v1/admin/dead-letters/replay with `ids` and `parameters`."
         )
 
 
@@ -86,11 +101,15 @@ class MessageMending:
 
         Raises:
             TaskNotFoundError: if no such message is kept, and none was repaired.
+            NothingToRepairError: if it is a task.
             SubmissionError: if the type or the parameters are wrong, or if others were used in an earlier repair.
         """
         record = await read_record(self._store, MESSAGE_REPAIR.id_of(message_id))
         message = await self._store.get_dead_message(message_id)
         if message is None and record is None:
+            task = await self._store.get(message_id, EVERYONE)
+            if task is not None and task.status in DEAD:
+                raise NothingToRepairError(task)
             raise TaskNotFoundError(message_id, what="dead letter")
         [kind] = (await self._types.find([task_type])).values()
         if isinstance(kind, SubmissionError):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from taskframework import failpoint
 from taskframework.errors import (
@@ -100,10 +101,10 @@ class ReplayCarrier:
         for at in range(0, len(replay.batch), _MAX_CONCURRENT_TASKS):
             names = replay.batch[at : at + _MAX_CONCURRENT_TASKS]
             done = await asyncio.gather(*(self._try_action(replay, name) for name in names), return_exceptions=True)
-            for name, outcome in zip(names, done, strict=True):
+            for outcome in done:
                 if isinstance(outcome, BaseException):
                     raise outcome  # the handful is due again, and tasks that are done are recognised
-                outcomes[name] = outcome
+                outcomes |= outcome
         await failpoint.reached("replays.before_settle")
         number, now = replay.batch_number, self._store.now()
         return await self._replays.change(
@@ -132,47 +133,54 @@ class ReplayCarrier:
         found = [each.id for each in outlines if each.at <= replay.at and replay.where.letter_filter.matches(each)]
         return found[: replay.size]
 
-    async def _try_action(self, replay: BulkAction, name: str) -> Refused | None:
-        """Do the action with one task or message, unless it was done before; return None if it is done."""
+    async def _try_action(self, replay: BulkAction, name: str) -> Mapping[str, Refused | None]:
+        """Do the action with one task or message, unless it was done before.
+
+        Returns:
+            The outcome by the name. Nothing if it is left out: it has changed or is gone, or the action was stopped.
+        """
         try:
-            return await self._do_action(replay, name)
+            task = await self._store.get(name, EVERYONE)
+            if task is None:
+                return await self._discard_message(replay, name)
+            if was_done_before(replay, task):
+                return {name: None}
+            if replay.status is not BulkActionStatus.RUNNING or not can_be_done(replay, task):
+                return {}
+            return await self._do_action(replay, task)
         except StoreUnavailableError:
             raise
-        except (TransitionRefusedError, TaskNotFoundError) as error:
-            return Refused(name, error.message)
         except TaskframeworkError as error:
-            return Refused(name, error.message, is_failure=True)
+            return {name: Refused(name, error.message, is_failure=True)}
 
-    async def _do_action(self, replay: BulkAction, name: str) -> Refused | None:
-        task = await self._store.get(name, EVERYONE)
-        if task is None:
-            if replay.action is not Action.DISCARD:
-                raise TaskNotFoundError(name)
-            await self._store.delete_dead_message(name)
-            return None
-        if was_done_before(replay, task):
-            return None
-        if replay.status is not BulkActionStatus.RUNNING:
-            return Refused(name, "The action was stopped before this one.")
-        if not can_be_done(replay, task):
-            return Refused(name, "Somebody else replayed it in the meantime, and it ended again.")
+    async def _discard_message(self, replay: BulkAction, name: str) -> Mapping[str, Refused | None]:
+        if replay.action is not Action.DISCARD:
+            return {}
+        await self._store.delete_dead_message(name)
+        return {name: None}
+
+    async def _do_action(self, replay: BulkAction, task: Task) -> Mapping[str, Refused | None]:
+        name = task.task_id
+        try:
+            await self._change(replay, task)
+        except (TransitionRefusedError, TaskNotFoundError) as error:
+            present = await self._store.get(name, EVERYONE)
+            if present is None or present.revision != task.revision:  # not by a rule: somebody else was faster
+                return {name: None} if present is not None and was_done_before(replay, present) else {}
+            return {name: Refused(name, error.message)}
+        await failpoint.reached("replays.after_one")
+        return {name: None}
+
+    async def _change(self, replay: BulkAction, task: Task) -> None:
+        given: dict[str, Any] = {"by": replay.by, "reason": replay.reason}
         match replay.action:
             case Action.CANCEL:
-                await self._tasks.cancel(name, EVERYONE, by=replay.by, reason=replay.reason)
+                await self._tasks.cancel(task.task_id, EVERYONE, **given)
             case Action.DISCARD:
-                await self._tasks.discard(name, EVERYONE, by=replay.by, reason=replay.reason)
+                await self._tasks.discard(task.task_id, EVERYONE, **given)
             case Action.REPLAY | Action.RETRY:
-                await self._tasks.retry(
-                    name,
-                    EVERYONE,
-                    by=replay.by,
-                    reopen=replay.reopen,
-                    reason=replay.reason,
-                    replay_id=replay.replay_id,
-                    revision=task.revision,
-                )
-        await failpoint.reached("replays.after_one")
-        return None
+                given |= {"reopen": replay.reopen, "replay_id": replay.replay_id, "revision": task.revision}
+                await self._tasks.retry(task.task_id, EVERYONE, **given)
 
 
 def _part_count(replay: BulkAction) -> int:

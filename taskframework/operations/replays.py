@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from taskframework.errors import InvalidRequestError, StoreUnavailableError, TaskframeworkError
+from taskframework.model.message import rfc3339
 from taskframework.model.query import MAX_LIMIT, Cursor, Page, TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.replays import (
@@ -27,7 +28,7 @@ from taskframework.model.task import new_task_id
 from taskframework.model.values import fingerprint
 from taskframework.operations.dead_letters import MAX_COUNTED_TASKS, MAX_READ_MESSAGES
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import read_all_contents, read_record
+from taskframework.stores.reading import read_all_contents, read_all_records, read_record
 
 #: The most tasks, other than dead letters, that are counted: these tasks are read page by page.
 MAX_LISTED_TASKS = 10_000
@@ -54,6 +55,22 @@ class ReplayConflictError(TaskframeworkError):
     def __init__(self, key: str, known: BulkAction) -> None:
         super().__init__(f"The idempotency key {key!r} belongs to another request: {known.action} {known.replay_id}.")
         self.key, self.replay_id = key, known.replay_id
+
+
+class ReplayRunningError(TaskframeworkError):
+    """The same action on many tasks, with the same filter, is running."""
+
+    code = "replay_running"
+
+    def __init__(self, running: BulkAction) -> None:
+        name = running.replay_id
+        super().__init__(
+            f"The same {running.action} is running: {name}, begun by {running.by} at {rfc3339(running.at)}; "
+            f"{running.done:,} of {running.total:,} are done.",
+            hint="Let it finish. To begin anew, for example with another rate, stop it first: "
+            f"`taskframework replays stop {name}`, or over HTTP POST /api/v1/admin/replays/{name}/stop.",
+        )
+        self.replay_id = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +117,12 @@ class ReplayOperations:
         Raises:
             InvalidRequestError: as `count_of`.
             ReplayConflictError: if the key stands for another action.
+            ReplayRunningError: as `check_not_running`.
         """
         replay_id = new_task_id() if key is None else replay_id_of(by, key)
         if key is not None and (known := await self._find(replay_id)) is not None:
             return _require_same(REPLAY.content(known), key, action, where, rate, reopen)
+        await self.check_not_running(action, where)
         now = self._store.now()
         count = await self.count_of(action, where)
         new = BulkAction(
@@ -127,6 +146,20 @@ class ReplayOperations:
         if written is not None:
             return new
         return _require_same(await self.get(replay_id), key or "", action, where, rate, reopen)
+
+    async def check_not_running(self, action: Action, where: ActionFilter) -> None:
+        """Refuse what is being done already. Two that begin at the same moment are not noticed: then each task is
+        changed by one of them. One that found nothing is about to end, and stands in nobody's way.
+
+        Raises:
+            ReplayRunningError: if the same action with the same filter is running.
+        """
+        marks = await read_all_records(self._store, RUNNING_ACTION)
+        ids = [REPLAY.id_of(mark.id.removeprefix(f"{RUNNING_ACTION.name}/")) for mark in marks]
+        for present in map(REPLAY.content, (await self._store.read_records(ids)).values()):
+            is_under_way = present.status is BulkActionStatus.RUNNING and present.total > 0
+            if is_under_way and (present.action, present.where) == (action, where):
+                raise ReplayRunningError(present)
 
     async def count_of(self, action: Action, where: ActionFilter) -> Count:
         """Return with how many tasks and messages an action would be done.
@@ -186,6 +219,8 @@ class ReplayOperations:
     async def stop(self, replay_id: str) -> BulkAction:
         """Stop an action: it takes no further handful. It finishes its present handful, and then shows the outcome.
 
+        An action that had already finished stays DONE: `stop_refusal` says so.
+
         Raises:
             ReplayNotFoundError: if there is no action with this id.
         """
@@ -239,6 +274,12 @@ def _require_same(
     if (known.action, known.where, known.rate, known.reopen) != (action, where, rate, reopen):
         raise ReplayConflictError(key, known)
     return known
+
+
+def stop_refusal(replay: BulkAction) -> str | None:
+    """Return why a stop came too late; None if the action is stopped."""
+    is_done = replay.status is BulkActionStatus.DONE
+    return f"The {replay.action} {replay.replay_id} had already finished; nothing was stopped." if is_done else None
 
 
 def replay_id_of(by: str, key: str) -> str:

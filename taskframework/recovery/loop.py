@@ -85,15 +85,23 @@ class RepairLoop:
         return 0.0 if self._last_success is None else self._clock.monotonic() - self._last_success
 
     @property
-    def is_late(self) -> bool:
-        return self.seconds_since_success > 10 * self._interval + 30
+    def interval(self) -> float:
+        """The planned pause between two looks, in seconds."""
+        return self._interval
 
-    @property
     def problem(self) -> str | None:
-        """What is wrong with the loop: it ended, or its last success is much longer ago than planned."""
+        """Why the process is not ready: the loop ended, or its last success is much longer ago than planned."""
+        return self._standstill_after(30)
+
+    def standstill(self) -> str | None:
+        """`problem`, but told sooner: a loop that stands still need not make the process unready yet."""
+        return self._standstill_after(5)
+
+    def _standstill_after(self, seconds: float) -> str | None:
+        ago = f"last succeeded {self.seconds_since_success:.0f} s ago"
         if self._task is not None and self._task.done():
-            return f"ended; last succeeded {self.seconds_since_success:.0f} s ago"
-        return f"last succeeded {self.seconds_since_success:.0f} s ago" if self.is_late else None
+            return f"ended; {ago}"
+        return ago if self.seconds_since_success > 10 * self._interval + seconds else None
 
     async def _run(self) -> None:
         while True:

@@ -126,4 +126,6 @@ def _register_health_checks(process: ProcessServices) -> None:
     require_repairs(health, process.repairs)
     health.reported.append(("broker", lambda: None if broker.is_connected else "not connected; tasks are stored"))
     if worker is not None:
-        health.reported.append(("consumers", lambda: worker.problem))
+        # The connection for publishing often notices first that the broker is away; then nobody consumes either.
+        away = "not consuming: the broker does not answer"
+        health.reported.append(("consumers", lambda: worker.problem or (None if broker.is_connected else away)))

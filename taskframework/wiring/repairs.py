@@ -46,9 +46,10 @@ def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
 def require_repairs(health: Health, repairs: tuple[RepairLoop, ...]) -> None:
     """Let readiness report when each repair looked last, and require the essential repairs."""
     health.repairs = repairs
-    health.required.extend(
-        (loop.name, _make_problem_check(loop)) for loop in repairs if loop.name in _ESSENTIAL_REPAIRS
-    )
+    for loop in repairs:
+        if loop.name in _ESSENTIAL_REPAIRS:
+            health.required.append((loop.name, loop.problem))
+            health.reported.append((loop.name, loop.standstill))
 
 
 def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
@@ -107,7 +108,3 @@ async def reap_leases_on_sqlite(process: ProcessServices) -> None:
     """
     if process.services.settings.store.scheme == "sqlite":
         await _build_reaper(process).reap_all()
-
-
-def _make_problem_check(loop: RepairLoop) -> Callable[[], str | None]:
-    return lambda: loop.problem

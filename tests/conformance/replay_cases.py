@@ -130,6 +130,7 @@ class ReplayCases(StoreSuite):
         after = await Process(store).carry(replay)
         queued = [task for task in tasks if (await read_task(store, task.task_id)).status is TaskStatus.QUEUED]
         assert after.status is BulkActionStatus.STOPPED
-        assert (after.done, after.refused, after.batch) == (len(queued), 10 - len(queued), ())
+        assert (after.done, after.remaining, after.batch) == (len(queued), 10 - len(queued), ())
+        assert (after.refused, after.refusals) == (0, ())
         [record] = (await store.read_records([REPLAY.id_of(replay.replay_id)])).values()
         assert REPLAY.content(record) == after

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -69,20 +70,45 @@ async def test_what_failed_is_edited_tried_and_replayed(window: Window, shop: In
 
 
 async def test_all_of_a_cause_are_replayed_slowly_and_stopped(window: Window, shop: Installation) -> None:
-    [*_, last] = [shop.submit("mail-letter", {"to": f"person {number}"}) for number in range(20)]
+    [*_, last] = [shop.submit("mail-letter", {"to": f"person {number}"}, user_id="slow") for number in range(20)]
     shop.ended(last, "FAILED")
-    await window.go("dead-letters?text=no+address")
+    await window.go("dead-letters?text=no+address&user_id=slow")
     await window.button("Replay").click()
     await expect(window.page.get_by_role("dialog")).to_contain_text("At most per second")
     await window.answer("Replay", rate="0.5", reason="a try")
     await expect(window.heading).to_have_text("Replay")
     await window.button("Stop").click()
-    await expect(window.page.get_by_role("dialog")).to_contain_text("stay as they are")
-    await window.answer("Stop it")
+    dialog = window.page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("of 20 are done and stay as they are")
+    for _ in range(2):
+        [done] = re.findall(r"\d+ of 20", await dialog.inner_text())
+        await expect(dialog).not_to_contain_text(done)
+    await window.answer("Stop it", reason="enough")
     await window.status_is("stopped")
-    done = shop.api.get("/admin/replays").json()["items"][0]
-    assert (done["status"], done["rate"], done["reason"]) == ("STOPPED", 0.5, "a try")
-    assert done["done"] < 20
+    stopped = shop.api.get("/admin/replays").json()["items"][0]
+    assert (stopped["status"], stopped["rate"], stopped["reason"]) == ("STOPPED", 0.5, "a try")
+    await expect(window.page.locator(".messages")).to_have_text(f"Stopped after {stopped['done']} of 20.")
+    await expect(window.page.locator(".tiles")).to_contain_text(f"{20 - stopped['done']}not done")
+    [noted] = shop.api.get("/admin/audit", params={"action": "replay.stop"}).json()["items"]
+    assert noted["reason"] == "enough"
+
+
+async def test_a_stop_that_comes_too_late_says_so(window: Window, shop: Installation) -> None:
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    ids = [shop.submit("naps", 0, not_before=tomorrow, user_id="late") for _ in range(2)]
+    body = {"filter": {"user_id": "late"}, "rate": 0.001}
+    replay_id = shop.api.post("/tasks/cancel", json=body).json()["replay_id"]
+    shop.ended(ids[1], "CANCELLED")
+    await window.go(f"replays/{replay_id}")
+    await window.button("Stop").click()
+    dialog = window.page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("The other 1 will not be changed.")
+    finished = {"replay_id": replay_id, "status": "DONE", "done": 2, "total": 2, "in_hand": 0}
+    await window.page.route("**/stop", lambda route: route.fulfill(json=finished))
+    await window.answer("Stop it")
+    await expect(window.page.locator(".messages")).to_have_text("It had already finished: 2 of 2.")
+    await window.page.unroute_all()
+    shop.api.post(f"/admin/replays/{replay_id}/stop")
 
 
 async def test_all_dead_letters_of_a_type_are_discarded_in_the_view_by_cause(

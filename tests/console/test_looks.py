@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
@@ -86,6 +87,50 @@ async def _violations(window: Window, place: str) -> list[str]:
         if one["impact"] in _SERIOUS
         for node in one["nodes"][:3]
     ]
+
+
+async def test_a_small_window_shows_who_did_what_and_why(chromium: Browser, shop: Installation) -> None:
+    for action in ("pause", "resume"):
+        shop.api.post(f"/admin/queues/naps/{action}", headers={"X-Reason": "until noon"})
+    async with opened(chromium, shop.url, size=NARROW) as window:
+        await window.go("audit")
+        row = window.page.get_by_role("row").filter(has_text="queue.pause").first
+        await expect(row.get_by_text("anonymous: until noon")).to_be_visible()
+
+
+async def test_a_small_window_shows_the_turns_of_a_limit(chromium: Browser, shop: Installation) -> None:
+    now = datetime.now(UTC)
+    times = {"next_at": now + timedelta(minutes=5), "last_turn_at": now + timedelta(minutes=9)}
+    limit = {"kind": "rate", "name": "openai", "key": "ada", "rate": 0.1, "burst_capacity": 1, "available": 0}
+    page = {"items": [limit | {name: time.isoformat() for name, time in times.items()}], "next_cursor": None}
+    async with opened(chromium, shop.url, size=NARROW) as window:
+        await window.page.route("**/admin/limits?*", lambda route: route.fulfill(json=page))
+        await window.go("limits")
+        row = window.page.get_by_role("row").filter(has_text="openai")
+        await expect(row.get_by_text("ada").first).to_be_visible()
+        await expect(row.get_by_text(re.compile(r"^next in [45] min, last in [89] min$"))).to_be_visible()
+
+
+async def test_causes_of_one_class_are_told_apart_in_a_small_window(chromium: Browser, shop: Installation) -> None:
+    shop.failed(1)
+    shop.ended(shop.submit("mail-letter", {"to": "no address at all"}), "FAILED")
+    async with opened(chromium, shop.url, size=NARROW) as window:
+        await window.go("dead-letters")
+        causes = window.page.get_by_role("table", name="Causes").locator("a.row b")
+        await expect(causes.get_by_text("there is nothing to charge", exact=True).first).to_be_visible()
+        await expect(causes.get_by_text("this is no address", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_no_status_is_cut_off(chromium: Browser, shop: Installation, size: tuple[int, int]) -> None:
+    items = [{"order_id": "C", "amount": 0}]
+    shop.api.post("/batches", json={"task_type": "charge-card", "policy": "allow_failures", "items": items})
+    async with opened(chromium, shop.url, size=size) as window:
+        await window.go("batches")
+        await expect(window.page.locator("td .status", has_text="completed with errors").first).to_be_visible()
+        cells = "[...document.querySelectorAll('td:has(.status)')]"
+        cut = await window.page.evaluate(f"{cells}.filter((cell) => cell.scrollWidth > cell.clientWidth).length")
+    assert cut == 0
 
 
 async def test_the_menu_of_a_small_window_leads_everywhere(chromium: Browser, shop: Installation) -> None:

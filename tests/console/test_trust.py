@@ -149,15 +149,19 @@ async def test_what_is_away_is_said_and_goes_on(chromium: Browser, own_shop: Ins
             }
             await route.fulfill(status=503, json=problem)
 
-        await window.page.route("**/api/v1/tasks/**", store_is_away)
-        await window.page.route("**/api/v1/tasks?*", store_is_away)
-        await window.shows("The store is away, full or too slow.")
+        await window.page.route("**/api/v1/**", store_is_away)
+        banner = window.page.get_by_role("alert")
+        await expect(banner).to_contain_text("The store is away, full or too slow. taskframework doctor says what to")
+        await expect(banner).to_contain_text("The page shows the last known state")
+        await window.page.goto(f"{window.url}/#/batches")
+        await expect(banner).to_contain_text("What is missing here could not be read yet; it comes when")
+        await window.page.goto(f"{window.url}/#/tasks/{task_id}")
         await window.page.unroute_all()
         await expect(window.page.get_by_text("The store is away")).to_have_count(0)
 
         os.kill(own_shop.process.pid, signal.SIGSTOP)  # it holds its connections, and says nothing
         try:
-            await window.shows("The API does not answer.")
+            await window.shows("The API does not answer. Check that the process of the API runs")
         finally:
             os.kill(own_shop.process.pid, signal.SIGCONT)
         await expect(window.page.get_by_text("The API does not answer.")).to_have_count(0)
@@ -205,6 +209,25 @@ async def test_after_a_question_the_focus_is_where_it_was(window: Window, shop: 
     await window.page.keyboard.press("n")
     await expect(window.heading).to_have_text("New schedule")
     await expect(window.heading).to_be_focused()
+
+
+@pytest.mark.parametrize("place", ["tasks", "dead-letters", "dead-letters?view=each", "workers"])
+async def test_the_way_back_leads_to_the_row_from_which_one_left(
+    window: Window, shop: Installation, place: str
+) -> None:
+    shop.failed(2)
+    await window.go(place)
+    row = window.page.locator("[data-row]").first
+    await row.wait_for()
+    await window.page.keyboard.press("j")
+    await expect(row).to_be_focused()
+    await window.page.keyboard.press("Enter")
+    await expect(window.page).not_to_have_url(f"{window.url}/#/{place}")
+    await expect(window.page.get_by_text("Reading …")).to_have_count(0)
+    await expect(window.heading).to_be_focused()
+    left = await window.page.evaluate("location.hash")
+    await window.page.go_back()
+    await expect(window.page.locator(f"[data-row][href='{left}']")).to_be_focused()
 
 
 async def test_a_replay_says_how_many_would_be_refused(window: Window, shop: Installation) -> None:

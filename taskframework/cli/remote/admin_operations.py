@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from urllib.parse import quote
 
 from taskframework.cli.remote import letters, views
@@ -110,7 +109,7 @@ class RemoteReplays(RemoteService):
     ) -> BulkAction:
         reopen_option = {"reopen": reopen} if action in (Action.REPLAY, Action.RETRY) else {}
         call = begin_call(_BEGIN_PATHS[action], where.conditions, rate=rate, key=key, reason=reason, **reopen_option)
-        return replace(letters.replay_of(await self._api.ask(call)), rate=rate)
+        return letters.replay_of(await self._api.ask(call))
 
     async def count_of(self, action: Action, where: ActionFilter) -> Count:
         answer = await self._post(_BEGIN_PATHS[action], {"filter": where.conditions, "dry_run": True})

@@ -35,14 +35,15 @@ function keepAsking() {
 
 // A page begins anew when the path changes; a filter in the address changes only what its list shows.
 function Page() {
-  const { parts, query } = useAddress();
+  const address = useAddress();
+  const { parts, query } = address;
   const [kind, rest] = pageOf(parts);
   const place = parts.join("/");
+  useEffect(() => scrollTo(0, 0), [place, query.form]);
+  // What had the focus may be gone, also where only the list is another one.
   useEffect(() => {
-    scrollTo(0, 0);
-    const heading = document.querySelector("main h1");
-    if (document.activeElement === document.body || !document.activeElement?.closest("main")) heading?.focus({ preventScroll: true });
-  }, [place, query.form]);
+    if (!document.activeElement?.closest("main")) document.querySelector("main h1")?.focus({ preventScroll: true });
+  }, [address]);
   return html`<${kind} key=${place} query=${query} name=${rest} />`;
 }
 

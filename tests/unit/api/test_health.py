@@ -17,9 +17,11 @@ from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
 from taskframework.model.drivers import DEADLINE, Driver
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.observability import counting
+from taskframework.recovery.loop import RepairLoop
 from taskframework.stores.base import DueTask
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
+from taskframework.worker.worker import Worker
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
@@ -128,6 +130,28 @@ async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(o
         assert answer.json()["checks"][name].startswith("ended")
     else:
         assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(14, 200), (16, 200), (39, 200), (41, 503)])
+async def test_a_repair_that_stands_still_is_told_before_it_makes_a_process_unready(
+    api: Api, monkeypatch: pytest.MonkeyPatch, seconds: int, status: int
+) -> None:
+    monkeypatch.setattr(RepairLoop, "seconds_since_success", seconds)
+    answer = await api.get("/readyz")
+    check, repair = answer.json()["checks"]["expire"], answer.json()["repairs"]["expire"]
+    assert (answer.status_code, repair["every_seconds"]) == (status, 1)
+    assert check == ("ok" if seconds < 15 else f"last succeeded {seconds} s ago")
+
+
+async def test_consumers_are_not_well_without_a_broker(open_api: OpenApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_api(worker=True) as api:
+        # As of RabbitMQ that is frozen: the consumers miss it only at their next heartbeat.
+        monkeypatch.setattr(Worker, "problem", None)
+        assert (await api.get("/readyz")).json()["checks"]["consumers"] == "ok"
+        monkeypatch.setattr(EmbeddedBroker, "is_connected", False)
+        answer = await api.get("/readyz")
+    told = answer.json()["checks"]["consumers"]
+    assert (answer.status_code, told) == (200, "not consuming: the broker does not answer")
 
 
 async def test_an_undriven_task_is_shown(api: Api) -> None:

@@ -291,6 +291,10 @@ async def test_a_repaired_message_is_one_task_linked_to_it(shop: Api) -> None:
         assert (problem["task_id"], "errors" in problem) == (task["task_id"], False)
         assert "was repaired before" in problem["detail"]
     problem_of(await shop.post(f"{DEAD_LETTERS}/m-2/repair", json=COUNT_WORDS), 404, "task_not_found")
+    await _charge(shop, {"cause": 0})
+    [failed] = (await shop.get(DEAD_LETTERS)).json()["items"]
+    no_message = await shop.post(f"{DEAD_LETTERS}/{failed['id']}/repair", json=COUNT_WORDS)
+    assert "is a task" in problem_of(no_message, 409, "transition_refused")["detail"]
 
 
 @pytest.mark.parametrize(
@@ -367,8 +371,19 @@ async def test_one_is_stopped(shop: Api) -> None:
         return bool((await shop.get(f"{REPLAYS}/{replay_id}")).json()["done"])
 
     await eventually(began, timeout=_PATIENCE)
+    for again in (body, {"filter": body["filter"]}):  # in the background, or at once
+        running = problem_of(await shop.post(f"{DEAD_LETTERS}/replay", json=again), 409, "replay_running")
+        assert (replay_id in running["detail"], "1 of 5 are done" in running["detail"]) == (True, True)
+    dry = await shop.post(f"{DEAD_LETTERS}/replay", json={"filter": body["filter"], "dry_run": True})
+    assert dry.status_code == 200
     stopped = (await shop.post(f"{REPLAYS}/{replay_id}/stop")).json()
     assert (stopped["status"], stopped["done"], stopped["total"]) == ("STOPPED", 1, 5)
+    begun = await shop.post(f"{DEAD_LETTERS}/replay", json=body | {"rate": 1000})
+    finished = await _over(shop, begun.json()["replay_id"])
+    late = await shop.post(f"{REPLAYS}/{finished['replay_id']}/stop")
+    assert (late.status_code, late.json()) == (200, finished)
+    [newest, *_] = (await shop.get("/api/v1/admin/audit")).json()["items"]
+    assert "had already finished" in newest["refusal"]
     problem_of(await shop.get(f"{REPLAYS}/unknown"), 404, "replay_not_found")
     problem_of(await shop.post(f"{REPLAYS}/unknown/stop"), 404, "replay_not_found")
 
@@ -415,7 +430,9 @@ async def test_the_client_has_all_of_it(shop: Api) -> None:
     assert [outcome.status for outcome in await client.replay([declined.id, "missing"], dry_run=True)] == [200, 404]
     assert [outcome.error for outcome in await client.replay_edited([declined.id], {"cause": 0})] == [None]
     begun = await client.replay_all({"fingerprint": first.fingerprint}, reason="it is back")
-    assert (begun.action, begun.total, begun.reason) == ("replay", 2, "it is back")
+    assert (begun.action, begun.total, begun.reason, begun.rate) == ("replay", 2, "it is back", None)
+    [noted] = (await shop.get("/api/v1/admin/audit", params={"limit": 1})).json()["items"]
+    assert noted["details"] == {"filter": {"fingerprint": first.fingerprint}}
     assert (await _over(shop, begun.replay_id))["done"] == 2
     assert (await client.stop_replay(begun.replay_id)).status == "DONE"
     await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)

@@ -65,7 +65,47 @@ def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, m
     assert cli("submit", "greets", '"ann"').code == 0
     monkeypatch.setattr(ReplayCarrier, "run_once", is_stopped)
     done = cli("tasks", "cancel", "--where", "type=greets")
-    assert (done.code, "is STOPPED: 0 of 1 done" in done.out) == (1, True)
+    assert (done.code, "is STOPPED: 0 of 1 done, 0 refused, 0 failed, 1 not done." in done.out) == (1, True)
+    header, row = cli("replays", "list").out.splitlines()
+    assert row[header.index("Not done") :].split()[0] == "1"
+
+
+@pytest.mark.parametrize("option", [[], ["--background"]])
+def test_a_filter_that_fits_nothing_is_told_in_one_line(cli: Cli, folder: Path, option: list[str]) -> None:
+    work(folder)
+    done = cli("tasks", "cancel", "--where", "type=greets", *option)
+    assert (done.code, done.out, done.err) == (0, "Nothing fits --where, so nothing was cancelled.\n", "")
+    done = cli("tasks", "retry", "--where", "type=greet", *option)
+    assert done.err == "There is no task type 'greet'. Did you mean 'greets'?\n"
+
+
+def test_a_task_that_waits_is_already_queued(cli: Cli, folder: Path) -> None:
+    work(folder)
+    task_id = json.loads(cli("submit", "greets", '"ann"', "--json").out)["task_id"]
+    refused = cli("tasks", "retry", task_id)
+    assert (refused.code, f"Task {task_id} is already queued; nothing was changed." in refused.err) == (1, True)
+
+
+def test_a_stop_tells_whether_it_came_in_time(cli: Cli, folder: Path) -> None:
+    work(folder)
+    for name in ("ann", "bob"):
+        assert cli("submit", "greets", json.dumps(name)).code == 0
+    begun = cli("tasks", "cancel", "--where", "type=greets", "--background", "--json")
+    replay_id = json.loads(begun.out)["replay_id"]
+    for _ in range(2):
+        stopped = cli("replays", "stop", replay_id)
+        assert (stopped.code, "is STOPPED: 0 of 2 done" in stopped.out) == (0, True)
+
+    begun = cli("tasks", "cancel", "--where", "type=greets", "--where", "text=it's away", "--background")
+    shown = cli("replays", "list").out
+    assert "type=greets 'text=it'\"'\"'s away'" in shown, "as it is pasted after --where"
+
+    finished = json.loads(cli("tasks", "cancel", "--where", "type=greets", "--json").out)["replay_id"]
+    late = cli("replays", "stop", finished, "--reason", "a mistake")
+    assert (late.code, "is DONE: 2 of 2 done" in late.out) == (1, True)
+    assert late.err == f"The cancel {finished} had already finished; nothing was stopped.\n"
+    [newest, *_] = json.loads(cli("audit", "list", "--json").out)["items"]
+    assert (newest["action"], newest["refusal"]) == ("replay.stop", late.err.strip())
 
 
 def test_what_somebody_else_did_first_is_told_and_listed_as_skipped(

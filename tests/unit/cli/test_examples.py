@@ -39,6 +39,8 @@ def test_every_command_has_an_example_that_it_understands() -> None:
 
 def test_the_example_is_at_the_end_of_the_help(cli: Cli) -> None:
     assert cli("tasks", "retry", "--help").out.split("Example: ")[1].startswith("taskframework tasks retry")
+    told = " ".join(cli("schedules", "create", "--help").out.split())
+    assert told.endswith("(charge-card stands for a task type of your own.)")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ def test_a_stream_is_shown_let_go_on_and_read(cli: Cli, folder: Path) -> None:
     assert second["task_id"] in cli("tasks", "list", "--stream", "a/b", "--json").out
     assert json.loads(cli("tasks", "list", "--stream", "none", "--json").out)["items"] == []
     assert cli("streams", "go-on", "a/b").code == 1
+    for command in ("show", "results", "go-on"):
+        unknown = cli("streams", command, "a/b", "--user", "eve")
+        assert (unknown.code, "the user to whom it belongs: `taskframework streams list`" in unknown.err) == (1, True)
     assert "a/b" in cli("streams", "list", "--user", "anonymous").out
     assert cli("streams", "list", "--halted").err.startswith("No stream has halted.")
 

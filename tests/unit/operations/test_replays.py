@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError
 from taskframework.model.limits import limit_ids
@@ -16,10 +17,15 @@ from taskframework.model.query import CursorInvalidError, DeadMessage, TaskFilte
 from taskframework.model.replays import RUNNING_ACTION, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Batch, LimitWait, Task
+from taskframework.model.task import Batch, LimitWait, ParentLink, Task
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
-from taskframework.operations.replays import ReplayConflictError, ReplayNotFoundError, ReplayOperations
+from taskframework.operations.replays import (
+    ReplayConflictError,
+    ReplayNotFoundError,
+    ReplayOperations,
+    ReplayRunningError,
+)
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
@@ -92,17 +98,14 @@ async def test_a_rate_is_kept_and_a_stop_in_the_middle_tells_what_it_did(stage: 
     assert done == [10, 20, 30]
     stopped = await stage.replays.stop(replay.replay_id)
     assert (stopped.status, stopped.done, stopped.total) == (BulkActionStatus.STOPPED, 30, 50)
+    assert stopped.remaining == 20
     stage.clock.advance(DAY)
     assert await stage.run_once(replay) == stopped
     assert (await stage.in_status(TaskStatus.QUEUED), await stage.in_status(TaskStatus.FAILED)) == (30, 20)
     assert await stage.replays.stop(replay.replay_id) == stopped, "once more changes nothing"
     view = replay_view(stopped)
-    assert (view["status"], view["done"], view["reason"], view["filter"]) == (
-        "STOPPED",
-        30,
-        "mended",
-        {"fingerprint": "cause"},
-    )
+    assert (view["status"], view["done"], view["remaining"]) == ("STOPPED", 30, 20)
+    assert (view["reason"], view["filter"]) == ("mended", {"fingerprint": "cause"})
 
 
 @pytest.mark.parametrize(("rate", "after_a_minute"), [(0.5, 30), (7, 420), (300, 450)])
@@ -198,11 +201,26 @@ async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
 
 async def test_pressed_twice_runs_once(stage: Stage) -> None:
     await stage.dead(30)
-    first, second = await stage.begin(fingerprint="cause"), await stage.begin(fingerprint="cause")
+    # The store cannot tell two that begin at once; here they begin by filters that find the same.
+    first, second = await stage.begin(fingerprint="cause"), await stage.begin(fingerprint="cause", kind="task")
     after = [await stage.run_once(replay) for replay in (first, second)]
     assert sum(replay.done for replay in after) == 30
     tasks = (await stage.store.list_tasks(EVERYONE, TaskFilter(), limit=500)).items
     assert {task.generation for task in tasks} == {1}
+
+
+async def test_the_same_action_is_not_begun_while_it_runs(stage: Stage) -> None:
+    await stage.dead(30)
+    first = await stage.run_once(await stage.begin(rate=10, fingerprint="cause"))
+    with pytest.raises(ReplayRunningError) as refused:
+        await stage.begin(fingerprint="cause")
+    begun = f"{first.replay_id}, begun by ada at {rfc3339(first.at)}; 10 of 30 are done."
+    assert str(refused.value).startswith(f"The same replay is running: {begun} Let it finish.")
+    assert f"`taskframework replays stop {first.replay_id}`" in str(refused.value)
+    others = [await stage.begin(task_type="test-task"), await stage.begin(Action.DISCARD, fingerprint="cause")]
+    assert len({first.replay_id, *(other.replay_id for other in others)}) == 3
+    await stage.replays.stop(first.replay_id)
+    assert (await stage.begin(fingerprint="cause")).replay_id != first.replay_id
 
 
 async def test_one_key_is_one_action(stage: Stage) -> None:
@@ -280,6 +298,50 @@ async def test_what_somebody_else_did_first_is_told_as_skipped(stage: Stage) -> 
     replay = await stage.run_once(replay)
     assert (replay.status, replay.total, replay.done, replay.skipped) == (BulkActionStatus.DONE, 3, 2, 1)
     assert replay_view(replay)["skipped"] == 1
+
+
+@pytest.mark.parametrize("moment", ["before its turn", "during it"])
+@pytest.mark.parametrize("action", [Action.REPLAY, Action.RETRY, Action.DISCARD, Action.CANCEL])
+async def test_what_somebody_else_does_first_is_skipped_whenever_that_is(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, action: Action, moment: str
+) -> None:
+    if action is Action.CANCEL:
+        first, *_ = [await put(stage.store) for _ in range(3)]
+    else:
+        first, *_ = await stage.dead(3)
+    replay = await stage.begin(action, task_type="test-task")
+    verb = {Action.DISCARD: "discard", Action.CANCEL: "cancel"}.get(action, "retry")
+    change = getattr(stage.tasks, verb)
+
+    async def be_faster() -> None:
+        await change(first.task_id, EVERYONE, by="bob", reason=None)
+
+    async def is_late(name: str, *scope: Any, **options: Any) -> Task:
+        if name == first.task_id:
+            await be_faster()
+        return cast(Task, await change(name, *scope, **options))
+
+    if moment == "during it":
+        monkeypatch.setattr(stage.tasks, verb, is_late)
+    else:
+        failpoint.arm("replays.after_take", be_faster)
+    try:
+        await stage.carrier.run_once()
+    finally:
+        failpoint.disarm("replays.after_take")
+    after = await stage.run_once(replay)
+    assert (after.status, after.total, after.done, after.skipped) == (BulkActionStatus.DONE, 3, 2, 1)
+    assert (after.refused, after.refusals) == (0, ())
+
+
+async def test_what_a_rule_forbids_is_refused_with_the_reason(stage: Stage) -> None:
+    await stage.dead(2)
+    parent = await put_final(stage.store, TaskStatus.COMPLETED)
+    [child] = await stage.dead(1, parent=ParentLink(parent.task_id, 0, 0))
+    after = await stage.run_once(await stage.begin())
+    assert (after.total, after.done, after.refused, after.skipped) == (3, 2, 1, 0)
+    [refused] = after.refusals
+    assert (refused.id, "it cannot be retried alone" in refused.problem) == (child.task_id, True)
 
 
 async def test_failed_and_dead_tasks_are_retried_and_cancelled_ones_if_they_are_asked_for(stage: Stage) -> None:

@@ -70,7 +70,7 @@ async def test_it_looks_again_and_again_and_knows_when(loop: RepairLoop, repair:
     assert (loop.last_run, loop.seconds_since_success) == (first, 1)
     clock.advance(INTERVAL)
     await eventually(lambda: loop.looks == 2)
-    assert (loop.last_run, loop.seconds_since_success, loop.problem) == (clock.now(), 0, None)
+    assert (loop.last_run, loop.seconds_since_success, loop.problem()) == (clock.now(), 0, None)
 
 
 async def test_while_there_is_more_to_do_it_does_not_pause(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
@@ -108,7 +108,7 @@ async def test_a_look_that_fails_is_told_and_counted_and_the_loop_goes_on(
     assert bool(record.exc_info) is has_traceback
     clock.advance(2 * INTERVAL)
     await eventually(lambda: loop.looks == 1)
-    assert (loop.problem, failures) == (None, ["sweep"])
+    assert (loop.problem(), failures) == (None, ["sweep"])
 
 
 @pytest.mark.parametrize("is_away", [True, False])
@@ -134,11 +134,12 @@ async def test_one_that_fails_for_long_is_a_problem_until_it_succeeds(
     loop.start()
     for _ in range(25):
         await asleep(clock)
-        assert (loop.problem is None) == (clock.monotonic() <= 10 * INTERVAL + 30)
+        assert (loop.standstill() is None) == (clock.monotonic() <= 10 * INTERVAL + 5)
+        assert (loop.problem() is None) == (clock.monotonic() <= 10 * INTERVAL + 30)
         clock.advance(1.25 * INTERVAL)
-    assert loop.problem == "last succeeded 62 s ago"
+    assert loop.problem() == "last succeeded 62 s ago"
     await eventually(lambda: loop.looks == 1)
-    assert loop.problem is None
+    assert loop.problem() is None
 
 
 async def test_one_that_hangs_is_a_problem(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
@@ -146,7 +147,7 @@ async def test_one_that_hangs_is_a_problem(loop: RepairLoop, repair: Repair, clo
     loop.start()
     await eventually(lambda: repair.looks == 1)
     clock.advance(51)
-    assert loop.problem == "last succeeded 51 s ago"
+    assert loop.problem() == "last succeeded 51 s ago"
 
 
 async def test_one_that_ended_is_a_problem_at_once(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
@@ -154,4 +155,4 @@ async def test_one_that_ended_is_a_problem_at_once(loop: RepairLoop, repair: Rep
     await asleep(clock)
     clock.advance(1)
     await loop.stop()
-    assert loop.problem == "ended; last succeeded 1 s ago"
+    assert loop.problem() == loop.standstill() == "ended; last succeeded 1 s ago"

@@ -16,8 +16,9 @@ export function Audit({ query }) {
 }
 
 const COLUMNS = [
-  { name: "What", cell: (one) => html`<b>${one.action}</b><small class="clip">${one.target ?? ""}</small>` },
-  { name: "Who", size: "m", cell: (one) => one.by },
+  { name: "What", cell: (one) => html`<b>${one.action}</b><small class="clip wide">${one.target ?? ""}</small>
+    <small class="clip stand-in ${one.refusal ? "bad-text" : ""}">${one.by}: ${one.refusal ?? one.reason ?? one.target ?? inline(one.details)}</small>` },
+  { name: "Who", wide: true, size: "m", cell: (one) => one.by },
   { name: "Why", wide: true, cell: (one) => html`<span class="clip">${one.reason ?? ""}</span>` },
   { name: "Refused", wide: true, cell: (one) => one.refusal && html`<span class="clip bad-text">${one.refusal}</span>` },
   { name: "Details", wide: true, cell: (one) => html`<code class="clip">${Object.keys(one.details ?? {}).length > 0 && inline(one.details)}</code>` },

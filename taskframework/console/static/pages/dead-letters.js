@@ -4,7 +4,7 @@ import { mayActForUsers, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, kindOfError, plural, shortId } from "../lib/format.js";
 import { usePages } from "../lib/load.js";
-import { Action, Ago, Head, Problem, Status, Waiting } from "../parts/basics.js";
+import { Action, Ago, Head, Status, Waiting } from "../parts/basics.js";
 import { askBulk } from "../parts/bulk.js";
 import { Bars } from "../parts/chart.js";
 import { say } from "../parts/dialog.js";
@@ -45,12 +45,13 @@ function Groups({ query }) {
 }
 
 const GROUPS = [
-  { name: "Cause", cell: ({ error, task_types: types }) => html`<span class="clip"><b>${error.type ? kindOfError(error.type) : "message"}</b> ${error.message}</span><small>${types.join(", ")}</small>` },
+  { name: "Cause", cell: ({ error, task_types: types, fingerprint }) => html`<b>${error.message}</b>
+    <small>${[...types, error.type ? kindOfError(error.type) : "message", fingerprint].join(" · ")}</small>` },
   { name: "Count", number: true, size: "s", cell: (group) => html`<b>${count(group.count)}</b>` },
   { name: "Last 24 hours", wide: true, size: "m", cell: ({ trend }) => trend && html`<${Bars} values=${trend}
     label="By hour: ${trend.reduce((sum, one) => sum + one, 0)} in the last 24 hours, ${trend.at(-1)} in the last hour" />` },
-  { name: "First", wide: true, number: true, size: "m", cell: (group) => html`<${Ago} time=${group.first_at} />` },
-  { name: "Last", number: true, size: "m", cell: (group) => html`<${Ago} time=${group.last_at} />` },
+  { name: "Oldest", wide: true, number: true, size: "m", cell: (group) => html`<${Ago} time=${group.first_at} />` },
+  { name: "Newest", number: true, size: "m", cell: (group) => html`<${Ago} time=${group.last_at} />` },
 ];
 
 // What the API is asked for, of what the address has.
@@ -72,14 +73,15 @@ function Each({ query }) {
   const list = usePages("admin/dead-letters", filter, { every: LOOK });
   return html`<${WithAll} list=${list} filter=${filter} />
     ${list.problem && query.fingerprint && !list.problem.isAway && html`<p><button type="button" onClick=${() => refine({ fingerprint: "" })}>Show all</button></p>`}
-    <${Problem} problem=${list.problem} />
+    <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Dead letters" rows=${list.items} idOf=${(letter) => letter.id} columns=${LETTERS} more=${list.more}
       isDone=${list.isDone} href=${(letter) => to(["dead-letters", letter.id])} empty="No dead letters match." />`}`;
 }
 
 const LETTERS = [
   { name: "Dead letter", size: "l", cell: (letter) => html`<b>${letter.task_type ?? "message"}</b><small>${shortId(letter.id)}</small>` },
-  { name: "Error", cell: (letter) => html`<span class="clip bad-text">${letter.error ? html`<b>${kindOfError(letter.error.type)}</b> ${letter.error.message}` : letter.reason}</span>` },
+  { name: "Error", cell: (letter) => html`<span class="clip bad-text">${letter.error?.message ?? letter.reason}</span>
+    <small>${letter.error && kindOfError(letter.error.type)}</small>` },
   { name: "Status", wide: true, size: "m", cell: (letter) => letter.status && html`<${Status} status=${letter.status} />` },
   { name: "At", number: true, size: "m", cell: (letter) => html`<${Ago} time=${letter.at} />` },
 ];

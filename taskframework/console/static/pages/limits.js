@@ -21,19 +21,22 @@ export function Limits() {
         columns=${SLOTS} empty="No concurrency limit has been used." /><//>`}`;
 }
 
-const NAME = { name: "Limit", cell: (one) => html`<b>${one.name}</b><small>${one.key ?? ""}</small>` };
+const keyOf = (one) => html`<small>${one.key ?? ""}</small>`;
+const nextOf = (one) => (one.next_at ? html`<${Ago} time=${one.next_at} />` : "now");
+const lastOf = (one) => html`<${Ago} time=${one.last_turn_at} />`;
 
 const RATES = [
-  NAME,
+  { name: "Limit", cell: (one) => html`<b>${one.name}</b><span class="stand-in"> ${one.key}</span><span class="wide">${keyOf(one)}</span>
+    <small class="stand-in">next ${nextOf(one)}${one.last_turn_at && html`, last ${lastOf(one)}`}</small>` },
   { name: "Rate", number: true, size: "s", cell: (one) => perSecond(one.rate) },
   { name: "At once", wide: true, number: true, size: "s", cell: (one) => count(one.burst_capacity) },
   { name: "Now", number: true, size: "s", cell: (one) => count(one.available) },
-  { name: "Next", wide: true, size: "m", cell: (one) => (one.next_at ? html`<${Ago} time=${one.next_at} />` : "now") },
-  { name: "Last turn", wide: true, size: "m", cell: (one) => html`<${Ago} time=${one.last_turn_at} />` },
+  { name: "Next", wide: true, size: "m", cell: nextOf },
+  { name: "Last turn", wide: true, size: "m", cell: lastOf },
 ];
 
 const SLOTS = [
-  NAME,
+  { name: "Limit", cell: (one) => html`<b>${one.name}</b>${keyOf(one)}` },
   { name: "Held", size: "m", cell: (one) => html`<span class="bar">
     <progress max=${one.number ?? one.holders.length} value=${one.holders.length} aria-label="Slots held of ${one.name}"></progress>
     <b>${count(one.holders.length)} of ${count(one.number)}</b></span>` },

@@ -1,11 +1,12 @@
 // What goes on by itself after somebody asked for it: replays, retries and cancels of many, with their progress.
 import { to } from "../lib/address.js";
-import { get, part, post } from "../lib/api.js";
+import { because, get, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { at, count, inline, perSecond, shortId } from "../lib/format.js";
 import { useLoad, usePages } from "../lib/load.js";
 import { Action, Ago, Facts, Head, Progress, Section, TaskLink, Waiting } from "../parts/basics.js";
 import { ask, say } from "../parts/dialog.js";
+import { REASON } from "../parts/field.js";
 import { Table } from "../parts/table.js";
 import { Tile } from "../parts/tile.js";
 
@@ -51,6 +52,7 @@ export function Replay({ name }) {
       <${Tile} name="refused" value=${count(one.refused)} kind=${one.refused ? "bad" : ""} />
       <${Tile} name="failed" value=${count(one.failed)} kind=${one.failed ? "bad" : ""} />
       <${Tile} name="skipped" value=${count(one.skipped)} />
+      ${one.status !== "DONE" && html`<${Tile} name=${one.status === "STOPPED" ? "not done" : "to do"} value=${count(one.remaining + one.in_hand)} />`}
       <${Tile} name="at the most" value=${one.rate ? perSecond(one.rate) : "–"} />
     </div>
     <${Section} title="Facts"><${Facts} rows=${[
@@ -64,12 +66,23 @@ export function Replay({ name }) {
 
 const askStop = (one, path) => ask({
   title: "Stop this action?",
-  text: html`<p>${count(one.done)} of ${count(one.total)} are done and stay as they are${one.refused + one.failed > 0 && `, ${count(one.refused + one.failed)} could not be done`}.
-    The other ${count(Math.max(0, one.total - doneOf(one)))} will not be changed.</p>`,
+  text: html`<${Standing} path=${path} begun=${one} />`,
   confirm: "Stop it",
   danger: true,
-  run: async () => {
-    await post(`${path}/stop`);
-    say("The action is stopping.");
+  fields: [REASON],
+  run: async ({ reason }) => {
+    const { data } = await post(`${path}/stop`, undefined, { headers: because(reason) });
+    if (data.status === "DONE") say(`It had already finished: ${doneText(data)}.`, "bad");
+    else say(`Stopped after ${doneText(data)}${data.in_hand > 0 ? `; ${count(data.in_hand)} in hand are still finished` : ""}.`);
   },
 });
+
+// How far the action is while the question is open: it goes on until it is stopped.
+function Standing({ path, begun }) {
+  const { data: one = begun } = useLoad((signal) => get(path, {}, signal), [path], { every: LOOK });
+  if (one.status !== "RUNNING") return html`<p>It has finished: ${doneText(one)}. There is nothing left to stop.</p>`;
+  return html`<p>${doneText(one)} are done and stay as they are${one.refused + one.failed > 0 && `, ${count(one.refused + one.failed)} could not be done`}.
+    The other ${count(one.remaining)} will not be changed.</p>`;
+}
+
+const doneText = (one) => `${count(one.done)} of ${count(one.total, one.is_total_bounded)}`;

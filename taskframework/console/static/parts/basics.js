@@ -1,9 +1,10 @@
 // The small things that every page is made of.
 import { may } from "../lib/api.js";
 import { to } from "../lib/address.js";
-import { html, useEffect, useState } from "../lib/dom.js";
+import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { ago, asJson, at, inline, shortId, words } from "../lib/format.js";
 import { kindOf, percentOf } from "../lib/status.js";
+import { store } from "../lib/store.js";
 
 export const Status = ({ status }) => html`<span class="status ${kindOf(status)}">${words(status)}</span>`;
 
@@ -43,19 +44,33 @@ export function Problem({ problem, isBrief = false }) {
   </div>`;
 }
 
+// How many parts of the page were not read yet.
+export const missing = store(0);
+
 // Stands in the place of what was not read yet, or could not be read; nothing once it is there.
 export function Waiting({ of }) {
+  const isMissing = of.data === undefined && of.items === undefined;
+  useEffect(() => {
+    if (!isMissing) return undefined;
+    missing.set(missing.get() + 1);
+    return () => missing.set(missing.get() - 1);
+  }, [isMissing]);
   if (of.problem) return html`<${Problem} problem=${of.problem} />`;
-  return of.data === undefined && of.items === undefined ? html`<p class="quiet">Reading …</p>` : null;
+  return isMissing ? html`<p class="quiet">Reading …</p>` : null;
 }
 
 // The head of a page: its name, what can be done, and what it says in a line.
 export function Head({ title, actions, children }) {
+  const heading = useRef(null);
+  // It takes the place of the head that was there while the page was read, which may have had the focus.
+  useEffect(() => {
+    if (document.activeElement === document.body) heading.current.focus({ preventScroll: true });
+  }, []);
   useEffect(() => {
     document.title = `${title} · taskframework`;
   }, [title]);
   return html`<header class="head">
-    <h1 tabindex="-1">${title}</h1>
+    <h1 tabindex="-1" ref=${heading}>${title}</h1>
     ${actions && html`<div class="actions">${actions}</div>`}
     ${children && html`<div class="about">${children}</div>`}
   </header>`;

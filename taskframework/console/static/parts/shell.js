@@ -5,6 +5,7 @@ import { html, useEffect, useState } from "../lib/dom.js";
 import { connection } from "../lib/live.js";
 import { ADMINISTER, OPERATE, WORK } from "../lib/places.js";
 import { useStore } from "../lib/store.js";
+import { missing } from "./basics.js";
 import { ThemeSwitch } from "./theme.js";
 
 const AGAIN = 2000;
@@ -66,9 +67,11 @@ function State() {
 // What is away, if something is. It is asked for until it is back, since some pages ask for nothing by themselves.
 function Away() {
   const what = useStore(away);
+  const isMissing = useStore(missing) > 0;
   useEffect(() => what && untilBack(), [what === null]);
   return what && html`<p class="note bad" role="alert">
-    <b>${what.title}</b> The page shows the last known state and updates itself when this problem is over.
+    <b>${what.title}</b> ${what.isSilent ? "Check that the process of the API runs, and that this machine reaches it." : html`<code>taskframework doctor</code> says what to repair.`}
+    ${isMissing ? " What is missing here could not be read yet; it comes" : " The page shows the last known state and updates itself"} when this problem is over.
   </p>`;
 }
 

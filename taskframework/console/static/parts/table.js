@@ -15,6 +15,10 @@ export function Table({ label, columns, rows, idOf, href, more, isDone = true, e
   useEffect(() => {
     if (!isDone && to >= rows.length - AROUND) more?.();
   }, [to, rows.length, isDone, more]);
+  const isShown = rows.length > 0;
+  useEffect(() => {
+    if (isShown && href) backToRow(body.current);
+  }, [isShown]);
   if (rows.length === 0 && isDone) return html`<p class="empty">${empty}</p>`;
   return html`<table aria-label=${label} aria-rowcount=${isDone ? rows.length + 1 : -1}>
     <thead><tr aria-rowindex="1">
@@ -32,9 +36,18 @@ export function Table({ label, columns, rows, idOf, href, more, isDone = true, e
 function Row({ row, number, columns, href }) {
   return html`<tr aria-rowindex=${number}>
     ${columns.map((column, index) => html`<td key=${column.name} class=${classOf(column)}>
-      ${index === 0 && href ? html`<a class="row" data-row href=${href(row)}>${column.cell(row)}</a>` : column.cell(row)}
+      ${index === 0 && href ? html`<a class="row" data-row href=${href(row)} onClick=${leave}>${column.cell(row)}</a>` : column.cell(row)}
     </td>`)}
   </tr>`;
+}
+
+// The way back leads to the row from which one left: the entry in the history of the browser keeps it.
+const leave = ({ currentTarget: link }) => history.replaceState({ row: link.getAttribute("href") }, "");
+
+function backToRow(body) {
+  const wanted = history.state?.row;
+  if (!wanted || !document.activeElement?.matches("body, h1")) return;
+  [...body.querySelectorAll("[data-row]")].find((link) => link.getAttribute("href") === wanted)?.focus();
 }
 
 // The height is set by script: a style attribute is what the page's policy refuses.
