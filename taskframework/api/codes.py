@@ -68,7 +68,7 @@ CODES: Mapping[str, Code] = {
     ),
     "replay_running": Code(
         409,
-        "The same action on many tasks is running",
+        "The same action on many tasks is running at another rate, or with another `reopen`",
         "Let it finish; or, to begin anew, stop it first. `detail` says which one, begun by whom, and how far it is.",
     ),
     "task_unreadable": Code(

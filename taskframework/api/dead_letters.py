@@ -258,15 +258,16 @@ def _operations(request: Request) -> DeadLetterOperations:
 
 async def _ids_to_handle_now(request: Request, action: Action, body: ChosenLetters) -> Sequence[str] | None:
     """The letters to be handled before the answer. None if the matches of the filter become an action in the
-    background: there are many, or the action has a rate, or a key with which a second request may repeat it.
+    background: there are many, or the action has a rate, or a key with which a second request may repeat it, or the
+    same action is running.
     """
     if body.filter is None:
         return [letter_id for letter_id in body.ids or () if is_id(letter_id)]
     if not body.dry_run and (body.rate is not None or key_in_header(request) is not None):
         return None
     chosen = where_of(body.filter)
-    if not body.dry_run:
-        await framework_of(request).services.replays.check_not_running(action, chosen)
+    if not body.dry_run and await framework_of(request).services.replays.find_running(action, chosen) is not None:
+        return None
     scope = scope_of(request, chosen.user_id)
     page = await _operations(request).list_letters(scope, limit=MAX_REPLAY, wanted=chosen.letter_filter)
     return [letter.id for letter in page.items] if page.next_cursor is None or body.dry_run else None

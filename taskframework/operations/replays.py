@@ -58,7 +58,7 @@ class ReplayConflictError(TaskframeworkError):
 
 
 class ReplayRunningError(TaskframeworkError):
-    """The same action on many tasks, with the same filter, is running."""
+    """The same action on many tasks, with the same filter, is running with other options."""
 
     code = "replay_running"
 
@@ -67,7 +67,7 @@ class ReplayRunningError(TaskframeworkError):
         super().__init__(
             f"The same {running.action} is running: {name}, begun by {running.by} at {rfc3339(running.at)}; "
             f"{running.done:,} of {running.total:,} are done.",
-            hint="Let it finish. To begin anew, for example with another rate, stop it first: "
+            hint="Let it finish. To begin anew with another rate, or with another reopen, stop it first: "
             f"`taskframework replays stop {name}`, or over HTTP POST /api/v1/admin/replays/{name}/stop.",
         )
         self.replay_id = name
@@ -112,17 +112,21 @@ class ReplayOperations:
             key: a second call of the same operator with the same key returns the same action.
 
         Returns:
-            The action as it is now.
+            The action as it is now. If the same one is running already, that one.
 
         Raises:
             InvalidRequestError: as `count_of`.
             ReplayConflictError: if the key stands for another action.
-            ReplayRunningError: as `check_not_running`.
+            ReplayRunningError: if the same action with the same filter is running at another rate, or with another
+                `reopen`.
         """
         replay_id = new_task_id() if key is None else replay_id_of(by, key)
         if key is not None and (known := await self._find(replay_id)) is not None:
             return _require_same(REPLAY.content(known), key, action, where, rate, reopen)
-        await self.check_not_running(action, where)
+        if (running := await self.find_running(action, where)) is not None:
+            if (running.rate, running.reopen) == (rate, reopen):
+                return running
+            raise ReplayRunningError(running)
         now = self._store.now()
         count = await self.count_of(action, where)
         new = BulkAction(
@@ -147,19 +151,19 @@ class ReplayOperations:
             return new
         return _require_same(await self.get(replay_id), key or "", action, where, rate, reopen)
 
-    async def check_not_running(self, action: Action, where: ActionFilter) -> None:
-        """Refuse what is being done already. Two that begin at the same moment are not noticed: then each task is
-        changed by one of them. One that found nothing is about to end, and stands in nobody's way.
+    async def find_running(self, action: Action, where: ActionFilter) -> BulkAction | None:
+        """Return the action that does the same with the same filter now, if there is one.
 
-        Raises:
-            ReplayRunningError: if the same action with the same filter is running.
+        Two that begin at the same moment are not noticed: then each task is changed by one of them. An action that found
+        nothing is about to end, and is left out.
         """
         marks = await read_all_records(self._store, RUNNING_ACTION)
         ids = [REPLAY.id_of(mark.id.removeprefix(f"{RUNNING_ACTION.name}/")) for mark in marks]
         for present in map(REPLAY.content, (await self._store.read_records(ids)).values()):
             is_under_way = present.status is BulkActionStatus.RUNNING and present.total > 0
             if is_under_way and (present.action, present.where) == (action, where):
-                raise ReplayRunningError(present)
+                return present
+        return None
 
     async def count_of(self, action: Action, where: ActionFilter) -> Count:
         """Return with how many tasks and messages an action would be done.

@@ -212,6 +212,7 @@ async def test_pressed_twice_runs_once(stage: Stage) -> None:
 async def test_the_same_action_is_not_begun_while_it_runs(stage: Stage) -> None:
     await stage.dead(30)
     first = await stage.run_once(await stage.begin(rate=10, fingerprint="cause"))
+    assert await stage.begin(rate=10, fingerprint="cause") == first
     with pytest.raises(ReplayRunningError) as refused:
         await stage.begin(fingerprint="cause")
     begun = f"{first.replay_id}, begun by ada at {rfc3339(first.at)}; 10 of 30 are done."
