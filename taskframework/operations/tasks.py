@@ -291,10 +291,6 @@ def _not_retried_error(task: Task) -> TransitionRefusedError:
         )
     elif task.status is TaskStatus.QUEUED:
         refusal.message = f"Task {name} is already queued; nothing was changed."
-        refusal.hint = (
-            f"To see why it is not running: `taskframework tasks explain {name}`, "
-            f"or over HTTP GET /api/v1/tasks/{name}/explain."
-        )
     elif task.cascade_at is not None:
         refusal.hint = HINT_STILL_CANCELLING
     return refusal
