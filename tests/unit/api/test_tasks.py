@@ -147,7 +147,8 @@ async def test_a_cancelled_task_is_queued_anew_once(api: Api) -> None:
     assert answer.status_code == 202
     assert (answer.json()["status"], answer.json()["generation"], answer.json()["error"]) == ("QUEUED", 1, None)
     problem = problem_of(await api.post(f"{address}/retry"), 409, "transition_refused")
-    assert "tasks explain" in problem["hint"], "it says how to see why it is not running"
+    assert "already queued" in problem["detail"]
+    assert "DEAD_LETTER" in problem["hint"], "it says which statuses can be retried"
 
 
 async def test_a_retry_takes_no_fields_yet(api: Api) -> None:
