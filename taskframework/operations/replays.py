@@ -154,8 +154,8 @@ class ReplayOperations:
     async def find_running(self, action: Action, where: ActionFilter) -> BulkAction | None:
         """Return the action that does the same with the same filter now, if there is one.
 
-        Two that begin at the same moment are not noticed: then each task is changed by one of them. An action that found
-        nothing is about to end, and is left out.
+        Two that begin at the same moment are not noticed: then each task is changed by one of them. An action that
+        found nothing is about to end, and is left out.
         """
         marks = await read_all_records(self._store, RUNNING_ACTION)
         ids = [REPLAY.id_of(mark.id.removeprefix(f"{RUNNING_ACTION.name}/")) for mark in marks]
