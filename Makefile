@@ -37,14 +37,14 @@ demo: install ## process real files with the embedded broker and store, show pro
 	@$(BIN)/taskframework demo $(ARGS)
 
 # At home a missing server is told and its tests skip; in CI it is an error. Most tests wait for servers and processes:
-# five at a time on two cores, each with servers of its own, so that both have something to do.
+# three at a time on two cores, each with servers of its own, so that both have something to do.
 # ARGS="-n 0" runs them in one process, as a debugger needs it.
 # Byte code is kept even where the environment turns it off: each process that a test starts would compile all again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@[ "$$CI" != true ] || $(MAKE) -s deploy-tools
-	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 5 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 3 --dist worksteal $(ARGS)
 
 # A version that is not here is skipped, and told. `make test` does the same for the one that runs it.
 wheels: install ## install the wheel in clean environments on Python 3.11 to 3.14, as many of them as are here

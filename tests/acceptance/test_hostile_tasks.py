@@ -183,7 +183,7 @@ def test_no_task_takes_its_worker_or_its_neighbours_along(folder: Folder, where:
 
 def lease_end(client: httpx.Client, task_id: str) -> str:
     """Until when the lease of a running task holds, as it is explained."""
-    [end] = re.findall(r"lease is valid until (\S+),", client.get(f"/tasks/{task_id}/explain").json()["because"])
+    [end] = re.findall(r"lease is valid until (\S+);", client.get(f"/tasks/{task_id}/explain").json()["because"])
     return str(end)
 
 
