@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
 
 import pytest
+from redis.asyncio import Redis
 
 from taskframework.clock import SystemClock
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.limits.redis import RedisBuckets
-from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits
+from taskframework.model.rate_limits import RATE, UNUSED_TURNS_SECONDS, Bucket, BucketLimit, HoldBucket, TakePermits
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
 
@@ -24,9 +27,14 @@ Make = Callable[..., RedisBuckets]
 
 
 @pytest.fixture
-async def make(redis_server: RedisServer) -> AsyncIterator[Make]:
+def prefix() -> str:
+    return secrets.token_hex(6)
+
+
+@pytest.fixture
+async def make(redis_server: RedisServer, prefix: str) -> AsyncIterator[Make]:
     """Makes buckets under a prefix of this test's own."""
-    prefix, made = secrets.token_hex(6), list[RedisBuckets]()
+    made = list[RedisBuckets]()
 
     def make(*, waits: bool = True) -> RedisBuckets:
         made.append(RedisBuckets(redis_server.url, prefix, SystemClock(), waits=waits))
@@ -61,6 +69,30 @@ async def test_each_request_does_what_the_rule_says(make: Make) -> None:
         bucket = await buckets.take(take)
         assert same(bucket, take.apply(before, bucket.asked_at)), take
         before = bucket
+
+
+async def test_turns_that_nobody_uses_are_forgotten_as_the_rule_says(
+    make: Make, prefix: str, redis_server: RedisServer
+) -> None:
+    buckets, unused = make(), UNUSED_TURNS_SECONDS + 1 / FAST.rate
+
+    async def server_is_old_enough() -> bool:
+        """The script takes no bucket for older than the server."""
+        return bool((await redis.info("server"))["uptime_in_seconds"] > unused + 2)
+
+    async with Redis.from_url(redis_server.url) as redis:
+        await eventually(server_is_old_enough, timeout=60)
+        cases = itertools.product([unused - 1, unused + 1], [True, False], [True, False])
+        for at, (idle, in_line, has_turn) in enumerate(cases):
+            record_id = RATE.id_of("openai", str(at))
+            seconds, microseconds = await redis.time()
+            now = seconds + microseconds / 1_000_000
+            before = Bucket(full_at=now - idle, line_at=now + 3_600, late_at=now + 1_800)
+            fields = {"full_at": before.full_at, "line_at": before.line_at, "late_at": before.late_at}
+            await cast("Awaitable[int]", redis.hset(f"{prefix}:{record_id}", mapping=fields))
+            take = TakePermits(record_id, FAST, 1, 0, in_line, has_turn)
+            bucket = await buckets.take(take)
+            assert same(bucket, take.apply(before, bucket.asked_at)), (idle, take)
 
 
 async def test_of_many_that_ask_at_once_no_more_get_one_than_there_are(make: Make) -> None:
