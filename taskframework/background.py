@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any
+from typing import Any, cast
 
 _CANCEL_INTERVAL_SECONDS = 0.5
 
@@ -23,6 +23,14 @@ class Background:
         task = asyncio.create_task(work, context=context)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def leave(self) -> None:
+        """Remove the present asyncio task, whose work ends in this step.
+
+        It would be removed one round of the event loop later. Work that others leave something to, as long as it is
+        among `tasks`, calls this when it has looked for the last time.
+        """
+        self.tasks.discard(cast("asyncio.Task[object]", asyncio.current_task()))
 
     async def finished(self) -> None:
         """Wait for all asyncio tasks. Each must limit its own time."""

@@ -121,6 +121,7 @@ class DispatchTurns:
                 await self._write([mark for marks in turns for mark in marks])
             except Exception:
                 logger.exception("tasks under rate limits are left to the sweeper: %s", ", ".join(groups))
+        self._work.leave()
 
     async def _give_turns(self, group: Sequence[_Waiting]) -> list[MakeDue]:
         """Return the turns of tasks of one bucket; if they need none, publish them."""

@@ -167,6 +167,7 @@ class TaskMessageProducer:
                     self._mark_dispatched(task)
             except Exception:
                 logger.exception("task %s is left to the sweeper", task.task_id)
+        self._senders.leave()
 
     def _mark_dispatched(self, task: Task) -> None:
         policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 
 #: One attempt in ten seconds for each tenant; one at once after a pause.
@@ -215,6 +217,30 @@ async def test_a_mistake_leaves_its_tasks_to_the_sweeper_and_the_next_get_their_
     assert caplog.messages == ["tasks under rate limits are left to the sweeper: rate/openai/busy"]
     [later] = await process.submit("busy")
     assert (process.sent, later.waits_for_limit is not None) == (1, True)
+
+
+async def test_a_task_that_comes_when_the_last_turn_was_just_written_gets_its_turn(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await process.use_up("busy")
+    await process.submit("busy")
+    earlier, later = (new_task(now=process.clock.now(), parameters={"tenant": "busy"}, task_type="keyed") for _ in "12")
+    await process.store.insert([later])
+    is_written = asyncio.Event()
+
+    async def write(turns: object) -> None:
+        await is_written.wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process.turns, "_write", write)
+        process.producer.on_event(TaskSubmittedEvent(earlier))
+        await eventually(lambda: bool(is_written._waiters))
+    is_written.set()
+    asyncio.get_running_loop().call_soon(process.producer.on_event, TaskSubmittedEvent(later))
+    await asyncio.sleep(0)
+    await process.producer.wait_until_sent()
+    [found] = await process.read([later])
+    assert found.waits_for_limit is not None
 
 
 async def test_without_the_store_tasks_are_left_to_the_sweeper(process: Process) -> None:

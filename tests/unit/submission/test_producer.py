@@ -20,7 +20,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
 from taskframework.stores.base import TaskStore
 from taskframework.submission import producer as producer_module
-from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
+from taskframework.submission.producer import _MAX_SENDERS, DispatchPolicy, TaskMessageProducer
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
@@ -66,6 +66,20 @@ class Published:
             raise self.error
         self.messages.append(message)
         self.delays.append(delay)
+
+
+class Held(Published):
+    """Confirms nothing until its gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.asked = 0
+
+    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
+        self.asked += 1
+        await self.gate.wait()
+        await super().publish(message, delay=delay)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +157,21 @@ async def test_what_waits_for_a_sender_or_its_time_is_bounded_and_has_no_paramet
     assert [message.task_id for message in broker.messages] == [task.task_id for task in tasks[:400]]
     assert len(producer._timers.tasks) == 400
     await producer.close()
+
+
+async def test_a_task_that_comes_when_all_senders_have_just_ended_is_sent() -> None:
+    clock, broker = FakeClock(), Held()
+    task = new_task(now=clock.now())
+    store = SlowStore(clock, task, timedelta(0))
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
+    for _ in range(_MAX_SENDERS):
+        producer.on_event(TaskSubmittedEvent(task))
+    await eventually(lambda: broker.asked == _MAX_SENDERS)
+    broker.gate.set()  # the confirms of all come together
+    asyncio.get_running_loop().call_soon(producer.on_event, TaskSubmittedEvent(task))
+    await asyncio.sleep(0)
+    await producer.close()
+    assert len(broker.messages) == _MAX_SENDERS + 1
 
 
 async def test_while_the_broker_is_away_a_timer_reserves_nothing() -> None:
