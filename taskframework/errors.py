@@ -24,10 +24,13 @@ over HTTP are told of has a `code`, its name for programs: `api/codes.py` says w
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 WHOLE = "(whole)"  # in place of a field, where a value as a whole does not fit
 _LONGEST_DELAY = timedelta(days=3650).total_seconds()
@@ -84,8 +87,11 @@ def _delay(value: _Time) -> timedelta | None:
     try:
         seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     except (TypeError, ValueError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        logger.warning("the delay %.50r is neither a timedelta nor a number of seconds; the policy decides", value)
         return None
-    return None if math.isnan(seconds) else timedelta(seconds=min(max(seconds, 0), _LONGEST_DELAY))
+    return timedelta(seconds=min(max(seconds, 0), _LONGEST_DELAY))
 
 
 class NonRetryableError(TaskframeworkError):

@@ -70,6 +70,8 @@ class TaskContext(Generic[P]):
     logger: logging.Logger
     control: AttemptControl
     item: int | None = None
+    #: What `wait_for` gave to the code, which has to return it.
+    _waits: list[WaitForSignal] = field(default_factory=list, repr=False, compare=False)
 
     async def update_progress(self, value: Json) -> None:
         """Store and publish the progress of the task.
@@ -267,7 +269,12 @@ class TaskContext(Generic[P]):
         Raises:
             InvalidRequestError: if the name or the timeout is not valid.
         """
-        return WaitForSignal.new(signal, timeout)
+        self._waits.append(wait := WaitForSignal.new(signal, timeout))
+        return wait
+
+    def has_forgotten_wait(self, returned: object) -> bool:
+        """Whether the code called `wait_for` and then returned something else, so that it would not wait."""
+        return bool(self._waits) and not isinstance(returned, WaitForSignal)
 
     @property
     def is_cancel_requested(self) -> bool:

@@ -33,7 +33,10 @@ AnyTaskType = str | AnyKind
 class ResultUnreadableError(TaskframeworkError):
     """The stored result is not of the type that this program expects."""
 
-    hint = "Its worker has another version of the task type; the result as JSON is in `Task.result`."
+    hint = (
+        "Its worker has another version of the task type, or values of this type cannot be read back from their JSON; "
+        "the result as JSON is in `Task.result`."
+    )
 
 
 def type_name(given: object) -> str:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from pydantic.errors import PydanticUserError
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.options import KeptFor, StartLimit
@@ -23,7 +23,7 @@ from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import retention_from_option
-from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters_cached
+from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters_cached, fields_in
 from taskframework.tasks.stages import Part, describe_executable, resources_of, stages_of
 from taskframework.tasks.values import storable_parameters
 
@@ -88,13 +88,9 @@ class Registration:
     def parameter_fields(self) -> frozenset[str] | None:
         """The names of the parameters as they are submitted; None if their type does not list them."""
         try:
-            schema = self.parameters.json_schema()
+            return fields_in(self.parameters.json_schema())
         except Exception:  # authors can add their own code to a schema
             return None
-        if schema == NO_PARAMETERS:
-            return frozenset()
-        is_open = schema.get("additionalProperties", "properties" not in schema)
-        return None if is_open else frozenset(schema.get("properties", ()))
 
     @property
     def finishes_batches(self) -> bool:
@@ -109,7 +105,7 @@ class Registration:
             ValueNotStorableError: if a store could not keep them.
         """
         try:
-            self.validate_parameters(value)
+            accepted = self.validate_parameters(value)
         except InvalidParametersError as error:
             taken = describe_parameters_cached(self.task_type, self.parameters)
             raise InvalidParametersError(self.task_type, error.problems, takes=taken) from None
@@ -117,7 +113,7 @@ class Registration:
             logger.exception("a validator of task type %s broke", self.task_type)
             broke = problem((), f"a validator of the task type broke ({type(error).__name__})")
             raise InvalidParametersError(self.task_type, [broke]) from error
-        return storable_parameters(value, self.parameters)
+        return storable_parameters(value, self.parameters, accepted)
 
     def validate_parameters(self, value: Any) -> Any:
         """Turn JSON into P.
@@ -317,8 +313,9 @@ def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: 
         adapter: TypeAdapter[Any] = TypeAdapter(argument)
         adapter.rebuild(raise_errors=True)  # a name that cannot be resolved would fail at the first submission
         return adapter
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError) as error:
+    except (PydanticUserError, NameError) as error:
+        reason = str(error).partition("\n\nFor further information")[0].removesuffix(".")
         raise RegistrationError(
-            f"The {what} type of {describe_executable(instance)} is not one pydantic can validate: {error}.",
+            f"The {what} type of {describe_executable(instance)} is not one pydantic can validate: {reason}.",
             hint="Use a pydantic model, a dataclass or plain types.",
         ) from error

@@ -54,6 +54,26 @@ def describe_parameters_cached(task_type: str, adapter: TypeAdapter[Any]) -> str
     return describe_parameters(schema_of(task_type, adapter, "validation"))
 
 
+def fields_in(schema: Json, root: Json | None = None) -> frozenset[str] | None:
+    """The names of the fields that values with this schema can have; None if the schema does not list them.
+
+    Args:
+        schema: the schema, or a part of one.
+        root: the whole schema, whose definitions a part refers to; None: `schema` is the whole.
+    """
+    root = schema if root is None else root
+    if schema == NO_PARAMETERS:
+        return frozenset()
+    schema = _resolve_reference(schema, root)
+    if (alternatives := schema.get("anyOf", schema.get("oneOf"))) is not None:
+        found = [fields_in(alternative, root) for alternative in alternatives]
+        return frozenset().union(*[names for names in found if names is not None]) if None not in found else None
+    if schema.get("type", "object") != "object":
+        return frozenset()
+    is_open = schema.get("additionalProperties", "properties" not in schema)
+    return None if is_open else frozenset(schema.get("properties", ()))
+
+
 def describe_parameters(schema: Json) -> str:
     """A sentence about the parameters that a type with this schema takes; empty if the schema cannot be read."""
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +17,7 @@ from taskframework.model.task import Signal, Stage, Subtasks, Task
 from taskframework.tasks.chunks import call_for_each_item
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.resources import wanted_resources
 from taskframework.tasks.subtasks import SubtaskSummary
 
@@ -34,6 +37,10 @@ _ARGUMENTS = {
     "on_signal": ("context", "signal"),
     "on_batch_finished": ("context", "summary"),
 }
+
+#: From this similarity on (1: equal, as `difflib` measures it), a method's name is a mistake: `on_subtask_finished` has
+#: 0.97, and `on_signal_received` has 0.67.
+_MISSPELT = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +93,10 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
     """The stages for which an executable has a method, and for each whether that is a coroutine function.
 
     Raises:
-        RegistrationError: if a method has the wrong arguments, or cannot run where the options say.
+        RegistrationError: if a method has the wrong arguments, cannot run where the options say, or has nearly the name
+            of a method that an executable may have.
     """
+    _refuse_misspelt_methods(type(instance))
     stages: dict[Part, bool] = {}
     for stage, name in METHODS.items():
         method = getattr(instance, name)
@@ -101,6 +110,17 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
                 hint="Make it a plain def.",
             )
     return stages
+
+
+def _refuse_misspelt_methods(kind: type[BackgroundTaskExecutable[Any, Any]]) -> None:
+    """Refuse methods such as `on_subtask_finished`, which nobody would call, without an error at any time."""
+    for name in dir(kind):
+        if name.startswith("on_") and not hasattr(BackgroundTaskExecutable, name):
+            for nearest in difflib.get_close_matches(name, METHODS.values(), 1, _MISSPELT):
+                raise RegistrationError(
+                    f"{describe_executable(kind, getattr(kind, name))} has the method {name}, which nobody calls.",
+                    hint=f"Rename it to {nearest}, or to something less similar.",
+                )
 
 
 def resources_of(
@@ -143,3 +163,20 @@ def _check(instance: BackgroundTaskExecutable[Any, Any], name: str, method: Any)
             f"{error}.",
             hint=f"Write def {name}(self, {', '.join(arguments)}).",
         ) from error
+    _check_annotation_of_context(instance, name, method)
+
+
+def _check_annotation_of_context(instance: BackgroundTaskExecutable[Any, Any], name: str, method: Any) -> None:
+    """Refuse `def execute(self, parameters: int)`, which would get a context and not the parameters."""
+    first = next(iter(inspect.signature(method).parameters), "")
+    try:
+        wanted = typing.get_type_hints(method).get(first)
+    except (NameError, TypeError):  # names that are imported for type checkers only
+        return
+    declared = type_arguments(type(instance))
+    if declared is not None and wanted is not None and wanted is not Any and wanted == declared[0]:
+        raise RegistrationError(
+            f"{name} of {describe_executable(instance, method)} takes the parameters as {first}, but it is called with "
+            "the context of the attempt.",
+            hint=f"Write def {name}(self, {', '.join(_ARGUMENTS[name])}), and take context.parameters.",
+        )

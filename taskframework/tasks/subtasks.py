@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Generic, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, overload
 
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
@@ -182,6 +182,11 @@ class WaitForSignal:
     signal: str
     #: None: forever.
     timeout: timedelta | None
+
+    if not TYPE_CHECKING:  # a type checker shall refuse to await it
+
+        def __await__(self) -> NoReturn:
+            raise TypeError("write `return context.wait_for(...)`: it is returned, not awaited")
 
     @classmethod
     def new(cls, signal: str, timeout: timedelta | float | None) -> Self:

@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from taskframework.errors import ValueNotStorableError
@@ -33,12 +33,16 @@ def check_iterable(values: Many) -> Many:
     return values
 
 
-def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> tuple[Json, bytes]:
+def storable_parameters(
+    value: Any, adapter: TypeAdapter[Any] | None = None, accepted: Any = None
+) -> tuple[Json, bytes]:
     """Parameters in the form they are stored in, and as canonical JSON.
 
     Args:
         value: JSON already, or an object of the caller, which becomes JSON.
         adapter: writes such an object as JSON; None: the class of the object does.
+        accepted: what the adapter made of the value. It is stored if the value is neither JSON nor an object: a
+            generator is used up when the adapter has read it.
 
     Raises:
         ValueNotStorableError: if a store could not keep them.
@@ -47,12 +51,12 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
         try:
             value = _as_json(value, adapter or TypeAdapter(type(value)))
         except (ValueError, RecursionError) as error:  # a field of type Any or bytes may hold anything
-            raise ValueNotStorableError("parameters", str(error)[:500]) from None
+            raise ValueNotStorableError("parameters", _reason_of(error)) from None
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
     try:
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
-    except ValueNotStorableError:  # the value may contain objects, such as models in a list
-        if adapter is None or (plain := _as_json_inside(value, adapter)) is None:
+    except ValueNotStorableError:  # the value may be a set or a generator, or contain objects, such as models in a list
+        if adapter is None or (plain := _accepted_as_json(accepted, adapter)) is None:
             raise
     return plain, check_storable(plain, "parameters", MAX_PARAMETERS_BYTES)
 
@@ -63,14 +67,18 @@ def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
     return adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
 
 
-def _as_json_inside(value: Any, adapter: TypeAdapter[Any]) -> Json:
-    """A collection that contains objects of the caller, or another object, as JSON; None if it cannot be written."""
+def _accepted_as_json(accepted: Any, adapter: TypeAdapter[Any]) -> Json:
+    """What an adapter made of a value, as JSON; None if that cannot be written, or would be another value when read."""
     try:
-        if all(isinstance(leaf, str | int | float | None) for leaf in _leaves(value)):
-            return None
-        return _as_json(value, adapter)
-    except (PydanticSerializationError, UnicodeDecodeError, RecursionError):
+        plain = _as_json(accepted, adapter)
+        read = adapter.validate_python(plain)
+    except UnicodeDecodeError as error:
+        raise ValueNotStorableError("parameters", _reason_of(error)) from None
+    except (PydanticSerializationError, ValidationError, RecursionError):
         return None
+    # Classes of the caller need not be comparable.
+    is_comparable = all(isinstance(leaf, str | int | float | None) for leaf in _leaves(accepted))
+    return None if is_comparable and read != accepted else plain
 
 
 def to_storable_json(value: object, what: str, max_bytes: int) -> Json:
@@ -118,4 +126,10 @@ def _dump_model(model: BaseModel, what: str) -> Json:
         refuse_values_lost_in_json(model.model_dump(), what)
         return model.model_dump(mode="json", by_alias=True)
     except (ValueError, TypeError, RecursionError) as error:  # a field of type Any may hold anything
-        raise ValueNotStorableError(what, str(error)[:500]) from error
+        raise ValueNotStorableError(what, _reason_of(error)) from error
+
+
+def _reason_of(error: Exception) -> str:
+    """Why pydantic cannot write a value as JSON."""
+    text = str(error)
+    return "bytes that are not UTF-8 need a type such as pydantic's Base64Bytes" if "utf-8" in text else text[:500]

@@ -17,6 +17,7 @@ from taskframework.errors import InvalidRequestError
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Signal, StepOutcome, new_task_id
 from taskframework.model.values import MAX_PROGRESS_BYTES, Json
+from taskframework.submission.options import refuse_unknown
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.extensions import Middleware, WorkerExtensions
@@ -33,7 +34,7 @@ from taskframework.tasks.subtasks import (
     adding_number_to_errors,
 )
 from taskframework.tasks.values import storable_parameters, to_storable_json
-from taskframework.worker.attempt_outcome import storable_result
+from taskframework.worker.attempt_outcome import refuse_forgotten_wait, storable_result
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -110,8 +111,10 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
         SubmissionError: if the parameters of the task or of a sub-task do not fit.
         BadResultError: if the result does not fit the class, or cannot be stored.
         ConfigurationError: if the code asks for a resource that is not given.
+        TypeError: for an argument that does not exist; names the nearest one.
         Exception: any error that the code raises.
     """
+    refuse_unknown("run", about, About.__annotations__)
     registration = TaskRegistry().register(task)
     ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
     control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
@@ -126,6 +129,7 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
             returned = await _call(registration, surroundings, "resume", context, _summary(control))
         case _:
             returned = await _call(registration, surroundings, "execute", context)
+    refuse_forgotten_wait(context, returned)
     if isinstance(returned, WaitForSignal):
         ran.waits_for = returned
     elif not (ran.subtasks and returned is None and "resume" in registration.stages):

@@ -13,14 +13,34 @@ from taskframework.model.outcome import Succeeded, Waits
 from taskframework.model.task import Subtasks
 from taskframework.model.values import MAX_RESULT_BYTES, Json, check_storable, in_one_line
 from taskframework.tasks.chunks import for_each
+from taskframework.tasks.context import TaskContext
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
 from taskframework.tasks.values import refuse_values_lost_in_json, to_storable_json
 
+#: What is probably wrong with code that returned None.
+_NO_RESULT = "is a `return` missing?"
+_NO_RESULT_WITH_SUBTASKS = (
+    "is a `return` missing, or the method on_subtasks_finished, which gives the result after the sub-tasks?"
+)
+_PLAIN_FUNCTION = ", or in a plain def the method of the same name with _blocking or _soon at its end"
+
 
 class BadResultError(NonRetryableError):
     """The result cannot be stored."""
+
+
+def refuse_forgotten_wait(context: TaskContext[Any], returned: object) -> None:
+    """Refuse a result of code that called `context.wait_for`: the task would end without its signal.
+
+    Raises:
+        BadResultError: says what to write.
+    """
+    if context.has_forgotten_wait(returned):
+        raise BadResultError(
+            "The code called context.wait_for and did not return its value: write `return context.wait_for(...)`."
+        )
 
 
 def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
@@ -43,13 +63,13 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
         raise InvalidRequestError(
             "signal",
             f"the task type {registration.task_type!r} cannot continue when it comes",
-            "Define on_signal(self, context, signal).",
+            "Define on_signal(self, context, signal); a task that is one function has to become a class.",
         )
     if subtasks is None and wait is None:
         return Succeeded(storable_result(registration, returned))
     result = None
     if subtasks is not None and not subtasks.resumes:
-        result = storable_result(registration, None if wait else returned)
+        result = storable_result(registration, None if wait else returned, _NO_RESULT_WITH_SUBTASKS)
     return Waits(subtasks, wait.signal if wait else None, wait.timeout if wait else None, result)
 
 
@@ -69,12 +89,22 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
         raise _not_storable_error(error) from None
 
 
-def storable_result(registration: Registration, value: Any) -> Json:
-    """Return the result as JSON. If a result cannot be stored, its error is final: each attempt would fail alike."""
+def storable_result(registration: Registration, value: Any, if_none: str = _NO_RESULT) -> Json:
+    """Return the result as JSON. If a result cannot be stored, its error is final: each attempt would fail alike.
+
+    Args:
+        registration: the registration of its task type.
+        value: what the code returned.
+        if_none: what is probably wrong if the code returned None and its type does not allow that.
+
+    Raises:
+        BadResultError: if the result is not of the declared type, or cannot be stored.
+    """
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()  # otherwise Python warns of it, and names a line of the framework
-        raise BadResultError(f"The code returned a {type(value).__name__}: `await` is missing before it.")
+        plain = "" if all(registration.stages.values()) else _PLAIN_FUNCTION
+        raise BadResultError(f"The code returned a {type(value).__name__}: `await` is missing before it{plain}.")
     try:
         validated = registration.result.validate_python(value)
         refuse_values_lost_in_json(registration.result.dump_python(validated, by_alias=True), "result")
@@ -82,8 +112,7 @@ def storable_result(registration: Registration, value: Any) -> Json:
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:
         if value is None:
-            message = "The code returned None, which is not of the declared type: is a `return` missing?"
-            raise BadResultError(message) from None
+            raise BadResultError(f"The code returned None, which is not of the declared type: {if_none}") from None
         raise BadResultError(f"The result is not of the declared type: {in_one_line(error)}."[:2000]) from None
     except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
         raise _not_storable_error(error) from None

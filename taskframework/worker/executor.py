@@ -23,7 +23,7 @@ from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.telemetry import AttemptCode, running_as
 from taskframework.worker.attempt import STOP_TIMEOUT_SECONDS, LeaseLostError, RunningAttempt, StopReason
-from taskframework.worker.attempt_outcome import BadResultError, outcome_of
+from taskframework.worker.attempt_outcome import BadResultError, outcome_of, refuse_forgotten_wait
 from taskframework.worker.containment import cancel_own
 from taskframework.worker.family import FamilyServices
 from taskframework.worker.forks import ForkedProcessesEnd
@@ -175,12 +175,15 @@ class TaskExecutorService:
         if registration.stages[call.stage]:
             limit.start()
             with ForkedProcessesEnd():
-                return await call.make(executable, context, resources)
-        limit.end()
-        if executable.options.run_in == "process":
-            return await self._processes.run(executable, call, context, on_start=limit.start)
-        make = functools.partial(call.make, executable, resources=resources)
-        return await self._threads.run(make, context, on_start=limit.start)
+                returned = await call.make(executable, context, resources)
+        else:
+            limit.end()
+            if executable.options.run_in == "process":  # which checks the same where its context is
+                return await self._processes.run(executable, call, context, on_start=limit.start)
+            make = functools.partial(call.make, executable, resources=resources)
+            returned = await self._threads.run(make, context, on_start=limit.start)
+        refuse_forgotten_wait(context, returned)
+        return returned
 
 
 class _TimeLimit:

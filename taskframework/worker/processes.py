@@ -263,7 +263,7 @@ def _pack(kind: str, content: Any = None) -> bytes:
 
 
 def _pack_request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context: TaskContext[Any]) -> bytes:
-    names = [field.name for field in dataclasses.fields(context) if field.name not in ("logger", "control")]
+    names = {field.name for field in dataclasses.fields(context)} - {"logger", "control", "_waits"}
     fields = {name: getattr(context, name) for name in names}
     try:
         content = (

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from taskframework import BackgroundTaskExecutable, RegistrationError, RetryableError, TaskContext, TaskOptions
-from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
-from taskframework.tasks.registry import TaskRegistry
+from taskframework import (
+    BackgroundTaskExecutable,
+    RegistrationError,
+    RetryableError,
+    SubtaskSummary,
+    TaskContext,
+    TaskOptions,
+)
+from taskframework.errors import InvalidParametersError, UnknownTaskTypeError, ValueNotStorableError
+from taskframework.tasks.registry import Registration, TaskRegistry
 
 Item = TypeVar("Item")
 
@@ -99,6 +108,38 @@ class FailsToBegin(Refuses):
         raise RuntimeError("no config")
 
 
+class TakesItsParameters(BackgroundTaskExecutable[list[int], int]):
+    task_type = "takes-its-parameters"
+
+    async def execute(self, numbers: list[int]) -> int:  # type: ignore[override]  # the mistake under test
+        return sum(numbers)
+
+
+class Misspelt(BackgroundTaskExecutable[int, int | None]):
+    task_type = "misspelt"
+
+    async def execute(self, context: TaskContext[int]) -> None: ...
+
+    async def on_subtask_finished(self, context: TaskContext[int], summary: SubtaskSummary) -> int:
+        return summary.succeeded
+
+
+class NearlyMisspelt(BackgroundTaskExecutable[int, int]):
+    task_type = "nearly-misspelt"
+
+    async def execute(self, context: TaskContext[int]) -> int:
+        return self.on_signal_received()
+
+    def on_signal_received(self) -> int:
+        return 0
+
+
+class KeysOnly(TypedDict):
+    """A type that pydantic refuses before Python 3.12."""
+
+    key: str
+
+
 def named(name: Any) -> type[BackgroundTaskExecutable[int, int]]:
     class Named(BackgroundTaskExecutable[int, int]):
         task_type = name
@@ -127,6 +168,8 @@ def named(name: Any) -> type[BackgroundTaskExecutable[int, int]]:
         (named(None), "has no task_type"),
         (Refuses, r"test_declaring\.py, line \d+\) cannot be made: TypeError: no config"),
         (FailsToBegin, r"cannot be made: RuntimeError: no config.*"),
+        (TakesItsParameters, r"takes the parameters as numbers, .* Write def execute\(self, context\)"),
+        (Misspelt, r"the method on_subtask_finished, which nobody calls\. Rename it to on_subtasks_finished"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value))[:30],
 )
@@ -191,6 +234,73 @@ def test_instances_inside_of_a_collection_are_accepted_as_their_json() -> None:
     assert registration.accept([Model(n=1), {"n": 2}]) == ([{"n": 1}, {"n": 2}], b'[{"n":1},{"n":2}]')
 
 
+class Point(NamedTuple):
+    x: int
+
+
+class Sealed(BaseModel):
+    numbers: set[int]
+    name: str = "none"
+
+
+def registered(parameters: Any) -> Registration:
+    class Takes(BackgroundTaskExecutable[parameters, Any]):
+        task_type = "takes"
+
+        async def execute(self, context: TaskContext[Any]) -> None: ...
+
+    return TaskRegistry().register(Takes)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given", "stored"),
+    [
+        (list[int], lambda: (number for number in range(3)), [0, 1, 2]),
+        (Iterable[int], lambda: iter([1, 2]), [1, 2]),
+        (Any, lambda: map(str, [1, 2]), ["1", "2"]),
+        (Sealed, lambda: {"numbers": map(int, "12")}, {"numbers": [1, 2], "name": "none"}),
+        (list[Sealed], lambda: iter([Sealed(numbers={1})]), [{"numbers": [1], "name": "none"}]),
+        (set[int], lambda: {1, 2}, [1, 2]),
+        (Point, lambda: Point(1), [1]),
+        (dict[int, str], lambda: {1: "a"}, {"1": "a"}),
+    ],
+)
+def test_what_is_not_json_is_stored_as_its_type_reads_it(
+    parameters: Any, given: Callable[[], Any], stored: Any
+) -> None:
+    registration = registered(parameters)
+    accepted, _ = registration.accept(given())
+    assert accepted == stored
+    read, expected = registration.validate_parameters(accepted), given()
+    if not isinstance(expected, Iterator | dict):
+        assert read == expected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given", "said"),
+    [
+        (Any, {1, 2}, "set is not a JSON type"),
+        (Any, {1: "a"}, "a key is of type int"),
+        (dict[tuple[int, int], str], {(1, 2): "a"}, "a key is of type tuple"),
+        (bytes, b"\xff", "bytes that are not UTF-8 need a type such as pydantic's Base64Bytes"),
+        (list[float], (number for number in [1.0, float("nan")]), "nan is not a JSON number"),
+    ],
+)
+def test_what_would_be_another_value_when_it_is_read_is_refused(parameters: Any, given: Any, said: str) -> None:
+    with pytest.raises(ValueNotStorableError, match=said):
+        registered(parameters).accept(given)
+
+
+def test_a_method_of_another_name_is_the_authors_own() -> None:
+    TaskRegistry().register(NearlyMisspelt)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads this type there")
+def test_a_type_that_pydantic_refuses_is_told_with_the_task() -> None:
+    with pytest.raises(RegistrationError, match=r"Takes .*is not one pydantic can validate: .*typing_extensions"):
+        registered(KeysOnly)
+
+
 def test_what_a_validator_of_the_author_says_comes_as_it_is() -> None:
     def even(value: int) -> int:
         if value % 2:
@@ -240,3 +350,10 @@ def test_two_of_one_type_and_unknown_ones() -> None:
 )
 def test_a_delay_that_task_code_asks_for_can_always_be_kept(given: Any, kept: timedelta | None) -> None:
     assert RetryableError("later", delay=given).delay == kept
+
+
+@pytest.mark.parametrize(("given", "is_told"), [("5s", True), (float("nan"), True), ("5", False), (5, False)])
+def test_a_delay_that_is_not_used_is_told(given: Any, is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    RetryableError("later", delay=given)
+    told = f"the delay {given!r} is neither a timedelta nor a number of seconds; the policy decides"
+    assert caplog.messages == [told] * is_told

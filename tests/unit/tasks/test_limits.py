@@ -51,7 +51,15 @@ def registered(parameters: Any, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "key"), [(Parameters, "user_id"), (Parameters, "as"), (dict[str, str], "anything"), (Any, "x")]
+    ("parameters", "key"),
+    [
+        (Parameters, "user_id"),
+        (Parameters, "as"),
+        (dict[str, str], "anything"),
+        (Any, "x"),
+        (Parameters | None, "user_id"),
+        (Parameters | dict[str, int], "x"),
+    ],
 )
 def test_a_key_may_be_any_field_that_there_may_be(parameters: Any, key: str) -> None:
     registered(parameters, key)
@@ -63,6 +71,9 @@ def test_a_key_may_be_any_field_that_there_may_be(parameters: Any, key: str) -> 
         (Parameters, "userid", r"Did you mean 'user_id'\?"),
         (Parameters, "sent_as", "There is: as, user_id"),
         (None, "user_id", "There is: none"),
+        (str, "user_id", "There is: none"),
+        (list[Parameters], "user_id", "There is: none"),
+        (Parameters | None, "userid", r"Did you mean 'user_id'\?"),
     ],
 )
 def test_a_key_that_is_no_field_is_refused(parameters: Any, key: str, hint: str) -> None:

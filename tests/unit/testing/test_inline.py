@@ -37,6 +37,11 @@ async def counts(parameters: str, context: TaskContext[str]) -> Words:
     return Words(words=len(parameters.split()))
 
 
+async def test_an_argument_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"run has no option sginal; did you mean signal\?"):
+        await run(counts, "one", sginal="approved")  # type: ignore[call-overload]  # the mistake under test
+
+
 class Family(BackgroundTaskExecutable[list[str], int]):
     task_type = "family"
 

@@ -228,6 +228,15 @@ class Hang(_InProcess):
                     context.update_progress_soon({"program": program.pid})
 
 
+class ForgetsToWait(_InProcess):
+    """Asks for a signal and goes on without it."""
+
+    task_type = "forgets-to-wait"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        context.wait_for(signal="approved")
+
+
 class Steady(_InProcess):
     """Does one step, in the way the parameters name, and tells what it gave and how often the function was called."""
 

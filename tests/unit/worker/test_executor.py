@@ -16,13 +16,16 @@ from pydantic import AfterValidator, BaseModel, SecretStr
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded
+from taskframework.model.task import Subtasks
 from taskframework.model.transitions import Fence
 from taskframework.moves import TaskMoves
 from taskframework.tasks.registry import TaskRegistry
+from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
 from taskframework.worker import executor as executors
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt, StopReason
+from taskframework.worker.attempt_outcome import BadResultError, outcome_of
 from taskframework.worker.executor import TaskExecutorService
 from tests.support.families import NO_FAMILIES
 
@@ -131,7 +134,8 @@ async def test_a_forgotten_await_is_told_as_such(executor: TaskExecutorService, 
         return asked()
 
     failed = failure(await execute(executor, plain if is_plain else in_the_loop))
-    assert failed.error.message == "The code returned a coroutine: `await` is missing before it."
+    hint = ", or in a plain def the method of the same name with _blocking or _soon at its end" if is_plain else ""
+    assert failed.error.message == f"The code returned a coroutine: `await` is missing before it{hint}."
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
@@ -160,6 +164,37 @@ async def test_a_forgotten_return_is_told_as_such(executor: TaskExecutorService)
     attempt = RunningAttempt(new_task(attempts=1), Fence("task", 1, "claim"), 0)
     failed = failure(await executor.execute(TaskRegistry().register(Forgets), attempt))
     assert failed.error.message == "The code returned None, which is not of the declared type: is a `return` missing?"
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_a_wait_that_is_not_returned_fails_the_task(executor: TaskExecutorService, is_plain: bool) -> None:
+    def plain(context: TaskContext[Any]) -> Any:
+        context.wait_for(signal="approved")
+        return "done"
+
+    async def in_the_loop(context: TaskContext[Any]) -> Any:
+        return plain(context)
+
+    error = failure(await execute(executor, plain if is_plain else in_the_loop)).error
+    assert error.code == "bad_result"
+    assert error.message.endswith("did not return its value: write `return context.wait_for(...)`.")
+
+
+async def test_a_wait_that_is_awaited_says_that_it_is_returned(executor: TaskExecutorService) -> None:
+    async def code(context: TaskContext[Any]) -> Any:
+        return await context.wait_for(signal="approved")  # type: ignore[misc]  # the mistake under test
+
+    assert "it is returned, not awaited" in failure(await execute(executor, code)).error.message
+
+
+async def test_a_parent_without_a_result_is_told_of_the_method_that_gives_it(executor: TaskExecutorService) -> None:
+    class Parent(BackgroundTaskExecutable[Any, int]):
+        task_type = "parent"
+
+        async def execute(self, context: TaskContext[Any]) -> None: ...
+
+    with pytest.raises(BadResultError, match="or the method on_subtasks_finished"):
+        outcome_of(TaskRegistry().register(Parent), EXECUTE, None, Subtasks(1, None))
 
 
 async def test_a_result_of_another_type_is_told_without_its_value(executor: TaskExecutorService) -> None:

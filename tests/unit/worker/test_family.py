@@ -483,7 +483,7 @@ async def test_without_a_method_for_it_no_signal_is_waited_for(run: Running) -> 
 
     assert failure(await run(code)) == (
         "InvalidRequestError: signal: the task type 'parent' cannot continue when it comes. "
-        "Define on_signal(self, context, signal)."
+        "Define on_signal(self, context, signal); a task that is one function has to become a class."
     )
 
 

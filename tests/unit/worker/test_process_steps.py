@@ -14,7 +14,7 @@ from taskframework.errors import StoreError
 from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
-from tests.unit.worker.process_tasks import Control, LeavesAThreadBehind, Steady, context_of
+from tests.unit.worker.process_tasks import Control, ForgetsToWait, LeavesAThreadBehind, Steady, context_of
 
 # Starting a child takes about a second: the tests share one.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -43,6 +43,12 @@ async def test_a_step_in_a_process_is_recorded_here_once(pool: ProcessPool, wher
 async def test_an_outcome_that_cannot_be_stored_is_refused_in_the_child(pool: ProcessPool) -> None:
     with pytest.raises(ExecutionFailedError, match="nan is not a JSON number") as caught:
         await pool.run(Steady(), EXECUTE, context_of("not a number"))
+    assert not caught.value.retryable
+
+
+async def test_a_wait_that_is_not_returned_is_refused_in_the_child(pool: ProcessPool) -> None:
+    with pytest.raises(ExecutionFailedError, match=r"write `return context\.wait_for") as caught:
+        await pool.run(ForgetsToWait(), EXECUTE, context_of(None))
     assert not caught.value.retryable
 
 
