@@ -173,6 +173,9 @@ EVENT_BY_ENTRY_TYPE: dict[str, type[TaskEvent]] = {
 ATTEMPT_END_TYPES = frozenset(
     {"retrying", "waiting", "completed", "completed_with_errors", "failed", "dead_letter", "cancelled", "released"}
 )
+#: The events that end an attempt, and the events after which a task has a final status.
+ATTEMPT_END_EVENTS = tuple(dict.fromkeys(EVENT_BY_ENTRY_TYPE[kind] for kind in sorted(ATTEMPT_END_TYPES)))
+FINAL_EVENTS = (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent)
 
 
 def newest_event(task: Task) -> TaskEvent:

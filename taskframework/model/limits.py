@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import unquote
 
 from taskframework.model.rate_limits import RATE
+from taskframework.model.records import parts_of
 from taskframework.model.slots import SLOTS
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import HeldSlot, Task
@@ -32,7 +32,7 @@ def slot_to_give_back(task: Task) -> HeldSlot | None:
 
 def name_and_key(limit_id: str) -> tuple[str, str | None]:
     """The name and the key in the id of a limit's record; without a key, None."""
-    _, name, *key = map(unquote, limit_id.split("/"))
+    name, *key = parts_of(limit_id)
     return name, key[0] if key else None
 
 

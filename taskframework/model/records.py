@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import uuid_utils
 from pydantic import TypeAdapter, ValidationError
@@ -67,6 +67,16 @@ class RecordChange(Protocol):
     def change(self, record: Record | None, now: datetime) -> Record:
         """The record after the write; `now` is the time of the store's clock."""
         ...
+
+
+def parts_of(record_id: str) -> list[str]:
+    """The parts of which `RecordKind.id_of` made an id."""
+    return [unquote(part, errors="surrogatepass") for part in record_id.split("/")[1:]]
+
+
+def id_range(kind: str, after: str = "") -> tuple[str, str]:
+    """Two texts between which all ids of a kind are that come after the id `after`, and no other ids."""
+    return max(after, f"{kind}/"), f"{kind}0"  # 0 is the character that follows the slash
 
 
 def new_revision() -> str:

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Literal
-from urllib.parse import unquote
 
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import StreamMode
-from taskframework.model.records import Record, RecordKind, new_revision
+from taskframework.model.records import Record, RecordKind, new_revision, parts_of
 from taskframework.model.scope import ANONYMOUS
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import Task
@@ -112,7 +111,7 @@ STREAMS = RecordKind("stream", Stream)
 
 def stream_key_of(record_id: str) -> StreamKey:
     """The stream of a record, by its id."""
-    _, user_id, key = map(unquote, record_id.split("/"))
+    user_id, key = parts_of(record_id)
     return StreamKey(user_id, key)
 
 

@@ -272,11 +272,12 @@ class TaskContext(Generic[P]):
         self._waits.append(wait := WaitForSignal.new(signal, timeout))
         return wait
 
-    def has_forgotten_wait(self, returned: object) -> bool:
-        """Whether the code called `wait_for` and then returned something else, so that it would not wait."""
-        return bool(self._waits) and not isinstance(returned, WaitForSignal)
-
     @property
     def is_cancel_requested(self) -> bool:
         """Whether this task was asked to stop; a long loop should check this regularly."""
         return self.control.cancel_requested
+
+
+def has_forgotten_wait(context: TaskContext[Any], returned: object) -> bool:
+    """Whether code called `wait_for` and then returned something else, so that its task would not wait."""
+    return bool(context._waits) and not isinstance(returned, WaitForSignal)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from taskframework.aggregation.state_aggregator import StateAggregatorService
 from taskframework.model.events import (
+    ATTEMPT_END_EVENTS,
+    FINAL_EVENTS,
     AttemptFinished,
     BatchSubmittedEvent,
-    TaskCancelledEvent,
     TaskCancelRequestedEvent,
-    TaskCompletedEvent,
     TaskDiscardedEvent,
     TaskEvent,
-    TaskFailedEvent,
     TaskReleasedEvent,
     TaskReopenedEvent,
     TaskReplacedEvent,
@@ -47,30 +46,17 @@ def register_listeners(process: ProcessServices) -> None:
             bus.listen(claimable_event, process.producer.on_event, name="producer")
     if process.worker is not None:
         bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.on_cancel_requested, name="heartbeat")
-    for end_event in (
-        TaskCompletedEvent,
-        TaskFailedEvent,
-        TaskCancelledEvent,
-        TaskRetryingEvent,
-        TaskReleasedEvent,
-        TaskWaitingEvent,
-    ):
+    for end_event in ATTEMPT_END_EVENTS:
         bus.listen(end_event, process.slots.on_event, name="slots")
     for planning_event in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
         bus.listen(planning_event, process.spawner.on_event, name="spawner")
     bus.listen(TaskReopenedEvent, process.retrier.on_event, name="retrier")
     bus.listen(TaskWaitingEvent, process.early_signals.on_event, name="early_signals")
-    for parent_event in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
+    for parent_event in (*FINAL_EVENTS, TaskResumedEvent):
         bus.listen(parent_event, process.cascade.on_event, name="cascade")
-    for final_event in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
+    for final_event in FINAL_EVENTS:
         bus.listen(final_event, process.reporter.on_event, name="reporter")
-    for stream_event in (
-        TaskCompletedEvent,
-        TaskFailedEvent,
-        TaskCancelledEvent,
-        TaskDiscardedEvent,
-        TaskReplayedEvent,
-    ):
+    for stream_event in (*FINAL_EVENTS, TaskDiscardedEvent, TaskReplayedEvent):
         bus.listen(stream_event, process.services.looks.on_event, name="looks")
     bus.listen(TaskSealedEvent, process.reporter.on_parent_event, name="reporter")
     bus.listen(TaskEvent, process.bridge.on_event, name="bridge")

@@ -13,7 +13,7 @@ from taskframework.model.outcome import Succeeded, Waits
 from taskframework.model.task import Subtasks
 from taskframework.model.values import MAX_RESULT_BYTES, Json, check_storable, in_one_line
 from taskframework.tasks.chunks import for_each
-from taskframework.tasks.context import TaskContext
+from taskframework.tasks.context import TaskContext, has_forgotten_wait
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
@@ -37,7 +37,7 @@ def refuse_forgotten_wait(context: TaskContext[Any], returned: object) -> None:
     Raises:
         BadResultError: says what to write.
     """
-    if context.has_forgotten_wait(returned):
+    if has_forgotten_wait(context, returned):
         raise BadResultError(
             "The code called context.wait_for and did not return its value: write `return context.wait_for(...)`."
         )

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.idempotency import key_id
-from taskframework.model.records import Record, RecordChange, new_revision
+from taskframework.model.records import Record, RecordChange, id_range, new_revision
 from taskframework.model.streams import STREAMS, PassTurn, TakePositions
 from taskframework.stores.mongo.client import BY_ID, Collection, encode_document
 from taskframework.stores.mongo.documents import Document, encode_value, with_utc
@@ -141,7 +141,8 @@ class RecordCalls(ABC):
 
 def ids_of(kind: str, after: str = "") -> Document:
     """The ids of the records of a kind, as a condition."""
-    return {"$gt": max(after, f"{kind}/"), "$lt": f"{kind}0"}  # 0 is the character that follows the slash
+    first, last = id_range(kind, after)
+    return {"$gt": first, "$lt": last}
 
 
 async def forget_keys(records: Collection, tasks: Sequence[Document]) -> None:

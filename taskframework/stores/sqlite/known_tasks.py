@@ -2,7 +2,8 @@
 
 Under the write lock SQLite tells whether another connection has committed a change, and how many rows this connection
 has changed. If both are as they were after the last commit of a group, the file contains exactly the remembered tasks.
-If not (another process wrote, a purge, a commit with unknown outcome), all remembered tasks are forgotten.
+If not, all remembered tasks are forgotten: after a write of another process, a purge, a commit with unknown outcome,
+and each write that is not part of a group, such as a change of a limit's or a stream's record.
 Measured in docs/decisions/0012: without this a task costs a fifth to a quarter more of the process's time.
 """
 

@@ -14,7 +14,7 @@ from taskframework.model.drivers import Driver
 from taskframework.model.letters import DeadCount
 from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, MessageOutline, Page, RoundOfSubtasks, StreamTimes, TaskFilter
-from taskframework.model.records import Record, RecordChange
+from taskframework.model.records import Record, RecordChange, id_range
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
 from taskframework.model.streams import STREAMS, PassTurn, StreamKey, TakePositions, Turn, stream_key_of
@@ -198,7 +198,7 @@ class SqliteStore:
         return int(count)
 
     async def halted_streams(self, limit: int) -> Sequence[StreamKey]:
-        rows = await self._database.fetch(queries.HALTED_STREAMS, (f"{STREAMS.name}/", f"{STREAMS.name}0", limit))
+        rows = await self._database.fetch(queries.HALTED_STREAMS, (*id_range(STREAMS.name), limit))
         return [stream_key_of(name) for (name,) in rows]
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
@@ -285,7 +285,7 @@ class SqliteStore:
         )
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
-        place = (max(after, f"{kind}/"), f"{kind}0", limit)  # 0 is the character that follows the slash
+        place = (*id_range(kind, after), limit)
         return [record_of(row) for row in await self._database.fetch(queries.LIST_RECORDS, place)]
 
     async def expired_records(self, limit: int) -> Sequence[Record]:
