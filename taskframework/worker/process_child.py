@@ -129,8 +129,10 @@ class _Control:
 
     @property
     def cancel_requested(self) -> bool:
-        if not self._is_over:
-            self._is_cancelled = self._channel.is_cancelled
+        with self._sending:
+            if self._channel.is_cancelled and not (self._is_over or self._is_cancelled):
+                self._is_cancelled = True
+                self._channel.send("seen_stop", None)
         return self._is_cancelled
 
     @property

@@ -104,9 +104,10 @@ class ProcessPool:
             on_start: called when the code begins, after the waits for a child and for its imports.
 
         Returns:
-            The result of the method.
+            The result of the method, also after a cancellation that it did not notice, because then its work was done.
 
         Raises:
+            asyncio.CancelledError: if the caller was cancelled, and the code noticed it or did not end in time.
             ExecutionFailedError: if the method raised an error, or its result cannot be brought back.
             NonRetryableError: if the executable or its parameters cannot be sent.
             ProcessDiedError: if the child died or did not finish importing, or the pool was closed.
@@ -121,7 +122,8 @@ class ProcessPool:
             except asyncio.CancelledError:
                 child.cancel()
                 await asyncio.wait([attempt], timeout=self._grace)
-                raise
+                if child.has_seen_stop or not attempt.done() or isinstance(attempt.exception(), ProcessDiedError):
+                    raise
             finally:
                 self._give_back(child)
             return attempt.result()
@@ -181,6 +183,8 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._is_busy = False
+        #: Whether the code of the newest attempt has read that it shall stop: then what it returns is no result.
+        self.has_seen_stop = False
         self._ending: asyncio.Task[int | None] | None = None
 
     @classmethod
@@ -193,7 +197,7 @@ class _Child:
         return not (self._is_busy or self._ending or self._reader.at_eof())
 
     async def run(self, request: bytes, control: AttemptControl, on_start: Callable[[], None]) -> Any:
-        self._is_busy = True
+        self._is_busy, self.has_seen_stop = True, False
         try:
             async with asyncio.timeout(_IMPORT_TIMEOUT_SECONDS) as importing:
                 self._writer.write(request)
@@ -223,6 +227,8 @@ class _Child:
                     answer_question(control, question).add_done_callback(partial(self._send_answer, number))
                 case "log":
                     _log(value)
+                case "seen_stop":
+                    self.has_seen_stop = True
                 case "failed":
                     self._is_busy = False
                     raise ExecutionFailedError(value)

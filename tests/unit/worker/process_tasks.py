@@ -228,6 +228,20 @@ class Hang(_InProcess):
                     context.update_progress_soon({"program": program.pid})
 
 
+class Deaf(_InProcess):
+    """Never looks whether it shall stop, and ends when the file exists that its parameters name."""
+
+    task_type = "deaf"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        context.update_progress_soon({"pid": os.getpid()})
+        while not Path(context.parameters).exists():
+            time.sleep(0.001)
+        if context.parameters.endswith("fails"):
+            raise ValueError("bad input")
+        return "finished"
+
+
 class ForgetsToWait(_InProcess):
     """Asks for a signal and goes on without it."""
 

@@ -25,6 +25,7 @@ from tests.support.process import is_running
 from tests.unit.worker.process_tasks import (
     Complain,
     Control,
+    Deaf,
     Die,
     Echo,
     EchoLater,
@@ -204,6 +205,26 @@ async def test_code_that_looks_for_a_cancel_ends_by_itself_and_its_child_stays(p
     with pytest.raises(asyncio.CancelledError):
         await run
     assert (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"] == pid
+
+
+async def test_what_is_finished_within_the_grace_is_a_result(pool: ProcessPool, tmp_path: Path) -> None:
+    assert await _stopped(pool, tmp_path / "finishes") == "finished"
+
+
+async def test_what_fails_within_the_grace_is_a_failure(pool: ProcessPool, tmp_path: Path) -> None:
+    with pytest.raises(ExecutionFailedError, match="bad input"):
+        await _stopped(pool, tmp_path / "fails")
+
+
+async def _stopped(pool: ProcessPool, gate: Path) -> Any:
+    """The result of code that does not look at the request to stop, and ends a moment after it."""
+    control = Control()
+    run = asyncio.create_task(pool.run(Deaf(), EXECUTE, context_of(str(gate), control)))
+    await control.find("pid")
+    run.cancel()
+    await asyncio.sleep(0)
+    gate.touch()
+    return await run
 
 
 async def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
