@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from taskframework.errors import UnknownTaskTypeError
+from taskframework.errors import StoreError, UnknownTaskTypeError
 from taskframework.model.options import KeptFor, StartLimit
+from taskframework.model.records import Record
 from taskframework.model.values import Json
 from taskframework.settings.urls import redacted, scheme_of, sqlite_file
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_all_contents
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
+
+logger = logging.getLogger(__name__)
 
 
 class Submittable(Protocol):
@@ -128,6 +132,8 @@ class TaskTypes:
             DECLARATION.id_of(each.task_type): replace(each, declared_at=now) for each in self._declarations()
         }
         stored = await self._store.read_records(declarations)
+        for record_id, record in stored.items():
+            _warn_of_other_parameters(declarations[record_id], record)
         await self._store.write_records(
             [
                 DECLARATION.changed(stored[record_id], each)
@@ -142,6 +148,19 @@ class TaskTypes:
             if registration.task_type not in self._own_declarations:
                 self._own_declarations[registration.task_type] = TaskDeclaration.of(registration)
         return list(self._own_declarations.values())
+
+
+def _warn_of_other_parameters(own: TaskDeclaration, record: Record) -> None:
+    """Warn if the type was declared with other parameters: two programs may use one name for different tasks."""
+    with suppress(StoreError):  # a newer release declared it in a way that this one cannot read
+        before = DECLARATION.content(record)
+        if before.parameters_schema != own.parameters_schema:
+            logger.warning(
+                "the parameters of task type %s differ from those that a worker declared at %s. That is right after a "
+                "change of the type; if two programs have a type of this name, rename one of them",
+                own.task_type,
+                before.declared_at,
+            )
 
 
 async def declared_types(records: Records) -> list[TaskDeclaration]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.stores.sqlite import SqliteStore
@@ -12,16 +15,16 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 
 
-def declares(store: SqliteStore, *names: str, max_attempts: int = 1) -> TaskTypes:
+def declares(store: SqliteStore, *names: str, max_attempts: int = 1, parameters: Any = str) -> TaskTypes:
     """The types of a process that executes types of these names."""
     registry = TaskRegistry()
     for name in names:
 
-        class Counts(BackgroundTaskExecutable[str, int]):
+        class Counts(BackgroundTaskExecutable[parameters, int]):
             task_type = name
             options = TaskOptions(max_attempts=max_attempts)
 
-            async def execute(self, context: TaskContext[str]) -> int:
+            async def execute(self, context: TaskContext[Any]) -> int:
                 return 1
 
         registry.register(Counts)
@@ -41,6 +44,17 @@ async def test_the_last_one_to_start_counts(store: SqliteStore, clock: FakeClock
     found = await TaskTypes(TaskRegistry(), store).find(["one"])
     assert isinstance(found["one"], TaskDeclaration)
     assert found["one"].declared_at == clock.now()
+
+
+async def test_two_programs_with_different_types_of_one_name_are_noticed(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await declares(store, "one", "other").declare()
+    await declares(store, "one", max_attempts=9).declare()
+    assert caplog.messages == []
+    await declares(store, "one", parameters=int).declare()
+    [told] = caplog.messages
+    assert told.startswith("the parameters of task type one differ from those that a worker declared at ")
 
 
 async def test_workers_that_start_at_once_declare_the_same(store: SqliteStore) -> None:
