@@ -133,7 +133,11 @@ _EXAMPLES = {
 
 
 def limit_key(parameters: Json, field: str) -> str:
-    """The value of a field of the parameters as text. Different values give different texts, no value an empty text."""
+    """The value of a field of the parameters as text; no value gives an empty text.
+
+    The number 1 and the text "1" give the same text, so that clients that write an id in one way or the other share a
+    limit.
+    """
     value = parameters.get(field) if isinstance(parameters, dict) else None
     if value is None:
         return ""
