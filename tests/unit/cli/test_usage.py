@@ -89,7 +89,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
             "/taskframework.db.",
         ),
         (["events", "tail", "--url", "http://127.0.0.1:1"], "No events at http://127.0.0.1:1", "taskframework dev"),
-        (["events", "tail", "--url", "nonsense"], "No events at nonsense", "taskframework dev"),
+        (["events", "tail", "--url", "localhost:1"], "'localhost:1' is not the address of an API", "http://localhost:"),
     ],
 )
 def test_wrong_requests(cli: Cli, empty_store: None, arguments: list[str], message: str, hint: str) -> None:

@@ -69,6 +69,32 @@ async def test_a_key_that_is_missing_or_wrong_is_told_without_the_password_of_th
     assert "--key" in told.value.hint
 
 
+async def test_who_listens_is_told_once_why_there_is_no_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)
+    statuses = [401, 503, 401, 503]
+    told: list[str] = []
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(statuses.pop(0)) if statuses and told else stream
+
+    async def hear(_: ExternalMessage) -> None:
+        pass
+
+    monkeypatch.setattr(http, "_RETRY_PAUSE_SECONDS", 0)
+    events = HttpEvents("http://api", tell=told.append)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        monkeypatch.setattr(events, "_client", client)
+        listening = events.subscribe(hear)
+        await eventually(lambda: len(told) >= 5)
+        await listening.stop()
+    assert "missed" in told[0]
+    assert "ended" in told[1]
+    assert told[2].startswith("No events at http://api: it needs an API key. Give a key")
+    assert told[2].endswith(" Trying again.")
+    assert "503" in told[3]
+    assert "missed" in told[4]
+
+
 async def test_an_event_comes_again_and_only_a_mistake_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
