@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage
+from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage, event_failure_text
 from taskframework.errors import BrokerUnavailableError, ConfigurationError
 from taskframework.events.external import SINGLE
 from taskframework.settings.urls import redacted
@@ -212,6 +212,6 @@ async def _handle_until_done(message: ExternalMessage, on_message: OnExternalMes
             return
         except NobodyListensError:
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)
-        except Exception:
-            logger.warning("an event could not be handled and is retried", exc_info=True)
+        except Exception as error:
+            logger.warning("an event could not be handled and is retried%s", event_failure_text(error), exc_info=True)
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import httpx
 import pytest
 
 from taskframework.brokers.base import ExternalMessage
 from taskframework.events import http
+from taskframework.events.external import ExternalEvent, to_message
 from taskframework.events.http import EventsUnavailableError, HttpEvents, NobodyListensError
+from taskframework.events.subscriber import EventSubscriber
 from tests.support.eventually import eventually
 
 STREAM = b"""event: resync
@@ -116,3 +120,25 @@ async def test_an_event_comes_again_and_only_a_mistake_is_told(
         await listening.stop()
     assert heard[:2] == [b'{"n": 1}', b'{"n": 2}']
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug"]
+
+
+async def test_the_log_names_the_event_and_the_handler_that_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = to_message([ExternalEvent("t-7", "task.started", "test", "t", 7, datetime.now(UTC), {})])
+    stream = b"id: t-7\nevent: task.started\ndata: " + message.body + b"\n\n"
+    answer = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=stream)
+    events = HttpEvents("http://api", tell=lambda _: None)
+    subscriber = EventSubscriber(events)
+
+    @subscriber.on()
+    def notify(_: ExternalEvent) -> None:
+        raise ValueError("a secret")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer)) as client:
+        monkeypatch.setattr(events, "_client", client)
+        async with subscriber:
+            await eventually(lambda: caplog.messages)
+    [said] = caplog.messages
+    assert said.startswith("an event could not be handled and is retried: test_the_log_names")
+    assert said.endswith("notify failed for task.started t-7")
