@@ -36,6 +36,8 @@ from tests.unit.cli.conftest import Cli
         (["dlq", "discard", "x"], "Give a reason with --reason TEXT"),
         (["tasks", "cancel"], "Give ids, or --where NAME=VALUE."),
         (["tasks", "retry", "--where", "status=gone"], "'gone' is not a status"),
+        (["keys", "create", "x", "--role", "reader", "--role", "boss"], "for '--role': 'boss' is not one of 'reader'"),
+        (["dlq", "list", "--kind", "x"], "for '--kind': 'x' is not one of 'task', 'message'"),
         (["schedules", "create", "nightly"], "Missing argument"),
         (["schedules", "create", "nightly", "greets", "--missed", "never"], "'never' is not one of 'skip', 'once'"),
     ],
