@@ -51,7 +51,7 @@ class AnswerAlways:
             if not is_started:
                 await problem_response(problem_of(_STOPPED), Request(scope))(scope, receive, send_safely)
         except Exception as error:
-            problem = problem_of(error, scope["method"])
+            problem = problem_of(error, scope)
             if is_started:
                 raise  # the answer is cut off, and the server closes the connection
             await problem_response(problem, Request(scope))(scope, receive, send_safely)

@@ -122,12 +122,12 @@ class Problem:
         return document
 
 
-def problem_of(error: Exception, method: str | None = None) -> Problem:
+def problem_of(error: Exception, scope: Mapping[str, Any] | None = None) -> Problem:
     """The problem for an exception. For a foreign exception it only says that an error happened.
 
     Args:
         error: the exception.
-        method: of the request, if it is known: one that only reads took no effect.
+        scope: of the request, if it is known: one that only reads took no effect.
     """
     if isinstance(error, RequestRefusedError):
         return Problem(error.code, error.message, error.hint, error.fields, error.headers)
@@ -136,7 +136,7 @@ def problem_of(error: Exception, method: str | None = None) -> Problem:
         return Problem(code, error.message, error.hint, _wrong_fields(error), task=_conflicting_task(error))
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # the outage is logged elsewhere, once
-        return _READ_FAILED if method in _READING_METHODS else _STORE_UNAVAILABLE
+        return _READ_FAILED if scope is not None and scope["method"] in _READING_METHODS else _STORE_UNAVAILABLE
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
         return Problem(code, error.message, error.hint, task=_conflicting_task(error))
     if isinstance(error, NotRunningError):
@@ -154,7 +154,8 @@ def problem_of(error: Exception, method: str | None = None) -> Problem:
     if isinstance(error, LimiterUnavailableError):
         logger.info("the rate limits could not be read: %s", error.message)
         return _LIMITER_UNAVAILABLE
-    logger.error("a request failed", exc_info=error)
+    request = "" if scope is None else f": {scope['method']} {scope['path']!r}"  # the query may have secrets
+    logger.error("a request failed%s", request, exc_info=error)
     return _INTERNAL_ERROR
 
 
@@ -295,7 +296,7 @@ def handle_problems(app: FastAPI) -> None:
 async def _answer(request: Request, error: Exception) -> Response:
     if isinstance(error, StoreUnavailableError):
         request.app.state.on_store_failure(error)
-    return problem_response(problem_of(error, request.method), request)
+    return problem_response(problem_of(error, request.scope), request)
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
@@ -364,7 +365,7 @@ async def _answer_http(request: Request, error: Exception) -> Response:
         case _ if 400 <= status < 500:
             problem = Problem("bad_request", "The request cannot be read.", "See /docs for what is accepted.")
         case _:
-            problem = problem_of(error)
+            problem = problem_of(error, request.scope)
     return problem_response(
         Problem(problem.code, problem.detail, problem.hint, headers={**problem.headers, **headers}), request
     )

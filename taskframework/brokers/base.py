@@ -83,6 +83,15 @@ class ExternalMessage:
 OnExternalMessage = Callable[[ExternalMessage], Awaitable[None]]
 
 
+class EventNotHandledError(Exception):
+    """A handler failed. The text names the event and the handler, without any content; the cause is the error."""
+
+
+def event_failure_text(error: BaseException | None) -> str:
+    """Return what failed, for the end of a log line; the messages of other errors may have any content."""
+    return f": {error}" if isinstance(error, EventNotHandledError) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
     """What `doctor` shows of a broker: facts, and problems with their remedy."""

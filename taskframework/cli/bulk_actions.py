@@ -121,7 +121,7 @@ def _where(
     conditions: Sequence[str] | None, ids: Sequence[str] | None, condition_names: dict[str, str]
 ) -> ActionFilter | None:
     if bool(conditions) == bool(ids):
-        raise typer.BadParameter("Give either ids or --where, not both.")
+        raise typer.BadParameter("Give either ids or --where, not both." if ids else "Give ids, or --where NAME=VALUE.")
     if not conditions:
         return None
     chosen: dict[str, str | TaskStatus | datetime] = {}

@@ -21,7 +21,7 @@ from taskframework.cli.bulk_actions import (
     run_bulk_action,
     validates_choice,
 )
-from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
+from taskframework.cli.options import Cursor, Json, Limit, Reopen, choice_option, or_bad_parameter
 from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shorten
 from taskframework.cli.store import AnyFramework, RefusedExit, audited, on_store, operator_name
@@ -48,7 +48,9 @@ Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only this group: the fingerprint of an error.")
 ]
 Contained = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Only if the error contains this text.")]
-Kind = Annotated[Literal["task", "message"] | None, typer.Option("--kind", help="Only tasks, or only messages.")]
+Kind = Annotated[
+    Literal["task", "message"] | None, choice_option("--kind", ("task", "message"), "Only tasks, or only messages.")
+]
 OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only of this user.")]
 Since = Annotated[
     datetime | None,

@@ -72,6 +72,11 @@ class Invocation:
         return framework
 
     @property
+    def framework_app(self) -> AppName | None:
+        """The --app that names a framework, if one does."""
+        return next((name for name in self._names if name.attribute is not None), None)
+
+    @property
     def _names(self) -> list[AppName]:
         return [AppName.parse(text) for text in self.apps]
 

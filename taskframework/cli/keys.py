@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from taskframework.cli.options import Cursor, Json, Limit, or_bad_parameter
+from taskframework.cli.options import Cursor, Json, Limit, choice_option, or_bad_parameter
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
@@ -30,7 +30,7 @@ Principal = Annotated[
 ]
 Roles = Annotated[
     list[Role] | None,
-    typer.Option("--role", help="What the key allows (default submitter); each role includes the ones before it."),
+    choice_option("--role", Role, "What the key allows (default submitter); each role includes the ones before it."),
 ]
 ActsForUsers = Annotated[
     bool, typer.Option("--act-for-users", help="Allow it to submit for any user and to see all tasks.")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -74,6 +74,18 @@ def whole_number(minimum: int = 0, maximum: int | None = None) -> Callable[[str 
         return int(text)
 
     return or_bad_parameter(read)
+
+
+def choice_option(flag: str, choices: Iterable[str], help: str) -> Any:
+    """Make an option with these choices. typer would report a wrong one in the words of pydantic."""
+    by_name = {str(choice): choice for choice in choices}
+
+    def read(text: str) -> str:
+        if text not in by_name:
+            raise ValueError(f"is not one of {', '.join(map(repr, by_name))}")
+        return by_name[text]
+
+    return typer.Option(flag, metavar="|".join(by_name), parser=or_bad_parameter(read), help=help)
 
 
 Limit = Annotated[

@@ -203,8 +203,11 @@ def _state_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
     yield "User", task.user_id
     yield "Priority", str(task.priority)
     yield "Submitted", rfc3339(task.created_at)
-    if task.started_at and task.finished_at:
-        yield "Finished", f"{rfc3339(task.finished_at)}, after {duration_text(task.finished_at - task.started_at)}"
+    if task.finished_at:
+        finished = f"{rfc3339(task.finished_at)}, after {duration_text(task.finished_at - _queued_at(task))}"
+        if task.started_at:
+            finished += f"; the last attempt began {duration_text(task.finished_at - task.started_at)} before that"
+        yield "Finished", finished
     if task.deadline:
         yield "Deadline", rfc3339(task.deadline)
     yield from _driver_facts(task)

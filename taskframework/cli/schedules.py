@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from taskframework.cli.options import Cursor, Json, Limit
+from taskframework.cli.options import Cursor, Json, Limit, choice_option
 from taskframework.cli.output import ago, as_json_text, facts, out, print_json, printable, say
 from taskframework.cli.render import print_next_step, print_page, print_rows, shorten, status_text
 from taskframework.cli.store import AnyFramework, audited, on_store
@@ -35,11 +35,13 @@ Every = Annotated[str | None, typer.Option("--every", metavar="TIME", help="Or a
 Timezone = Annotated[str | None, typer.Option("--timezone", metavar="ZONE", help="Time zone of --cron (default UTC).")]
 MissedRuns = Annotated[
     Missed | None,
-    typer.Option("--missed", help="Which runs to make up for after a downtime: none, the last (default), or all."),
+    choice_option("--missed", Missed, "Which runs to make up for after a downtime: none, the last (default), or all."),
 ]
 Overlapping = Annotated[
     Overlap | None,
-    typer.Option("--overlap", help="If the previous task is still running: run too (default), skip, or cancel it."),
+    choice_option(
+        "--overlap", Overlap, "If the previous task is still running: run too (default), skip, or cancel it."
+    ),
 ]
 Jitter = Annotated[
     str | None, typer.Option("--jitter", metavar="TIME", help="Delay each run by a random time up to this.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -71,21 +72,40 @@ def dev(
         from taskframework.cli.reload import SHUTDOWN_GRACE
 
         with Tether(tether).reporting() as parent_tether:
-            _serve_dev(
-                invocation.framework(flags | {"shutdown.await_termination_timeout": SHUTDOWN_GRACE}), parent_tether
-            )
+            _serve_dev(invocation, flags | {"shutdown.await_termination_timeout": SHUTDOWN_GRACE}, parent_tether)
     elif reload:
         require_extra("reload", "dev --reload")
         from taskframework.cli.reload import run_reloading
 
         run_reloading([*_COMMAND_PREFIX, *(word for word in sys.argv[1:] if word != "--reload")], Path.cwd())
     else:
-        _serve_dev(invocation.framework(flags), None)
+        _serve_dev(invocation, flags, None)
 
 
-def _serve_dev(framework: TaskFramework, tether: Tether | None) -> None:
-    no_types_remark = f"No task types are registered, so no tasks are executed here. {_APP_HINT}"
-    serve(framework, worker=True, api=True, remarks=[] if len(framework.registry) else [no_types_remark], tether=tether)
+def _serve_dev(invocation: Invocation, flags: Mapping[str, object], tether: Tether | None) -> None:
+    framework = invocation.framework(flags, registers=False)
+    remark = _register(invocation, framework)
+    if not len(framework.registry):
+        remark = f"No task types are registered, so no tasks are executed here. {remark or _APP_HINT}"
+    serve(framework, worker=True, api=True, remarks=[remark] if remark else [], tether=tether)
+
+
+def _register(invocation: Invocation, framework: TaskFramework) -> str | None:
+    """Register the tasks of the modules that were named.
+
+    Returns:
+        What to do if the program built the framework itself and may have forgotten to register its tasks.
+    """
+    is_empty = not len(framework.registry)
+    invocation.register(framework)
+    app = invocation.framework_app
+    modules = {type(registration.executable).__module__ for registration in framework.registry}
+    if app is None or not is_empty or framework.settings.app.modules or app.module in modules:
+        return None
+    return (
+        f"The framework {app} has no registered tasks of its own. To register one, call {app.attribute}.register(...) "
+        f"in {app.module}; to register all that are defined there, add --app {app.module}."
+    )
 
 
 def api(context: typer.Context, host: Host = None, port: Port = None, config: Config = None, app: Apps = None) -> None:
@@ -110,20 +130,22 @@ def worker(
     flags = {"worker.processes": processes, "worker.concurrency": concurrency}
     if tether is not None:
         with Tether(tether).reporting() as parent_tether:
-            _serve_worker(invocation.framework(flags), parent_tether)
+            _serve_worker(invocation, invocation.framework(flags, registers=False), parent_tether)
         return
     # The processes that execute tasks import the modules with the tasks; the parent does not.
     framework = invocation.framework(flags, registers=False)
     count = process_count(framework.settings)
     if count == 1:
-        _serve_worker(invocation.register(framework), None)
+        _serve_worker(invocation, framework, None)
     else:
         supervise(framework.settings, [*_COMMAND_PREFIX, *sys.argv[1:]], count)
 
 
-def _serve_worker(framework: TaskFramework, tether: Tether | None) -> None:
+def _serve_worker(invocation: Invocation, framework: TaskFramework, tether: Tether | None) -> None:
+    remark = _register(invocation, framework)
     if not len(framework.registry):
-        raise ConfigurationError("This worker would have no tasks to execute.", key="app.modules", hint=_APP_HINT)
+        hint = remark or _APP_HINT
+        raise ConfigurationError("This worker would have no tasks to execute.", key="app.modules", hint=hint)
     settings = framework.settings.worker
     if tether is not None and settings.http_port is not None:  # the parent serves it, and asks this process
         from taskframework.cli.joint_health import make_health_responder
@@ -131,4 +153,4 @@ def _serve_worker(framework: TaskFramework, tether: Tether | None) -> None:
         tether.answer = make_health_responder(framework)
         update = {"worker": settings.model_copy(update={"http_port": None})}
         framework.settings = framework.settings.model_copy(update=update)
-    serve(framework, worker=True, api=False, tether=tether)
+    serve(framework, worker=True, api=False, remarks=[remark] if remark else [], tether=tether)

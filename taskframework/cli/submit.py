@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -135,6 +136,15 @@ Timeout = Annotated[
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Owner of the task.")]
 
 
+def _example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An object with the fields that a schema requires: keys, numbers and lengths of time."""
+    fields = {name: schema["properties"][name] for name in schema["required"]}
+    return {
+        name: field["examples"][0] if "examples" in field else 2 if field["type"] == "integer" else "page-7"
+        for name, field in fields.items()
+    }
+
+
 def _make_flag(name: str, schema: Mapping[str, Any]) -> Parameter:
     """Make the flag of a submission option. It only parses a value; the submission checks the value."""
     value = schema["anyOf"][0]
@@ -144,6 +154,7 @@ def _make_flag(name: str, schema: Mapping[str, Any]) -> Parameter:
         read, metavar, help_suffix = or_bad_parameter(_parse_future_time), "TIME", ": a time, or 10m from now"
     elif value["type"] == "object":
         read, metavar = or_bad_parameter(partial(_parse_object, fields=value["required"])), "JSON"
+        help_suffix = f" (example: '{json.dumps(_example_of(value))}')"
     elif value["type"] == "integer":
         read, metavar = whole_number(), "N"
     option = typer.Option(

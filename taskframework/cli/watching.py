@@ -20,11 +20,8 @@ from taskframework.operations.tasks import TaskOperations
 
 #: Seconds between two reads of the store: at first, and after a long time without changes.
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.02, 0.5
-#: Seconds that a task may wait for its first claim before a hint about a missing worker is printed.
+#: Seconds that a task may wait for its first claim before a hint is printed.
 _WORKER_HINT_SECONDS = 3.0
-_NO_WORKER_HINT = (
-    "No worker has started it yet. Is one running that knows this type: taskframework dev, or worker --app …?"
-)
 
 
 async def follow(
@@ -109,4 +106,5 @@ class _LiveLine:
 
     def _print_worker_hint(self) -> None:
         if self._task.status in CLAIMABLE and self._task.attempts == 0:
-            self._console.print(Text(_NO_WORKER_HINT, style="dim"), soft_wrap=True)
+            hint = f"No worker has started it yet. See why: taskframework tasks explain {self._task.task_id}"
+            self._console.print(Text(hint, style="dim"), soft_wrap=True)

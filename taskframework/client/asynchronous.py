@@ -9,8 +9,9 @@ from typing import Self
 import httpx
 
 from taskframework.client.calls import AllCalls
-from taskframework.client.connection import ApiConnection, address_of
+from taskframework.client.connection import ApiConnection
 from taskframework.client.transport import AsyncTransport
+from taskframework.events.http import address_of
 
 #: Default of a client: seconds to wait for an answer. An API whose store is away says so after 11 s at first
 #: (`store.timeout` and a ping); a client that waits for less would only learn that there was no answer.

@@ -13,8 +13,9 @@ import httpx
 from taskframework.client.answers import R, RemoteBatch, RemoteResult, RemoteTask
 from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_TIMEOUT_SECONDS
 from taskframework.client.calls import AllCalls
-from taskframework.client.connection import ApiConnection, address_of
+from taskframework.client.connection import ApiConnection
 from taskframework.client.transport import BlockingTransport, iterate_blocking, run_blocking
+from taskframework.events.http import address_of
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 

@@ -20,7 +20,7 @@ from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response
 from taskframework.client.transport import Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
-from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
+from taskframework.errors import ApiError, ApiUnavailableError, ValueNotStorableError
 from taskframework.events.http import authorization
 from taskframework.settings.urls import redacted
 
@@ -103,22 +103,6 @@ def task_path(task_id: str) -> str:
 def new_key() -> str:
     """Make an idempotency key that nobody else has."""
     return f"client-{uuid.uuid4()}"
-
-
-def address_of(url: str) -> str:
-    """The address of an interface, with the path it is mounted at, if any.
-
-    Raises:
-        ConfigurationError: if the URL is not such an address.
-    """
-    try:
-        if httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host:
-            return url.rstrip("/")
-    except httpx.InvalidURL:
-        pass
-    raise ConfigurationError(
-        f"{redacted(url)!r} is not the address of an API.", hint="Give an address such as http://localhost:8000."
-    )
 
 
 class ApiConnection:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage
+from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage, event_failure_text
 from taskframework.errors import BrokerUnavailableError, ConfigurationError
 from taskframework.events.external import SINGLE
 from taskframework.settings.urls import redacted
@@ -33,6 +33,24 @@ class NobodyListensError(ConnectionError):
 
 class EventsUnavailableError(BrokerUnavailableError):
     """Nobody answers at the address of the events."""
+
+
+def address_of(url: str) -> str:
+    """The address of an interface, with the path it is mounted at, if any.
+
+    Raises:
+        ConfigurationError: if the URL is not such an address.
+    """
+    import httpx
+
+    try:
+        if httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host:
+            return url.rstrip("/")
+    except httpx.InvalidURL:
+        pass
+    raise ConfigurationError(
+        f"{redacted(url)!r} is not the address of an API.", hint="Give an address such as http://localhost:8000."
+    )
 
 
 def is_loopback(url: str) -> bool:
@@ -88,9 +106,13 @@ class HttpEvents:
         Args:
             url: address of the HTTP interface, with the path at which it is mounted, if any.
             api_key: sent to the interface, if it has keys.
-            tell: called with a sentence for every connection that ended, and for events that may have been missed.
+            tell: called with a sentence for every connection that ended, for every reason why there is no new one, and
+                for events that may have been missed.
+
+        Raises:
+            ConfigurationError: if the URL is not an address of an interface, or a header cannot contain the key.
         """
-        self.url = url.rstrip("/")
+        self.url = address_of(url)
         self._headers = authorization(api_key)
         self.tell = tell
         #: Whether events are being delivered now.
@@ -112,17 +134,9 @@ class HttpEvents:
             self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, transport=direct)
             async with self._connection(is_first=True):
                 pass
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.HTTPError as error:
             await self.close()
-            reason = (str(error).splitlines() or [type(error).__name__])[0].replace(self.url, redacted(self.url))
-            hint = "Start `taskframework dev --app …` or `taskframework api --app …` there, or give its address."
-            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
-                reason = "the API key is not valid" if self._headers else "it needs an API key"
-                hint = "Give a key that is allowed to read: --key KEY or TASKFRAMEWORK_KEY, in a program api_key=…."
-            raise EventsUnavailableError(
-                f"No events at {redacted(self.url)}: {reason}.",
-                hint=hint,
-            ) from None
+            raise self._unavailable(error) from None
 
     async def close(self) -> None:
         if self._client is not None:
@@ -156,16 +170,33 @@ class HttpEvents:
         import httpx
 
         is_first = True
+        told: set[str] = set()
         while True:
-            with contextlib.suppress(httpx.HTTPError):
+            reason = ""
+            try:
                 async with self._connection(is_first=is_first) as source:
                     self.is_live, is_first = True, False
                     async for event in source.aiter_sse():
                         await self._receive(event, on_message)
+            except httpx.HTTPError as error:
+                reason = str(self._unavailable(error))
             if self.is_live:
-                self.is_live = False
+                self.is_live, told = False, set()
                 self.tell(f"The connection to {redacted(self.url)} ended; trying again.")
+            elif reason not in told:
+                told.add(reason)
+                self.tell(f"{reason} Trying again.")
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+
+    def _unavailable(self, error: httpx.HTTPError) -> EventsUnavailableError:
+        import httpx
+
+        reason = (str(error).splitlines() or [type(error).__name__])[0].replace(self.url, redacted(self.url))
+        hint = "Start `taskframework dev --app …` or `taskframework api --app …` there, or give its address."
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+            reason = "the API key is not valid" if self._headers else "it needs an API key"
+            hint = "Give a key that is allowed to read: --key KEY or TASKFRAMEWORK_KEY, in a program api_key=…."
+        return EventsUnavailableError(f"No events at {redacted(self.url)}: {reason}.", hint=hint)
 
     async def _receive(self, event: ServerSentEvent, on_message: OnExternalMessage) -> None:
         if event.event == "resync":
@@ -181,6 +212,6 @@ async def _handle_until_done(message: ExternalMessage, on_message: OnExternalMes
             return
         except NobodyListensError:
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)
-        except Exception:
-            logger.warning("an event could not be handled and is retried", exc_info=True)
+        except Exception as error:
+            logger.warning("an event could not be handled and is retried%s", event_failure_text(error), exc_info=True)
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)

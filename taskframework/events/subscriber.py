@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Self
 
-from taskframework.brokers.base import Broker, Consumption, ExternalMessage
+from taskframework.brokers.base import Broker, Consumption, EventNotHandledError, ExternalMessage
 from taskframework.errors import MessageUnreadableError
 from taskframework.events.external import PREFIX, ExternalEvent, read_events
 from taskframework.events.http import HttpEvents, NobodyListensError
@@ -149,9 +149,15 @@ class EventSubscriber:
             raise NobodyListensError
         for wanted, handle in list(self._handlers):
             if wanted is None or wanted == event.type:
-                pending = handle(event)
-                if inspect.isawaitable(pending):
-                    await pending
+                try:
+                    pending = handle(event)
+                    if inspect.isawaitable(pending):
+                        await pending
+                except NobodyListensError:
+                    raise
+                except Exception as error:
+                    name = getattr(handle, "__qualname__", type(handle).__qualname__)
+                    raise EventNotHandledError(f"{name} failed for {event.type} {event.id}") from error
 
     def _is_new(self, event: ExternalEvent) -> bool:
         return event.progress_revision is not None or event.sequence > self._last_sequences.of(event.task_id)

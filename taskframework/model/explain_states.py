@@ -29,6 +29,8 @@ def explain_ended(facts: Facts) -> Cause | None:
         change = "No action is needed: a newer version has taken its place. To run it, submit a higher version."
     elif task.status in REPLAYABLE:
         change = f"To queue it again: taskframework tasks retry {task.task_id}"
+        if task.error is not None and task.error.code == "subtasks_failed":
+            change = f"See which failed, and why: taskframework tasks subtasks {task.task_id}. {change}"
     details = {"finished_at": format_time(task.finished_at), "error": error_view(task.error)}
     return Cause("final", f"It is {task.status}{since}{_error_suffix(task)}.", change, details)
 

@@ -26,6 +26,7 @@ from taskframework.model.transitions import (
     with_final_status,
 )
 from taskframework.model.values import Json
+from taskframework.model.wording import pluralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,17 @@ class Reap(UngroupedWrite):
             return None
         if self.grace is not None and not drivers.LEASE.is_due(task, now, self.grace):
             return None
-        error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True, attempt=task.attempts, at=now)
         reaped = task.evolve(crashes=task.crashes + 1)
+        message = self.limit_message if reaped.crashes >= self.max_crashes else LEASE_EXPIRED
+        error = framework_error("lease_expired", message, retryable=True, attempt=task.attempts, at=now)
         delay = self.delay if reaped.crashes > 1 else timedelta(0)
         return after_failure(reaped, self._status(reaped), error, delay, now, task.lease.worker_id)
+
+    @property
+    def limit_message(self) -> str:
+        """What the error says that makes the task a dead letter although it has attempts left."""
+        times = pluralize(self.max_crashes, "time")
+        return f"{LEASE_EXPIRED} This has happened {times}, which is the limit (worker.max_crashes)."
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:

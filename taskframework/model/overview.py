@@ -14,7 +14,7 @@ from taskframework.model.pauses import Pause
 from taskframework.model.schedules import Schedule
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.traffic import RATE_WINDOW, LaneTraffic, Traffic
-from taskframework.model.workers import Presence
+from taskframework.model.workers import Presence, missing_workers
 
 ProblemCode = Literal[
     "broker_away",
@@ -140,12 +140,11 @@ class Overview:
             if seen.waiting and not self.has_worker_for(task_type):
                 text = f"{self.waiting_text(task_type)}, and no running worker handles this type."
                 yield Problem("no_worker", text, task_type)
-        for it in self.workers:
-            if it.is_lost(self.at):
-                lost = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
-                why = "It was killed, is frozen, or cannot reach the store. Others get its tasks when their leases end"
-                look = f"Look at process {it.pid} on {it.host}, or start a worker in its place"
-                yield Problem("worker_lost", f"{lost}. {why}. {look}: taskframework worker --app MODULE")
+        for it in missing_workers(self.workers, self.at):
+            lost = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
+            why = "It was killed, is frozen, or cannot reach the store. Others get its tasks when their leases end"
+            look = f"Look at process {it.pid} on {it.host}, or start a worker in its place"
+            yield Problem("worker_lost", f"{lost}. {why}. {look}: taskframework worker --app MODULE")
         for task_type, seen in types:
             if _is_failing(seen):
                 share = seen.failed_per_second / seen.finished_per_second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -41,6 +42,26 @@ class Presence:
     def is_silent(self, now: datetime) -> bool:
         """Return whether a report is missing, so that the worker may be lost."""
         return now - self.seen_at > _SILENT_AFTER
+
+    def replaces(self, other: Presence) -> bool:
+        """Return whether this worker can stand in for another: it was started on the same host after the last report of
+        the other, and runs all its task types.
+        """
+        is_later = self.started_at > other.seen_at
+        return is_later and self.host == other.host and set(self.task_types) >= set(other.task_types)
+
+
+def missing_workers(workers: Collection[Presence], now: datetime) -> list[Presence]:
+    """Return the lost workers in whose place no other was started. Each worker takes the place of one at most."""
+    missing, successors = [], list(workers)
+    # Those that were lost last go first: the fewest workers can take their places.
+    for lost in sorted((it for it in workers if it.is_lost(now)), key=lambda it: it.seen_at, reverse=True):
+        successor = next((it for it in successors if it.replaces(lost)), None)
+        if successor is None:
+            missing.append(lost)
+        else:
+            successors.remove(successor)
+    return missing
 
 
 #: The record of a worker, by its id. A worker that stops normally deletes its own record.

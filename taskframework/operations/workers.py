@@ -13,7 +13,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import format_time
-from taskframework.model.workers import PRESENCE, Presence
+from taskframework.model.workers import PRESENCE, Presence, missing_workers
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_page, read_record
 
@@ -75,7 +75,7 @@ class WorkerOperations:
         return Page(tuple(WorkerState(presence, presence.is_lost(now)) for presence in page.items), page.next_cursor)
 
     async def count(self, task_types: Iterable[str]) -> tuple[dict[str, int], int]:
-        """Return how many live workers run each of these types, and how many workers are lost.
+        """Return how many live workers run each of these types, and how many are lost and have no other in their place.
 
         Raises:
             StoreUnavailableError: if the store does not answer.
@@ -84,7 +84,7 @@ class WorkerOperations:
         found = [PRESENCE.content(record) for record in await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)]
         live = [presence for presence in found if not presence.is_lost(now)]
         known_by = Counter(task_type for presence in live for task_type in presence.task_types)
-        return {task_type: known_by[task_type] for task_type in task_types}, len(found) - len(live)
+        return {task_type: known_by[task_type] for task_type in task_types}, len(missing_workers(found, now))
 
     async def list_running(self, worker_id: str, *, limit: int, cursor: str | None = None) -> Page[Task]:
         """Return the tasks whose leases a worker holds, from the newest to the oldest.

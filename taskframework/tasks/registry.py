@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.errors import PydanticUserError
@@ -187,18 +187,18 @@ class TaskRegistry:
             RegistrationError: see `register`; also if a class has a `task_type` but no `execute`, and no class is
                 derived from it: its method has another name by mistake.
         """
-        found = [
-            member
-            for member in vars(module).values()
-            if inspect.isclass(member)
-            and issubclass(member, BackgroundTaskExecutable)
-            and member.__module__ == module.__name__
-            and not _is_base_class(member)
-        ]
+        tasks = [member for member in vars(module).values() if _is_task(member)]
+        found = [task for task in tasks if task.__module__ == module.__name__]
         if not found:
+            hint = "Define one in it, or name another module."
+            if tasks:
+                source = tasks[0].__module__
+                names = ", ".join(task.__name__ for task in tasks if task.__module__ == source)
+                hint = f"It imports {names}, and imported tasks do not count: use --app {source}."
             raise RegistrationError(
-                f"Module {module.__name__} defines no concrete BackgroundTaskExecutable.",
-                hint="Define a subclass with task_type and execute in it, or name another module.",
+                f"Module {module.__name__} defines no tasks: neither a BackgroundTaskExecutable with task_type and "
+                "execute nor a @task function.",
+                hint=hint,
             )
         return tuple(self.register(member) for member in found)
 
@@ -225,6 +225,10 @@ class TaskRegistry:
 
     def __len__(self) -> int:
         return len(self._registrations)
+
+
+def _is_task(member: object) -> TypeGuard[type[BackgroundTaskExecutable[Any, Any]]]:
+    return inspect.isclass(member) and issubclass(member, BackgroundTaskExecutable) and not _is_base_class(member)
 
 
 def _is_base_class(kind: type[BackgroundTaskExecutable[Any, Any]]) -> bool:

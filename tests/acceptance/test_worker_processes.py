@@ -192,7 +192,7 @@ def test_without_their_parent_the_processes_stop_in_order(folder: Folder, server
     ("module", "said"),
     [
         ("broken", "error: Module 'broken' cannot be imported: ValueError: a bug (broken.py, line 1)."),
-        ("empty", "error: Module empty defines no concrete"),
+        ("empty", "error: Module empty defines no tasks"),
         ("program", "error: MongoDB:"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, cast
 
 from aio_pika import Connection
@@ -16,6 +18,7 @@ from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.plain import PlainWire
 from taskframework.brokers.rabbitmq.wire import Wire
 from taskframework.errors import BrokerError, ConfigurationError
+from taskframework.model.wording import duration_text
 from taskframework.settings.servers import BrokerSettings
 
 logger = logging.getLogger(__name__)
@@ -40,14 +43,19 @@ MakeWire = Callable[[Connection], Wire]
 class BrokerConnection:
     """An open connection."""
 
-    def __init__(self, connection: Connection, wire: Wire, purpose: str, *, is_lasting: bool) -> None:
-        """Take a connection that was just opened."""
+    def __init__(self, connection: Connection, wire: Wire, on_loss: Callable[[object], None] | None) -> None:
+        """Take a connection that was just opened.
+
+        Args:
+            connection: of the driver.
+            wire: how messages are written to it and read from it.
+            on_loss: called with the reason, if the connection ends although nobody here closed it.
+        """
         self._connection = connection
         self.wire = wire
         # RabbitMQ blocks a connection only after it publishes. So a driver that waits on a new one means no alarm.
         self._reports_alarms = not _is_writing_paused(connection)
-        self._purpose = purpose
-        self._is_lasting = is_lasting
+        self._on_loss = on_loss
         self.lost = asyncio.Event()
         connection.close_callbacks.add(self._on_close)
 
@@ -89,8 +97,8 @@ class BrokerConnection:
             logger.debug("%s", error)
 
     def _on_close(self, _: object, reason: BaseException | None) -> None:
-        if self._is_lasting and not self.lost.is_set():
-            logger.warning("the connection to RabbitMQ (%s) was lost: %s", self._purpose, reason)
+        if self._on_loss is not None and not self.lost.is_set():
+            self._on_loss(reason)
         self.lost.set()
 
 
@@ -136,6 +144,8 @@ class Connector:
         self._timeout = settings.connect_timeout.total_seconds()
         self._has_fast_path = settings.fast_path == "auto"
         self._has_warned = False
+        #: When the lasting connection of each purpose was lost, until there is a new one.
+        self._lost_at: dict[str, float] = {}
         port = self._url.port or (5671 if self._url.scheme == "amqps" else 5672)
         self.where = f"{self._url.host}:{port}"
         self.vhost = self._url.path.removeprefix("/") or "/"
@@ -145,11 +155,19 @@ class Connector:
 
         Args:
             purpose: part of the connection's name.
-            is_lasting: whether the connection stays open, so that its loss is logged. On others, users get an error.
+            is_lasting: whether the connection stays open, so that its loss and its return are logged. On others, users
+                get an error.
 
         Raises:
             BrokerUnavailableError: with host, port and reason.
         """
+        connection = await self._open_preferred(purpose, is_lasting)
+        if is_lasting and (lost_at := self._lost_at.pop(purpose, None)) is not None:
+            away = duration_text(time.monotonic() - lost_at)
+            logger.info("the connection to RabbitMQ (%s) is back after %s", purpose, away)
+        return connection
+
+    async def _open_preferred(self, purpose: str, is_lasting: bool) -> BrokerConnection:
         if not is_lasting or not self._has_fast_path:
             return await self._open(purpose, lambda _: PlainWire(), is_lasting)
         with contextlib.suppress(Exception):
@@ -178,7 +196,11 @@ class Connector:
             # Otherwise the driver closes it in a separate asyncio task when the garbage collector finds it.
             await connection.close()
             raise
-        return BrokerConnection(connection, wire, purpose, is_lasting=is_lasting)
+        return BrokerConnection(connection, wire, partial(self._note_loss, purpose) if is_lasting else None)
+
+    def _note_loss(self, purpose: str, reason: object) -> None:
+        self._lost_at[purpose] = time.monotonic()
+        logger.warning("the connection to RabbitMQ (%s) was lost: %s", purpose, reason)
 
     def _fast_wire(self, connection: Connection) -> Wire:
         # Import this here: if the driver lacks a name, the import fails, and the connection is made the plain way.

@@ -11,8 +11,9 @@ from taskframework.cli.remote import operations as remote
 from taskframework.cli.remote.connection import CommandConnection
 from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_TIMEOUT_SECONDS
 from taskframework.client.calls import AllCalls
-from taskframework.client.connection import ApiConnection, address_of
+from taskframework.client.connection import ApiConnection
 from taskframework.client.transport import AsyncTransport
+from taskframework.events.http import address_of
 from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task

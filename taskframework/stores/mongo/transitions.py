@@ -8,6 +8,7 @@ streams are in files of these names.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -209,11 +210,20 @@ def _reap(reap: Reap) -> Write:
     guard: Document = {"_id": reap.task_id, "status": TaskStatus.RUNNING, "fencing_token": reap.fencing_token}
     guard |= {"lease": {"$ne": None}} if reap.grace is None else has_passed("lease.expires_at", by=reap.grace)
     crashes = plus("$crashes", 1)
-    is_poison = {"$or": [{"$gte": ["$attempts", "$max_attempts"]}, {"$gte": [crashes, reap.max_crashes]}]}
+    has_lost_most = {"$gte": [crashes, reap.max_crashes]}
+    is_poison = {"$or": [{"$gte": ["$attempts", "$max_attempts"]}, has_lost_most]}
     status = first_status_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
     error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True)
-    reaped = {"status": status, "crashes": crashes, **with_error(error_of(error))}
-    event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=literal(failure_data(error)))
+    last = replace(error, message=reap.limit_message)
+    reaped = {
+        "status": status,
+        "crashes": crashes,
+        **with_error({"$cond": [has_lost_most, error_of(last), error_of(error)]}),
+    }
+    data = {
+        "$cond": [{"$gte": ["$crashes", reap.max_crashes]}, literal(failure_data(last)), literal(failure_data(error))]
+    }
+    event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=data)
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
     return Write(guard, [set_fields(reaped), _after_failure(due, event)])
 

@@ -182,7 +182,8 @@ async def test_metrics_tell_who_is_there(open_api: OpenApi) -> None:
     async with open_api(worker=True) as api:
         await eventually(lambda: api.framework.services.store.list_records(PRESENCE.name, limit=1))
         store = api.framework.services.store
-        ghost = Presence("ghost", "h", 1, "1", ("counts",), 1, 0, store.now(), store.now() - timedelta(minutes=1))
+        seen_at = store.now() - timedelta(minutes=1)
+        ghost = Presence("ghost", "h", 1, "1", ("counts",), 1, 0, seen_at, seen_at)
         await store.write_records([PRESENCE.new("ghost", content=ghost)])
         found = values((await api.get("/metrics")).text)
     assert (found['tasks_workers{task_type="counts"}'], found["tasks_workers_lost"]) == (1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -72,6 +73,7 @@ async def _published_to(broker: ScriptedBroker, fast_path: FastPath) -> AsyncIte
 async def test_an_end_of_any_kind_is_told_to_all_and_the_next_connection_serves(
     end: str, fast_path: FastPath, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "taskframework.brokers.rabbitmq.connection")
     async with ScriptedBroker() as broker, _published_to(broker, fast_path) as publisher:
         sending = [asyncio.create_task(publisher.publish(publication())) for _ in range(2)]
         await eventually(lambda: len(broker.published) == 2)
@@ -87,6 +89,11 @@ async def test_an_end_of_any_kind_is_told_to_all_and_the_next_connection_serves(
         broker.says(confirm_frame(CHANNEL, 1))
         await again
     assert "data_received() call failed" not in caplog.text
+    # A connection that the broker ended is told as lost, and then as back; the first connection is not told.
+    lost, back = (caplog.text.count(f"RabbitMQ (publisher) {what}") for what in ("was lost", "is back"))
+    assert lost == back
+    if end in ("cut", "cut in a frame", "closed connection"):
+        assert back == 1
 
 
 async def test_confirms_and_returns_come_through_the_driver_s_socket(fast_path: FastPath) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from taskframework.cli import serve
 from tests.unit.cli.conftest import PROGRAM, Cli
 
 FRAMEWORK = """
@@ -62,6 +63,8 @@ def programs(folder: Path) -> None:
     (folder / "unfinished.py").write_text("def (:\n")
     (folder / "needy.py").write_text("import no_such_package\n")
     (folder / "misspelt.py").write_text(MISSPELT)
+    (folder / "again.py").write_text("from greeting import Greets\nfrom taskframework import *\n")
+    (folder / "idle.py").write_text("from taskframework import TaskFramework\n\nframework = TaskFramework()\n")
     (folder / "quits.py").write_text("raise SystemExit(3)\n")
 
 
@@ -86,8 +89,17 @@ def programs(folder: Path) -> None:
             "Write --app extended:framework.",
         ),
         ("hook", "imported: hook.opened (hook.py, line 14) is not a lifespan hook.", "asynccontextmanager right above"),
-        ("json", "Module json defines no concrete BackgroundTaskExecutable", "Define a subclass"),
-        ("built", "Module built defines no concrete BackgroundTaskExecutable", "write --app built:framework"),
+        (
+            "json",
+            "defines no tasks: neither a BackgroundTaskExecutable with task_type and",
+            "Define one in it, or name",
+        ),
+        ("built", "Module built defines no tasks", "write --app built:framework"),
+        (
+            "again",
+            "and execute nor a @task function.",
+            "It imports Greets, and imported tasks do not count: use --app gr",
+        ),
         ("built:number", "it is a int in built", "Did you mean --app built:framework?"),
         ("built:nothing", "there is no such name in built", "Did you mean --app built:framework?"),
         ("greeting:nothing", "there is no such name in greeting", "Write --app greeting to register"),
@@ -100,6 +112,27 @@ def test_what_cannot_be_used_is_an_error_with_the_next_step(cli: Cli, app: str, 
     assert message in first
     assert hint in second
     assert done.out == ""
+
+
+@pytest.mark.parametrize("command", ["dev", "worker"])
+@pytest.mark.parametrize(
+    ("apps", "is_told"),
+    [
+        (["idle:framework"], True),
+        (["idle:framework", "greeting"], True),
+        (["built:framework", "second"], False),
+        (["extended:framework", "extended"], False),
+    ],
+)
+def test_a_framework_whose_tasks_were_not_registered_is_told(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str, apps: list[str], is_told: bool
+) -> None:
+    remarks: list[str] = []
+    monkeypatch.setattr(serve, "serve", lambda *_, **given: remarks.extend(given["remarks"]))
+    done = cli(command, *(word for app in apps for word in ("--app", app)))
+    assert done.code == (1 if (command, len(apps)) == ("worker", 1) else 0)
+    told = "The framework idle:framework has no registered tasks of its own. To register one, call framework.register("
+    assert (told in done.err + "".join(remarks)) is is_told
 
 
 def test_two_programs_with_the_same_task_type_are_refused(cli: Cli) -> None:

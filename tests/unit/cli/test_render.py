@@ -29,6 +29,12 @@ def _aligned(text: str) -> list[str]:
     return [f"{row[0]:<16}{row[-1]}" for row in rows]
 
 
+def test_the_time_of_all_attempts_and_that_of_the_last_are_told_apart() -> None:
+    end = NOW + timedelta(seconds=2.6)
+    task = new_task(now=NOW, status=TaskStatus.COMPLETED, finished_at=end, started_at=end - timedelta(milliseconds=5))
+    assert shown(task)["Finished"].endswith("02.600Z, after 2.6 s; the last attempt began 5 ms before that")
+
+
 def test_a_waiting_task_shows_what_it_waits_for() -> None:
     task = new_task(
         now=NOW,

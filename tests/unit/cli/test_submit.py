@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -145,3 +146,14 @@ def test_submissions_of_a_key_share_a_task(cli: Cli) -> None:
     done = cli("submit", "greets", '"ann"', "--app", "greeting", "--throttle", '{"key": "k"}')
     assert done.code == 1
     assert "throttle.every" in done.err
+
+
+@pytest.mark.parametrize("flag", ["--unique", "--debounce", "--throttle", "--stream"])
+def test_the_help_shows_an_example_of_an_object_that_is_accepted(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    [line] = [line for line in cli("submit", "--help").out.splitlines() if flag in line]
+    found = re.search(r"\(example: '(\{.*\})'\)", line)
+    assert found is not None
+    assert cli("submit", "greets", '"you"', flag, found[1], "--app", "greeting").code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import timedelta
 from itertools import accumulate
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from taskframework.cli import watching
+from taskframework.errors import ResultTimeoutError
 from taskframework.model.query import Page
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Subtasks, Task
@@ -35,6 +37,13 @@ class Looks:
         return Page((new_task(status=status),) if status is TaskStatus.RUNNING else (), None)
 
 
+class Queued:
+    """A task that no worker takes."""
+
+    async def get(self, *_: Any) -> Task:
+        return new_task(task_id="mine", status=TaskStatus.QUEUED)
+
+
 async def test_what_is_printed_meanwhile_stays_above_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(watching, "err", lambda: Console(file=terminal, force_terminal=True, width=80))
@@ -49,3 +58,14 @@ async def test_what_is_printed_meanwhile_stays_above_the_tree(monkeypatch: pytes
         _, _, rest = after_line.partition("\n")
         moves = [1 if move == "\n" else -1 for move in re.findall(r"\n|\x1b\[1A", rest)]
         assert min(accumulate(moves), default=0) >= 0, "it removes no line above itself"
+
+
+async def test_who_waits_for_a_task_that_nothing_starts_is_sent_to_what_knows_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(watching, "err", lambda: Console(file=said, width=200))
+    monkeypatch.setattr(watching, "_WORKER_HINT_SECONDS", 0)
+    with pytest.raises(ResultTimeoutError):
+        await watching.follow(TaskHandle("mine", True, cast(TaskOperations, Queued())), timedelta(seconds=0.05))
+    assert said.getvalue() == "No worker has started it yet. See why: taskframework tasks explain mine\n"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import httpx
 import pytest
 
 from taskframework.brokers.base import ExternalMessage
 from taskframework.events import http
+from taskframework.events.external import ExternalEvent, to_message
 from taskframework.events.http import EventsUnavailableError, HttpEvents, NobodyListensError
+from taskframework.events.subscriber import EventSubscriber
 from tests.support.eventually import eventually
 
 STREAM = b"""event: resync
@@ -69,6 +73,32 @@ async def test_a_key_that_is_missing_or_wrong_is_told_without_the_password_of_th
     assert "--key" in told.value.hint
 
 
+async def test_who_listens_is_told_once_why_there_is_no_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)
+    statuses = [401, 503, 401, 503]
+    told: list[str] = []
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(statuses.pop(0)) if statuses and told else stream
+
+    async def hear(_: ExternalMessage) -> None:
+        pass
+
+    monkeypatch.setattr(http, "_RETRY_PAUSE_SECONDS", 0)
+    events = HttpEvents("http://api", tell=told.append)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        monkeypatch.setattr(events, "_client", client)
+        listening = events.subscribe(hear)
+        await eventually(lambda: len(told) >= 5)
+        await listening.stop()
+    assert "missed" in told[0]
+    assert "ended" in told[1]
+    assert told[2].startswith("No events at http://api: it needs an API key. Give a key")
+    assert told[2].endswith(" Trying again.")
+    assert "503" in told[3]
+    assert "missed" in told[4]
+
+
 async def test_an_event_comes_again_and_only_a_mistake_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,3 +120,25 @@ async def test_an_event_comes_again_and_only_a_mistake_is_told(
         await listening.stop()
     assert heard[:2] == [b'{"n": 1}', b'{"n": 2}']
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug"]
+
+
+async def test_the_log_names_the_event_and_the_handler_that_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = to_message([ExternalEvent("t-7", "task.started", "test", "t", 7, datetime.now(UTC), {})])
+    stream = b"id: t-7\nevent: task.started\ndata: " + message.body + b"\n\n"
+    answer = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=stream)
+    events = HttpEvents("http://api", tell=lambda _: None)
+    subscriber = EventSubscriber(events)
+
+    @subscriber.on()
+    def notify(_: ExternalEvent) -> None:
+        raise ValueError("a secret")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer)) as client:
+        monkeypatch.setattr(events, "_client", client)
+        async with subscriber:
+            await eventually(lambda: caplog.messages)
+    [said] = caplog.messages
+    assert said.startswith("an event could not be handled and is retried: test_the_log_names")
+    assert said.endswith("notify failed for task.started t-7")

@@ -60,6 +60,10 @@ HALTED = Stream(turn=Turn("first", 0, 6), is_halted=True)
 #: What is prepared, its cause, and words of the two sentences.
 PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     "over": (facts(in_status(TaskStatus.COMPLETED)), "final", "COMPLETED since", "it has ended"),
+    "failed by sub-tasks": (
+        facts(in_status(TaskStatus.FAILED, error=replace(an_error(), code="subtasks_failed"))),
+        *("final", "it broke", "why: taskframework tasks subtasks the-task. To queue it again"),
+    ),
     "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
     "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "gives up"),
     "running": (facts(running(attempts=2), now=NOW - MINUTE), "running", "worker-1 runs attempt 2 of 5", "its code"),

@@ -150,6 +150,21 @@ def test_a_lost_worker_is_named_with_what_to_do() -> None:
     assert "Look at process 1 on host, or start a worker in its place: taskframework worker --app" in problem.text
 
 
+def test_a_lost_worker_in_whose_place_another_was_started_needs_nobody() -> None:
+    after = replace(WORKER, started_at=LOST.seen_at + SECOND, task_types=("charge", "mail"))
+    earlier = replace(LOST, worker_id="gone earlier", seen_at=NOW - 9 * MINUTE)
+    meanwhile = replace(LOST, started_at=NOW - 8 * MINUTE)
+    for well in ((LOST, after), (earlier, meanwhile, after), (after, meanwhile, earlier)):
+        assert list(replace(WELL, workers=well).problems()) == []
+    for still_missing in (
+        (replace(after, host="elsewhere"), LOST),
+        (replace(after, task_types=("mail",)), LOST, WORKER),
+        (after, LOST, replace(LOST, worker_id="its brother")),
+    ):
+        problems = replace(WELL, workers=still_missing).problems()
+        assert [problem.code for problem in problems] == ["worker_lost"]
+
+
 def test_a_lost_worker_runs_nothing() -> None:
     overview = replace(WELL, workers=(LOST,))
     assert [problem.code for problem in overview.problems()] == ["no_worker", "worker_lost"]

@@ -253,6 +253,19 @@ def test_a_lease_is_reaped_when_its_grace_is_over() -> None:
     assert task.history[-1].worker_id == "worker-1"
 
 
+def test_the_error_tells_that_the_limit_of_lost_workers_is_why_no_attempt_follows() -> None:
+    lease = Lease("worker-1", "the-claim", NOW - SECOND)
+    texts = []
+    for crashes in (1, 2):
+        task = applied(REAP, running(lease=lease, crashes=crashes))
+        assert task.error is not None
+        assert isinstance(data := task.history[-1].data, dict)
+        assert data["message"] == task.error.message
+        texts.append((task.status, task.error.message.partition("the store.")[2]))
+    limit = " This has happened 3 times, which is the limit (worker.max_crashes)."
+    assert texts == [(TaskStatus.RETRYING, ""), (TaskStatus.DEAD_LETTER, limit)]
+
+
 def test_the_lease_of_a_dead_worker_is_reaped_before_its_end() -> None:
     lease = Lease("worker-1", "the-claim", NOW + MINUTE)
     assert applied(replace(REAP, grace=None), running(lease=lease)).status is TaskStatus.RETRYING
