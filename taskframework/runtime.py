@@ -238,7 +238,7 @@ class TaskFramework(Extensible):
         return self._handle(submission.task.task_id, submission.is_new, task_type)
 
     async def submit_many(self, requests: Sequence[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
-        """Submit many tasks at once; each has its own outcome, in the order given."""
+        """Submit many tasks at once; each has its own outcome, in the order given. Other items are a TypeError."""
         outcomes = await self.services.submission.submit_many(requests)
         return [
             self._handle(made.task.task_id, made.is_new, request.task_type) if isinstance(made, Submission) else made
