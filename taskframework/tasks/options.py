@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -30,7 +31,7 @@ class TaskOptions:
         initial_delay: delay after the first failed attempt, as a timedelta or in seconds; it grows by the settings'
             back-off factor.
         max_delay: longest delay between two attempts, as a timedelta or in seconds.
-        retry_on: further exception types that deserve another attempt.
+        retry_on: a further exception type that deserves another attempt, or several.
         run_in: where a plain `def execute` runs: `"thread"` (a bounded pool) or `"process"` (a process pool, for
             code that keeps the processor busy).
         subtasks: when the sub-tasks of a round are enough: `"all_must_succeed"`, `"allow_failures"`,
@@ -53,7 +54,7 @@ class TaskOptions:
     priority: Priority | Literal["high", "normal", "low"] = Priority.NORMAL
     initial_delay: timedelta | float | None = None
     max_delay: timedelta | float | None = None
-    retry_on: tuple[type[BaseException], ...] = ()
+    retry_on: type[BaseException] | Sequence[type[BaseException]] = ()
     run_in: Literal["thread", "process"] = "thread"
     subtasks: str = "all_must_succeed"
     max_chunk_size: int = DEFAULT_CHUNK_SIZE
@@ -76,7 +77,7 @@ class TaskOptions:
         for name in ("initial_delay", "max_delay"):
             delay = getattr(self, name)
             _require(delay is None or is_duration(delay), self, name, "a timedelta or seconds, zero or more")
-        _require(_are_errors(self.retry_on), self, "retry_on", "a tuple of exception types")
+        _require(_are_errors(self.retry_on), self, "retry_on", "an exception type, or a tuple or list of them")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
         _require(_is_count(self.max_chunk_size), self, "max_chunk_size", _COUNT)
@@ -86,6 +87,11 @@ class TaskOptions:
         _require(_is_limit(self.rate_limit), self, "rate_limit", "the name of a bucket, or RateLimit(name, key=field)")
         _require(_is_wait(self.queue_timeout), self, "queue_timeout", f"{QueueTimeout.ACCEPTED}, or QueueTimeout(time)")
         _require(_is_retention(self.retention), self, "retention", f"{Retention.ACCEPTED}, or Retention(failed=time)")
+
+    @property
+    def retried_errors(self) -> tuple[type[BaseException], ...]:
+        """The exception types of `retry_on`; a plain type is the only one."""
+        return (self.retry_on,) if isinstance(self.retry_on, type) else tuple(self.retry_on)
 
     @property
     def limit(self) -> RateLimit | None:
@@ -110,9 +116,8 @@ def _is_retention(value: object) -> bool:
 
 
 def _are_errors(value: object) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
-    )
+    kinds = value if isinstance(value, tuple | list) else (value,)
+    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
 
 
 def _require(is_right: bool, options: TaskOptions, name: str, accepted: str) -> None:

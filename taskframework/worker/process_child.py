@@ -213,7 +213,7 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
     try:
         executable, call, fields, steps, logger_name, level = pickle.loads(request)
         control.steps = Steps(steps, control)
-        retry_on = executable.options.retry_on
+        retry_on = executable.options.retried_errors
         logging.getLogger().setLevel(level)
         context: TaskContext[Any] = TaskContext(**fields, logger=logging.getLogger(logger_name), control=control)
         channel.send("begun", None)  # unpickling the request has imported the author's modules

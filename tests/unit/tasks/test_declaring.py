@@ -153,7 +153,9 @@ def test_registering_is_refused_with_the_reason(wrong: Any, said: str) -> None:
         ("initial_delay", timedelta(seconds=-5)),
         ("max_delay", "1h"),
         ("retry_on", ("ValueError",)),
-        ("retry_on", ValueError),
+        ("retry_on", ["ValueError", KeyError]),
+        ("retry_on", "ValueError"),
+        ("retry_on", int),
         ("run_in", "space"),
     ],
 )
