@@ -24,7 +24,7 @@ TASKS = "/jobs/api/v1/tasks"
 Client = Callable[[Starlette], Any]
 PEOPLE = {
     "ann": Caller("ann", (Role.SUBMITTER,)),
-    "bob": Caller("bob", (Role.READER,)),
+    "bob": Caller("bob", ["reader"]),
     "boss": Caller("boss", (Role.OPERATOR,)),
 }
 
@@ -229,3 +229,13 @@ def test_the_document_may_be_left_alone(framework: TaskFramework) -> None:
 def test_a_prefix_that_is_none_is_refused(framework: TaskFramework, prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a path"):
         mount(FastAPI(), framework, prefix)
+
+
+def test_roles_are_given_by_name_and_others_are_refused_at_once() -> None:
+    """They failed with the first request that needed one."""
+    assert Caller("ann", ["operator", Role.READER]) == Caller("ann", (Role.READER, Role.OPERATOR))
+    assert Caller("ann", ["operator"]).may(Role.SUBMITTER)
+    wrong: Any
+    for wrong in (["boss"], "submitter", None, [1]):
+        with pytest.raises(TypeError, match=r"roles of a taskframework\.Caller are .* list of reader, submitter, "):
+            Caller("ann", wrong)
