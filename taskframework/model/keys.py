@@ -77,10 +77,11 @@ class Caller:
         Raises:
             TypeError: if they are no roles.
         """
-        are_many = isinstance(self.roles, Collection) and not isinstance(self.roles, str)
+        given: object = self.roles
+        are_many = isinstance(given, Collection) and not isinstance(given, str)
         if not are_many or not all(role in _ROLES_ASCENDING for role in self.roles):
             raise TypeError(
-                f"The roles of a taskframework.Caller are {self.roles!r:.100}; they have to be a tuple or list of "
+                f"The roles of a taskframework.Caller are {given!r:.100}; they have to be a tuple or list of "
                 f'{", ".join(Role)}, such as ("submitter",).'
             )
         object.__setattr__(self, "roles", tuple(role for role in Role if role in self.roles))
