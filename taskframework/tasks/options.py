@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import difflib
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
 from taskframework.tasks.limits import ConcurrencyLimit, QueueTimeout, RateLimit, is_duration
 from taskframework.tasks.retention import Retention
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
@@ -20,6 +24,28 @@ DEFAULT_CHUNK_SIZE = 100
 _COUNT = f"a number from 1 to {MAX_ATTEMPTS}"
 
 
+def _naming_unknown_options(kind: type[T]) -> type[T]:
+    """Let the class refuse options that it does not have, with the nearest name. Type checkers see no change."""
+    options_class: Any = kind
+    make, names = options_class.__init__, [field.name for field in fields(options_class)]
+
+    @functools.wraps(make)
+    def refuse_or_make(self: T, **options: Any) -> None:
+        if unknown := sorted(options.keys() - set(names)):
+            raise unknown_option_error(kind.__name__, unknown[0], names, f"The options are {', '.join(names)}.")
+        make(self, **options)
+
+    options_class.__init__ = refuse_or_make
+    return kind
+
+
+def unknown_option_error(what: str, name: str, known: Collection[str], otherwise: str) -> RegistrationError:
+    """Make the error of an option that does not exist. Its hint is the nearest name, or `otherwise`."""
+    near = difflib.get_close_matches(name, known, 1)
+    return RegistrationError(f"{what} has no option {name}.", hint=f"Did you mean {near[0]}?" if near else otherwise)
+
+
+@_naming_unknown_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
     """Options of one task type; for an option that is None the settings decide.

@@ -164,6 +164,16 @@ def test_a_wrong_option_is_refused_where_it_is_written(name: str, wrong: Any) ->
         TaskOptions(**{name: wrong})
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("max_attempt", "Did you mean max_attempts?"), ("x", "The options are max_attempts, timeout, ")]
+)
+def test_an_option_that_does_not_exist_is_named_with_the_nearest(name: str, hint: str) -> None:
+    wrong: dict[str, Any] = {name: 3}
+    with pytest.raises(RegistrationError, match=f"TaskOptions has no option {name}") as refused:
+        TaskOptions(**wrong)
+    assert str(refused.value.hint).startswith(hint)
+
+
 def test_a_refusal_tells_the_line_of_the_author() -> None:
     lines: dict[Any, int] = {Bare: inspect.getsourcelines(Bare)[1]}
     for wrong in (WithoutContext, Yields, AsyncInProcess):  # here it is the method
