@@ -115,11 +115,6 @@ class TaskOptions:
         _require(_is_retention(self.retention), self, "retention", f"{Retention.ACCEPTED}, or Retention(failed=time)")
 
     @property
-    def retried_errors(self) -> tuple[type[BaseException], ...]:
-        """The exception types of `retry_on`; a plain type is the only one."""
-        return (self.retry_on,) if isinstance(self.retry_on, type) else tuple(self.retry_on)
-
-    @property
     def limit(self) -> RateLimit | None:
         """The rate limit; a plain name is a limit of the whole type."""
         return RateLimit(self.rate_limit) if isinstance(self.rate_limit, str) else self.rate_limit

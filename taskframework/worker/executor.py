@@ -117,7 +117,7 @@ class TaskExecutorService:
             except InvalidParametersError as error:
                 return Failed(describe(error, False, error.code), False)
             except BaseException as error:  # the author's validator failed or exits, or there is no method to call
-                return classify(error, registration.executable.options.retried_errors)
+                return classify(error, registration.executable.options.retry_on)
             # A separate asyncio task: cancelling it stops the code and nothing else.
             code_task = loop.create_task(self._call(registration, call, context, limit))
         code_task.add_done_callback(wake)
@@ -154,7 +154,7 @@ class TaskExecutorService:
         except ExecutionFailedError as error:
             return error.outcome
         except BaseException as error:
-            return classify(error, registration.executable.options.retried_errors)
+            return classify(error, registration.executable.options.retry_on)
 
     async def _call(self, registration: Registration, call: Call, context: TaskContext[Any], limit: _TimeLimit) -> Any:
         try:
@@ -164,7 +164,7 @@ class TaskExecutorService:
             return await self._surroundings.around(functools.partial(self._execute, registration, call, limit))(context)
         except (KeyboardInterrupt, SystemExit) as error:
             # An asyncio task does not keep these two errors: they would end the event loop, and the worker with it.
-            raise ExecutionFailedError(classify(error, registration.executable.options.retried_errors)) from error
+            raise ExecutionFailedError(classify(error, registration.executable.options.retry_on)) from error
 
     async def _execute(
         self, registration: Registration, call: Call, limit: _TimeLimit, context: TaskContext[Any]
