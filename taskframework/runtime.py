@@ -234,14 +234,15 @@ class TaskFramework(Extensible):
         """
         request = SubmitRequest(task_type=task_type, parameters=parameters, user_id=user_id, **options)
         with naming_store(self.settings.store.url):
-            return self._handle(await self.services.submission.submit(request), request)
+            submission = await self.services.submission.submit(request)
+        return self._handle(submission.task.task_id, submission.is_new, task_type)
 
     async def submit_many(self, requests: Sequence[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
-        """Submit many tasks at once; each has its own outcome, in the order given."""
+        """Submit many tasks at once; each has its own outcome, in the order given. Other items are a TypeError."""
         outcomes = await self.services.submission.submit_many(requests)
         return [
-            self._handle(outcome, request) if isinstance(outcome, Submission) else outcome
-            for outcome, request in zip(outcomes, requests, strict=True)
+            self._handle(made.task.task_id, made.is_new, request.task_type) if isinstance(made, Submission) else made
+            for made, request in zip(outcomes, requests, strict=True)
         ]
 
     @overload
@@ -293,7 +294,7 @@ class TaskFramework(Extensible):
                 submission = await service.submit(request, items)
             else:
                 submission = await service.upload(request, in_parts(items))
-        return BatchHandle(submission.batch.task_id, submission.is_new, self.services.batches, kind_of(task_type))
+        return self._batch_handle(submission.batch.task_id, submission.is_new, task_type)
 
     @overload
     def batch(self, batch_id: str) -> BatchHandle[Any]: ...
@@ -301,7 +302,7 @@ class TaskFramework(Extensible):
     def batch(self, batch_id: str, kind: KindOf[Any, R]) -> BatchHandle[R]: ...
     def batch(self, batch_id: str, kind: AnyKind | None = None) -> BatchHandle[Any]:
         """Return a handle on an earlier batch; `kind` is the class of its tasks, which reads the results."""
-        return BatchHandle(batch_id, False, self.services.batches, kind_of(kind))
+        return self._batch_handle(batch_id, False, kind)
 
     def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
         """Return a handle on the ordered stream with this key; `user_id` is the owner of its tasks."""
@@ -313,7 +314,7 @@ class TaskFramework(Extensible):
     def handle(self, task_id: str, kind: KindOf[Any, R]) -> TaskHandle[R]: ...
     def handle(self, task_id: str, kind: AnyKind | None = None) -> TaskHandle[Any]:
         """Return a handle on an earlier task; `kind` is its class, which reads the result."""
-        return TaskHandle(task_id, False, self.services.tasks, kind_of(kind))
+        return self._handle(task_id, False, kind)
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
@@ -323,9 +324,11 @@ class TaskFramework(Extensible):
         """
         return await self.services.tasks.get(task_id, EVERYONE)
 
-    def _handle(self, submission: Submission, request: SubmitRequest[R]) -> TaskHandle[R]:
-        kind = kind_of(request.task_type)
-        return TaskHandle(submission.task.task_id, submission.is_new, self.services.tasks, kind)
+    def _handle(self, task_id: str, is_new: bool, kind: AnyTaskType | None) -> TaskHandle[Any]:
+        return TaskHandle(task_id, is_new, self.services.tasks, kind_of(kind))
+
+    def _batch_handle(self, batch_id: str, is_new: bool, kind: AnyTaskType | None) -> BatchHandle[Any]:
+        return BatchHandle(batch_id, is_new, self.services.batches, kind_of(kind))
 
     def _build_store(self) -> TaskStore:
         """Build the store that the settings name; the harness for tests overrides this to add faults."""
@@ -361,10 +364,8 @@ class TaskFramework(Extensible):
         process = self._process = build_process_services(services, broker, extensions)
         await process.topology.repair()
         await process.pauses.refresh()  # before any message is sent or any task begins
-        stack.push_async_callback(process.bridge.drain)
-        stack.push_async_callback(process.producer.close)
-        stack.push_async_callback(services.bus.drain)
-        stack.push_async_callback(process.reporter.finished)
+        for end in (process.bridge.drain, process.producer.close, services.bus.drain, process.reporter.finished):
+            stack.push_async_callback(end)
         stack.push_async_callback(services.looks.finished)
         for work in (process.cascade, process.retrier, process.spawner, process.early_signals):
             stack.push_async_callback(work.stop)

@@ -8,6 +8,7 @@ from typing import Any
 from docs.generator.tables import Schema, fields, table, type_of
 from taskframework import Settings, TaskFramework
 from taskframework.api.app import create_app
+from taskframework.api.openapi import ITEM_SCHEMA
 
 _INTRODUCTION = """\
 # HTTP
@@ -67,7 +68,7 @@ def _parameter(parameter: Schema) -> tuple[str, str, str, str]:
 
 def _answer(answer: Schema) -> str:
     content = answer.get("content", {})
-    models = (part.get("schema") or part.get("itemSchema", {}) for part in content.values())
+    models = (part.get("schema") or part.get(ITEM_SCHEMA, {}) for part in content.values())
     named = dict.fromkeys(type_of(model, _link) for model in models if "$ref" in model)
     return f"{answer['description']}{': ' if named else ''}{', '.join(named)}"
 

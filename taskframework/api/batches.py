@@ -40,7 +40,7 @@ from taskframework.api.context import (
 )
 from taskframework.api.feed import Feed
 from taskframework.api.ndjson import read_values
-from taskframework.api.openapi import location_header, problem_responses, request_body
+from taskframework.api.openapi import ITEM_SCHEMA, location_header, problem_responses, request_body
 from taskframework.api.page_queries import DEFAULT_LIMIT, LIMIT_DESCRIPTION
 from taskframework.api.pages import large_page_response
 from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal, root_of
@@ -80,7 +80,7 @@ _REQUEST_BODY = request_body(SubmitBatch)
 _REQUEST_BODY["requestBody"]["content"][NDJSON] = _NDJSON_BODY
 _RESULT_CONTENT = {
     JSON: {"schema": {"$ref": "#/components/schemas/BatchResultPage"}},
-    NDJSON: {"itemSchema": {"$ref": "#/components/schemas/BatchResultView"}},
+    NDJSON: {ITEM_SCHEMA: {"$ref": "#/components/schemas/BatchResultView"}},
 }
 
 

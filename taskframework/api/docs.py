@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from taskframework.api.codes import CODES, TASK_CODES
+from taskframework.api.openapi import ITEM_SCHEMA
 from taskframework.api.problems import root_of, with_root_path
 
 router = APIRouter()
@@ -105,9 +106,7 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
         rows.append(_row("body", "", body["content"]["application/json"]["schema"]))
     for status, response in operation["responses"].items():
         content: dict[str, Any] = next(iter(response.get("content", {}).values()), {})
-        rows.append(
-            _row(f"→ {status}", response["description"], content.get("schema") or content.get("itemSchema", {}))
-        )
+        rows.append(_row(f"→ {status}", response["description"], content.get("schema") or content.get(ITEM_SCHEMA, {})))
     return (
         f'<section id="{html.escape(operation["operationId"])}">'
         f"<h3><code>{method.upper()} {html.escape(path)}</code> {html.escape(operation['summary'])}</h3>"

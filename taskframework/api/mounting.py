@@ -60,9 +60,11 @@ def mount(
         in_openapi: whether the application's OpenAPI document describes the interface, too.
 
     Raises:
-        ConfigurationError: if the prefix is not a path.
+        ConfigurationError: if the prefix is not a path, or ends with a slash.
     """
     if not _PREFIX.fullmatch(prefix):
+        if _PREFIX.fullmatch(path := prefix.rstrip("/")):
+            raise ConfigurationError(f"The prefix {prefix!r} must not end with a slash.", hint=f'Write "{path}".')
         raise ConfigurationError(f"The prefix {prefix!r} is not a path.", hint='Write a path such as "/background".')
     api = create_app(framework, caller=caller)
     app.mount(prefix, api)

@@ -38,8 +38,9 @@ _REFERENCE = "#/components/schemas/{model}"
 #: The entry for every other status, which any route may answer with. Without this entry FastAPI would document its own
 #: form of 422.
 _DEFAULT_RESPONSE = "default"
-#: Server-sent events as OpenAPI 3.2 and FastAPI describe them: the schema describes one event.
-STREAM_CONTENT = {"text/event-stream": {"itemSchema": {"$ref": _REFERENCE.format(model=StreamedEvent.__name__)}}}
+#: The schema of one event or line of a stream. OpenAPI 3.2 calls it `itemSchema`, which 3.1 does not allow.
+ITEM_SCHEMA = "x-item-schema"
+STREAM_CONTENT = {"text/event-stream": {ITEM_SCHEMA: {"$ref": _REFERENCE.format(model=StreamedEvent.__name__)}}}
 PROBLEM_CONTENT = {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}}
 
 

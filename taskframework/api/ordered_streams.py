@@ -20,7 +20,7 @@ from taskframework.api.callers import caller_of, quota_name, scope_of, user_of
 from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
 from taskframework.api.event_streams import LAST_EVENT_ID, EventStream
 from taskframework.api.feed import Feed, Watcher, sse_frame
-from taskframework.api.openapi import problem_responses
+from taskframework.api.openapi import ITEM_SCHEMA, problem_responses
 from taskframework.api.page_queries import DEFAULT_LIMIT, LIMIT_DESCRIPTION
 from taskframework.api.pages import large_page_response
 from taskframework.api.problems import RequestRefusedError
@@ -44,7 +44,7 @@ _EVENT_STREAM = "text/event-stream"
 KeyInPath = Annotated[str, Path(description="Key of the stream", json_schema_extra={"maxLength": MAX_NAME_LENGTH})]
 _RESULT_CONTENT = {
     "application/json": {"schema": {"$ref": f"#/components/schemas/{StreamResultPage.__name__}"}},
-    _EVENT_STREAM: {"itemSchema": {"$ref": f"#/components/schemas/{StreamedResult.__name__}"}},
+    _EVENT_STREAM: {ITEM_SCHEMA: {"$ref": f"#/components/schemas/{StreamedResult.__name__}"}},
 }
 
 

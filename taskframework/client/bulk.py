@@ -12,9 +12,10 @@ from taskframework.client.refusals import error_of
 from taskframework.errors import (
     ApiError,
     ApiUnavailableError,
+    InvalidRequestError,
     StoreUnavailableError,
+    SubmissionError,
     TaskframeworkError,
-    ValueNotStorableError,
 )
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, type_name
@@ -23,6 +24,7 @@ from taskframework.tasks.kinds import AnyTaskType, type_name
 MAX_ITEMS_PER_REQUEST = 1_000
 #: The most bytes of a body of many tasks; the interface accepts `api.max_body`, by default 1 MiB.
 MAX_BODY_BYTES = 1_000_000
+_EXAMPLE = '{"task_type": "send-mail", "parameters": {...}}'
 
 
 class NewTask(SubmissionOptions, total=False):
@@ -33,8 +35,12 @@ class NewTask(SubmissionOptions, total=False):
 
 
 async def submit_all(api: ApiConnection, tasks: Iterable[NewTask]) -> list[RemoteTask | TaskframeworkError]:
-    """Submit the tasks, and return an outcome for each, in the same order."""
-    prepared_tasks = [_prepare(task) for task in tasks]
+    """Submit the tasks, and return an outcome for each, in the same order.
+
+    Raises:
+        TypeError: if one of them is no dictionary; nothing is sent.
+    """
+    prepared_tasks = [_prepare(index, task) for index, task in enumerate(tasks)]
     outcomes: list[RemoteTask | TaskframeworkError] = []
     outage: TaskframeworkError | None = None
     for group in _group_by_request(prepared_tasks):
@@ -50,7 +56,13 @@ async def submit_all(api: ApiConnection, tasks: Iterable[NewTask]) -> list[Remot
 
 
 def with_idempotency_key(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task as it is sent: with an idempotency key, unless another option makes a repetition safe."""
+    """A task as it is sent: with an idempotency key, unless another option makes a repetition safe.
+
+    Raises:
+        InvalidRequestError: if it names no task type.
+    """
+    if "task_type" not in task:
+        raise InvalidRequestError("task_type", "is missing", f"Write {_EXAMPLE}.")
     is_known = any(task.get(name) is not None for name in ("idempotency_key", "unique", "debounce", "throttle"))
     named = {**task, "task_type": type_name(task["task_type"])}
     return named if is_known else {**named, "idempotency_key": new_key()}
@@ -71,11 +83,13 @@ class _PreparedTask:
     error_context: Mapping[str, Any]
 
 
-def _prepare(task: NewTask) -> _PreparedTask | TaskframeworkError:
-    submission = with_idempotency_key(task)
+def _prepare(index: int, task: object) -> _PreparedTask | TaskframeworkError:
+    if not isinstance(task, Mapping):
+        raise TypeError(f"Item {index} of submit_many is a {type(task).__name__}, not a dictionary; write {_EXAMPLE}.")
     try:
+        submission = with_idempotency_key(task)
         return _PreparedTask(as_json(submission), error_context_of(submission))
-    except ValueNotStorableError as error:
+    except SubmissionError as error:
         return error
 
 

@@ -67,6 +67,9 @@ class TaskCalls(Calls):
         Returns:
             An outcome for each, in the same order: the task, or the error that refused this one. A task that was lost
             on the way (`ApiUnavailableError`) may be stored nevertheless; give your own keys to submit it again.
+
+        Raises:
+            TypeError: if an item is no dictionary; nothing is sent.
         """
         return await submit_all(self._api, tasks)
 

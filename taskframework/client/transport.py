@@ -11,6 +11,7 @@ import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
 from taskframework.events.http import is_loopback
+from taskframework.tasks.steps import refuse_on_event_loop
 
 Value = TypeVar("Value")
 
@@ -125,6 +126,7 @@ class BlockingTransport:
         timeout: httpx.Timeout,
         is_streamed: bool,
     ) -> httpx.Response:
+        refuse_on_event_loop("SyncTaskClient", "await TaskClient.submit(...)")
         content = iterate_blocking(_as_generator(body)) if isinstance(body, AsyncIterable) else body
         request = self._http.build_request(method, url, headers=headers, content=content, timeout=timeout)
         return self._http.send(request, stream=is_streamed)

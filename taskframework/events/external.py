@@ -11,6 +11,7 @@ import orjson
 
 from taskframework.brokers.base import ExternalMessage
 from taskframework.errors import MessageUnreadableError
+from taskframework.model.events import EVENT_BY_ENTRY_TYPE
 from taskframework.model.message import rfc3339
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
@@ -18,6 +19,8 @@ from taskframework.model.view import public_view
 SINGLE = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"
 PREFIX = "task."
+#: The types of events, without the prefix.
+TYPES = (*EVENT_BY_ENTRY_TYPE, "progress")
 
 
 @dataclass(frozen=True, slots=True)

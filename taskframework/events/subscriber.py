@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Self
 
 from taskframework.brokers.base import Broker, Consumption, EventNotHandledError, ExternalMessage
-from taskframework.errors import MessageUnreadableError
-from taskframework.events.external import PREFIX, ExternalEvent, read_events
+from taskframework.errors import ConfigurationError, MessageUnreadableError
+from taskframework.events.external import PREFIX, TYPES, ExternalEvent, read_events
 from taskframework.events.http import HttpEvents, NobodyListensError
 from taskframework.model.sequences import Sequences
 
@@ -58,10 +59,13 @@ class EventSubscriber:
     def on(self, *types: str) -> Callable[[Handle], Handle]:
         """Make a decorator: its function is called for these types (`task.completed`, or short `completed`), or for all
         events if no type is given.
+
+        Raises:
+            ConfigurationError: if there is no such type.
         """
+        wanted: list[str | None] = [_full_type(name) for name in types]
 
         def register(handle: Handle) -> Handle:
-            wanted: list[str | None] = [name if name.startswith(PREFIX) else PREFIX + name for name in types]
             self._handlers.extend((name, handle) for name in wanted or [None])
             self._can_deliver.set()
             return handle
@@ -161,3 +165,19 @@ class EventSubscriber:
 
     def _is_new(self, event: ExternalEvent) -> bool:
         return event.progress_revision is not None or event.sequence > self._last_sequences.of(event.task_id)
+
+
+def _full_type(name: object) -> str:
+    if not isinstance(name, str):
+        raise ConfigurationError(
+            f"The type of an event is a text, not {name!r:.100}.",
+            hint='Write @subscriber.on("completed", "failed"), or @subscriber.on() for all events.',
+        )
+    if (short := name.removeprefix(PREFIX)) in TYPES:
+        return PREFIX + short
+    near = difflib.get_close_matches(short, TYPES, 1)
+    raise ConfigurationError(
+        f"There is no event {name!r:.100}; there are {', '.join(TYPES)}.",
+        hint=(f"Did you mean {near[0]!r}? " if near else "")
+        + "To hear a type of a newer release, use on() without types, and compare event.type.",
+    )

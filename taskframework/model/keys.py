@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import RecordKind
@@ -58,7 +60,8 @@ class Caller:
 
     #: The user who owns the tasks it submits, and who is named in history and log.
     principal: str
-    roles: tuple[Role, ...]
+    #: Roles, or their names.
+    roles: Collection[Role | Literal["reader", "submitter", "operator", "admin"]]
     #: Whether it may act for any user that it names, to submit and to look: a program that serves many users.
     may_act_for_users: bool = False
     #: The beginning of the key that it sent; None: callers are not identified, or it sent a token.
@@ -68,9 +71,24 @@ class Caller:
     #: How many requests it may make; None: as many as the settings allow.
     limit: BucketLimit | None = None
 
+    def __post_init__(self) -> None:
+        """Check the roles here, not with the first request that needs one.
+
+        Raises:
+            TypeError: if they are no roles.
+        """
+        given: object = self.roles
+        are_many = isinstance(given, Collection) and not isinstance(given, str)
+        if not are_many or not all(role in _ROLES_ASCENDING for role in self.roles):
+            raise TypeError(
+                f"The roles of a taskframework.Caller are {given!r:.100}; they have to be a tuple or list of "
+                f'{", ".join(Role)}, such as ("submitter",).'
+            )
+        object.__setattr__(self, "roles", tuple(role for role in Role if role in self.roles))
+
     def may(self, needed: Role) -> bool:
         """Return whether one of its roles is enough."""
-        return any(role.includes(needed) for role in self.roles)
+        return any(Role(role).includes(needed) for role in self.roles)
 
     @property
     def scope(self) -> Scope:

@@ -66,9 +66,11 @@ class Released:
 
 
 Outcome = Succeeded | Failed | Waits | Released
+#: An exception type, or several.
+Errors = type[BaseException] | Sequence[type[BaseException]]
 
 
-def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = ()) -> Failed:
+def classify(error: BaseException, retry_on: Errors = ()) -> Failed:
     """Decide whether an exception from task code deserves another attempt.
 
     `RetryableError`, `NonRetryableError` and a boolean attribute `retryable` (or `is_retryable`) decide by themselves.
@@ -83,7 +85,7 @@ def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = (
     Returns:
         The outcome, with the error bounded in size.
     """
-    retryable = _is_retryable(error, retry_on)
+    retryable = _is_retryable(error, (retry_on,) if isinstance(retry_on, type) else tuple(retry_on))
     pauses_limit = isinstance(error, RetryableError) and _attribute(error, "pause_limit") is True
     return Failed(describe(error, retryable), retryable, _requested_delay(error), pauses_limit)
 

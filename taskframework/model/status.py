@@ -19,6 +19,11 @@ class TaskStatus(StrEnum):
     DEAD_LETTER = "DEAD_LETTER"  # budget used, poison, or no handler
     CANCELLED = "CANCELLED"
 
+    @classmethod
+    def _missing_(cls, value: object) -> TaskStatus | None:
+        """Take a name in lower case, too, as the command line does."""
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
     @property
     def is_final(self) -> bool:
         """Whether the task has ended, so that only an operator moves it out of this status."""

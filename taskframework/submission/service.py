@@ -142,7 +142,12 @@ class TaskSubmissionService:
         return await self._accept(stored)
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
-        """Store many tasks together; each request has its own outcome, in the order given."""
+        """Store many tasks together; each request has its own outcome, in the order given.
+
+        Raises:
+            TypeError: if an item is no SubmitRequest; nothing is stored.
+        """
+        _refuse_other_items(requests)
         outcomes: list[Submission | Exception] = []
         for at in range(0, len(requests), _STORE_BATCH_SIZE):
             batch = requests[at : at + _STORE_BATCH_SIZE]
@@ -277,6 +282,15 @@ def _stream_fields(options: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequestError("stream", "its deadline differs from that of the task", "Give only one of them.")
     fields = {"stream": StreamPlace(stream["key"], mode, halts=halts), "schema_version": FAMILY_VERSION}
     return fields if deadline is None else {**fields, "deadline": deadline}
+
+
+def _refuse_other_items(requests: Iterable[object]) -> None:
+    for index, request in enumerate(requests):
+        if not isinstance(request, SubmitRequest):
+            raise TypeError(
+                f"Item {index} of submit_many is a {type(request).__name__}, not a SubmitRequest; "
+                'write SubmitRequest(task_type="send-mail", parameters={...}).'
+            )
 
 
 def _type_names_of(requests: Iterable[SubmitRequest]) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 import types
@@ -14,7 +13,7 @@ from taskframework.errors import RegistrationError
 from taskframework.frames import place_in_source
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
-from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.options import TaskOptions, unknown_option_error
 from taskframework.tasks.resources import wanted_resources
 
 P = TypeVar("P")
@@ -84,7 +83,8 @@ def _with_options(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[
                 hint='Write @task("count-words").',
             )
         if unknown := options.keys() - _OPTIONS:
-            raise _unknown_option(task_type, min(unknown))
+            by_name = f'Give them by name: @task("{task_type}", max_attempts=5).'
+            raise unknown_option_error(f"@task({task_type!r})", min(unknown), _OPTIONS, by_name)
         chosen = make(*args, **options)
         caller_locals = sys._getframe(1).f_locals  # types that the function names may be defined there
 
@@ -109,14 +109,6 @@ def _with_options(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[
 
 
 task = _with_options(TaskOptions)
-
-
-def _unknown_option(task_type: str, name: str) -> RegistrationError:
-    near = difflib.get_close_matches(name, _OPTIONS, 1)
-    return RegistrationError(
-        f"@task({task_type!r}) has no option {name}.",
-        hint=f"Did you mean {near[0]}?" if near else f'Give them by name: @task("{task_type}", max_attempts=5).',
-    )
 
 
 def _refuse_arguments(self: object, *args: object, **named: object) -> None:

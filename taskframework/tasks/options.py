@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
 from taskframework.tasks.limits import ConcurrencyLimit, QueueTimeout, RateLimit, is_duration
 from taskframework.tasks.retention import Retention
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
@@ -19,6 +24,28 @@ DEFAULT_CHUNK_SIZE = 100
 _COUNT = f"a number from 1 to {MAX_ATTEMPTS}"
 
 
+def _naming_unknown_options(kind: type[T]) -> type[T]:
+    """Let the class refuse options that it does not have, with the nearest name. Type checkers see no change."""
+    options_class: Any = kind
+    make, names = options_class.__init__, [field.name for field in fields(options_class)]
+
+    @functools.wraps(make)
+    def refuse_or_make(self: T, **options: Any) -> None:
+        if unknown := sorted(options.keys() - set(names)):
+            raise unknown_option_error(kind.__name__, unknown[0], names, f"The options are {', '.join(names)}.")
+        make(self, **options)
+
+    options_class.__init__ = refuse_or_make
+    return kind
+
+
+def unknown_option_error(what: str, name: str, known: Collection[str], otherwise: str) -> RegistrationError:
+    """Make the error of an option that does not exist. Its hint is the nearest name, or `otherwise`."""
+    near = difflib.get_close_matches(name, known, 1)
+    return RegistrationError(f"{what} has no option {name}.", hint=f"Did you mean {near[0]}?" if near else otherwise)
+
+
+@_naming_unknown_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
     """Options of one task type; for an option that is None the settings decide.
@@ -30,7 +57,7 @@ class TaskOptions:
         initial_delay: delay after the first failed attempt, as a timedelta or in seconds; it grows by the settings'
             back-off factor.
         max_delay: longest delay between two attempts, as a timedelta or in seconds.
-        retry_on: further exception types that deserve another attempt.
+        retry_on: a further exception type that deserves another attempt, or several.
         run_in: where a plain `def execute` runs: `"thread"` (a bounded pool) or `"process"` (a process pool, for
             code that keeps the processor busy).
         subtasks: when the sub-tasks of a round are enough: `"all_must_succeed"`, `"allow_failures"`,
@@ -53,7 +80,7 @@ class TaskOptions:
     priority: Priority | Literal["high", "normal", "low"] = Priority.NORMAL
     initial_delay: timedelta | float | None = None
     max_delay: timedelta | float | None = None
-    retry_on: tuple[type[BaseException], ...] = ()
+    retry_on: type[BaseException] | Sequence[type[BaseException]] = ()
     run_in: Literal["thread", "process"] = "thread"
     subtasks: str = "all_must_succeed"
     max_chunk_size: int = DEFAULT_CHUNK_SIZE
@@ -76,7 +103,7 @@ class TaskOptions:
         for name in ("initial_delay", "max_delay"):
             delay = getattr(self, name)
             _require(delay is None or is_duration(delay), self, name, "a timedelta or seconds, zero or more")
-        _require(_are_errors(self.retry_on), self, "retry_on", "a tuple of exception types")
+        _require(_are_errors(self.retry_on), self, "retry_on", "an exception type, or a tuple or list of them")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
         _require(_is_count(self.max_chunk_size), self, "max_chunk_size", _COUNT)
@@ -110,9 +137,8 @@ def _is_retention(value: object) -> bool:
 
 
 def _are_errors(value: object) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
-    )
+    kinds = value if isinstance(value, tuple | list) else (value,)
+    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
 
 
 def _require(is_right: bool, options: TaskOptions, name: str, accepted: str) -> None:

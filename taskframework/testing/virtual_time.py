@@ -5,39 +5,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, TaskFailedError
+from taskframework.errors import ResultTimeoutError, StoreError, TaskFailedError
+from taskframework.model.batch_status import BatchStatus
 from taskframework.model.events import TaskEvent, TaskSubmittedEvent
+from taskframework.model.message import rfc3339
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import SUCCEEDED
 from taskframework.model.task import Task
 from taskframework.model.view import error_view
-from taskframework.model.wording import pluralize
+from taskframework.model.wording import duration_text, pluralize
+from taskframework.operations.batch_handle import BatchHandle
 from taskframework.operations.handle import TaskHandle
 from taskframework.runtime import TaskFramework
 from taskframework.schedules import all_schedules
 from taskframework.settings import Settings
-from taskframework.settings.urls import sqlite_file
-from taskframework.stores.base import TaskStore
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite.connection import Database
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Lifespan, Middleware
 from taskframework.tasks.kinds import AnyTaskType, read_result, type_name
 from taskframework.testing.clock import START, FakeClock
-from taskframework.testing.faults import Faults, FaultyStore, ProcessClock
+from taskframework.testing.faults import Faults
 from taskframework.testing.timeline import Timeline
+from taskframework.testing.virtual_process import VirtualFramework, id_of, settings_with, temporary_folder
 from taskframework.wiring import process as _process  # noqa: F401 - imported now: on the loop it would hold that up
-from taskframework.wiring.store_services import StoreServices
 from taskframework.worker import containment as _containment  # noqa: F401 - as before
 from taskframework.worker.worker import Worker
 
@@ -45,12 +44,6 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-#: The settings of a harness; all others have their defaults.
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "broker": {"url": "embedded://"},
-    "shutdown": {"await_termination_timeout": "0s"},
-    "retry": {"jitter_factor": 0},  # so that a retry comes when the test expects it
-}
 #: Repairs, which look about once a second, find due tasks that have not begun. The first looks are made by waking the
 #: repairs; for each further look so many seconds pass. A task that has not begun after all looks never will.
 _MAX_WAKES, _MAX_LOOKS, _SECONDS_PER_LOOK = 3, 20, 1.25
@@ -61,30 +54,11 @@ _POLL_SECONDS, _MAX_REAL_SECONDS = 0.0005, 30.0
 _MAX_VIRTUAL_TIME = timedelta(days=3660)
 
 
-class _Framework(TaskFramework):
-    """One process of a harness: its store and its clock may fail, and its events are heard from the start."""
-
-    def __init__(self, settings: Settings, clock: FakeClock, faults: Faults, events: list[TaskEvent]) -> None:
-        super().__init__(settings, clock=ProcessClock(clock, faults))
-        self._faults = faults
-        self._events = events
-
-    async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
-        services = await super()._open_store(stack, dispatches=dispatches)
-        services.bus.listen(TaskEvent, self._events.append, name="harness")
-        return services
-
-    def _build_store(self) -> TaskStore:
-        # The file is thrown away, and a sync with each commit takes half of the time that a year of schedules takes.
-        store = SqliteStore(sqlite_file(self.settings.store.url), clock=self._clock, syncs=False)
-        return FaultyStore.around(store, self._faults)
-
-
 class Harness:
     """A framework that runs in virtual time; see `harness`.
 
     Attributes:
-        clock: its time; only `advance`, `result` and `finished` let it pass.
+        clock: its time; only `advance`, `result` and `finished` let it pass, also those of a handle.
         framework: the process that runs now; after a crash, another process on the same store.
         events: all events so far, in their order.
     """
@@ -101,6 +75,7 @@ class Harness:
         self._settings = settings
         self._faults = Faults()
         self._process = contextlib.AsyncExitStack()
+        self._passing = asyncio.Lock()
         #: The harness's own access to the file, which no fault affects.
         self._store = SqliteStore(file, clock=clock)
         self._database = Database(file)
@@ -110,28 +85,24 @@ class Harness:
         """The virtual time."""
         return self.clock.now()
 
-    async def finished(self, task: TaskHandle[Any] | str, within: timedelta = _MAX_VIRTUAL_TIME) -> Task:
-        """Let time pass until a task is final, however it ends.
+    @overload
+    async def finished(self, task: TaskHandle[Any] | str, within: timedelta = ...) -> Task: ...
+    @overload
+    async def finished(self, task: BatchHandle[Any], within: timedelta = ...) -> BatchStatus: ...
+    async def finished(
+        self, task: TaskHandle[Any] | BatchHandle[Any] | str, within: timedelta = _MAX_VIRTUAL_TIME
+    ) -> Task | BatchStatus:
+        """Let time pass until a task or a batch is final, however it ends.
 
         Args:
             task: a handle, or the id of the task.
             within: the most time that passes.
 
         Raises:
-            AssertionError: if the task is not final by then, or nothing will ever end it.
+            AssertionError: if it is not final by then, or will not end by time alone.
         """
-        task_id = task if isinstance(task, str) else task.task_id
-        ends_at = self.now + within
-
-        async def is_over() -> bool:
-            found = await self._store.get(task_id, EVERYONE)
-            return found is not None and found.status.is_final
-
-        await self._pass_time(ends_at, is_over)
-        found = await self._store.get(task_id, EVERYONE)
-        assert found is not None, f"there is no task {task_id}"
-        assert found.status.is_final, f"task {task_id} is {found.status} at {self.now}"
-        return found
+        found = await self._until_final(id_of(task), within)
+        return await self.framework.batch(task.batch_id).status() if isinstance(task, BatchHandle) else found
 
     async def result(self, task: TaskHandle[R], within: timedelta = _MAX_VIRTUAL_TIME) -> R:
         """Let time pass until a task is final, and give its result as `TaskHandle.result` does.
@@ -140,6 +111,11 @@ class Harness:
             TaskFailedError: if it ended without a result.
             AssertionError: as `finished`.
         """
+        if isinstance(task, BatchHandle):
+            raise TypeError(
+                "A batch has a result for each item. Write: await running.finished(batch), then "
+                "[item.result async for item in batch.results()]."
+            )
         found = await self.finished(task, within)
         if found.status not in SUCCEEDED:
             raise TaskFailedError(found.task_id, found.status, error_view(found.error))
@@ -148,8 +124,7 @@ class Harness:
 
     async def advance(self, duration: timedelta | float) -> None:
         """Let time pass, as a timedelta or in seconds. All work that becomes due meanwhile is done at its time."""
-        seconds = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
-        await self._pass_time(self.now + seconds)
+        await self._pass_time(self.now + _as_duration(duration))
 
     async def crash(self) -> None:
         """Let the process die, as by `kill -9`, and start another process. Everything that was not stored is lost."""
@@ -231,29 +206,66 @@ class Harness:
             f"{type_name(task_type)} was submitted {pluralize(len(found), 'time')}; there were {submissions}"
         )
 
-    async def story(self, task: TaskHandle[Any] | str) -> list[str]:
+    async def story(self, task: TaskHandle[Any] | BatchHandle[Any] | str) -> list[str]:
         """The events of a task, the last 100 of them, such as `["submitted", "started", "completed"]`.
 
         Raises:
             AssertionError: if there is no such task.
         """
-        found = await self._store.get(task if isinstance(task, str) else task.task_id, EVERYONE)
+        found = await self._store.get(id_of(task), EVERYONE)
         assert found is not None, "there is no such task"
         return [entry.type for entry in found.history]
 
-    async def _pass_time(self, ends_at: datetime, is_over: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Let time pass: from each time at which something is due to the next one."""
-        while True:
-            timeline = await self._wait_until_idle()
-            if is_over is not None and await is_over():
-                return
-            due = timeline.next_due()
-            if due is None or due > ends_at:
-                if is_over is None and self.now < ends_at:
-                    self.clock.advance(ends_at - self.now)
-                    await self._wait_until_idle()
-                return
-            self.clock.advance(due - self.now)
+    async def _until_final(self, task_id: str, within: timedelta) -> Task:
+        """Let time pass until a task or a batch is final, or fail and say why it is not."""
+        found, next_due = await self._pass_time_for(task_id, within)
+        if not found.status.is_final:
+            because = "The test took its store away."
+            if not self._faults.is_store_away:
+                because = (await self.framework.services.explain.explain(task_id, EVERYONE)).cause.because
+            after = "Time alone will not end it: let the test do what it waits for, then wait again."
+            if next_due is not None:
+                after = f"What is due next, at {rfc3339(next_due)}, is not within {duration_text(within)}."
+            raise AssertionError(f"task {task_id} is {found.status} at {rfc3339(self.now)}. {because} {after}")
+        return found
+
+    async def _wait_for_handle(self, task_id: str, timeout: timedelta | float | None) -> Task:
+        """Wait as the handle of a task or a batch does, but in virtual time."""
+        if timeout is None:
+            return await self._until_final(task_id, _MAX_VIRTUAL_TIME)
+        found, _ = await self._pass_time_for(task_id, _as_duration(timeout))
+        if not found.status.is_final:
+            raise ResultTimeoutError(task_id, found.status)
+        return found
+
+    async def _pass_time_for(self, task_id: str, within: timedelta) -> tuple[Task, datetime | None]:
+        """Let time pass until a task is final; if it is not, return also when more would have been due."""
+
+        async def is_over() -> bool:
+            found = await self._store.get(task_id, EVERYONE)
+            return found is not None and found.status.is_final
+
+        next_due = await self._pass_time(self.now + within, is_over)
+        found = await self._store.get(task_id, EVERYONE)
+        assert found is not None, f"there is no task {task_id}"
+        return found, next_due
+
+    async def _pass_time(
+        self, ends_at: datetime, is_over: Callable[[], Awaitable[bool]] | None = None
+    ) -> datetime | None:
+        """Let time pass, from each time at which something is due to the next one; return the next after the end."""
+        async with self._passing:  # several handles may wait at once
+            while True:
+                timeline = await self._wait_until_idle()
+                if is_over is not None and await is_over():
+                    return None
+                due = timeline.next_due()
+                if due is None or due > ends_at:
+                    if is_over is None and self.now < ends_at:
+                        self.clock.advance(ends_at - self.now)
+                        await self._wait_until_idle()
+                    return due
+                self.clock.advance(due - self.now)
 
     async def _wait_until_idle(self) -> Timeline:
         """Wait, in real time, until nothing is under way and nothing is due; only for repairs virtual time passes."""
@@ -302,7 +314,9 @@ class Harness:
 
     async def _start(self) -> None:
         self._faults = Faults()
-        framework = self.framework = _Framework(self._settings, self.clock, self._faults, self.events)
+        framework = self.framework = VirtualFramework(
+            self._settings, self.clock, self._faults, self.events, self._wait_for_handle
+        )
         self._equip(framework)
         await self._process.enter_async_context(framework.running())
 
@@ -371,22 +385,14 @@ async def harness(
         for given in resources:
             framework.lifespan(partial(contextlib.nullcontext, given))
 
-    async with _folder() as folder:
+    async with temporary_folder() as folder:
         file = folder / "tasks.db"
-        merged = {name: {**_SETTINGS.get(name, {}), **sections.get(name, {})} for name in {*_SETTINGS, *sections}}
-        settings = Settings.model_validate({**merged, "store": {"url": f"sqlite:///{file}"}})
-        async with Harness(equip, settings, FakeClock(start), file)._open() as running:
+        async with Harness(equip, settings_with(sections, file), FakeClock(start), file)._open() as running:
             yield running
 
 
-@contextlib.asynccontextmanager
-async def _folder() -> AsyncIterator[Path]:
-    """Make a folder for one harness and remove it, without blocking the event loop."""
-    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="taskframework-")
-    try:
-        yield Path(folder)
-    finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+def _as_duration(duration: timedelta | float) -> timedelta:
+    return duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
 
 
 async def _fail() -> None:

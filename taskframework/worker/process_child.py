@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from taskframework.errors import NonRetryableError
-from taskframework.model.outcome import Failed, classify, describe
+from taskframework.model.outcome import Errors, Failed, classify, describe
 from taskframework.model.task import StepOutcome
 from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
@@ -212,7 +212,7 @@ class _ParentLogHandler(logging.handlers.QueueHandler):
 
 def _run_attempt(channel: _Channel, request: bytes) -> None:
     control = _Control(channel)
-    retry_on: tuple[type[BaseException], ...] = ()
+    retry_on: Errors = ()
     try:
         executable, call, fields, steps, logger_name, level = pickle.loads(request)
         control.steps = Steps(steps, control)

@@ -17,6 +17,7 @@ from taskframework import (
     BackgroundTaskExecutable,
     CallNext,
     ConfigurationError,
+    ResultTimeoutError,
     RetryableError,
     Signal,
     StoreUnavailableError,
@@ -86,6 +87,18 @@ class Family(BackgroundTaskExecutable[int, int]):
 
     async def on_signal(self, context: TaskContext[int], signal: Signal) -> int:
         return -1 if signal.timed_out else 1
+
+
+class Approved(BackgroundTaskExecutable[None, str]):
+    """Waits for somebody, however long that takes."""
+
+    task_type = "approved"
+
+    async def execute(self, context: TaskContext[None]) -> Any:
+        return context.wait_for(signal="approved")
+
+    async def on_signal(self, context: TaskContext[None], signal: Signal) -> str:
+        return signal.name
 
 
 @pytest.fixture(autouse=True)
@@ -301,3 +314,50 @@ async def test_the_file_is_not_synced_with_each_commit() -> None:
     async with harness(reports) as running:
         database: Database = running.framework.services.store._database  # type: ignore[attr-defined]
         assert await database.write(lambda raw: raw.execute("PRAGMA synchronous").fetchall()) == [(0,)]
+
+
+async def test_waiting_by_a_handle_lets_time_pass_too() -> None:
+    """The first thing that a newcomer writes; it waited for ever, as virtual time stood still."""
+    async with harness(patient) as running:
+        first, second = [await running.framework.submit(patient, attempts) for attempts in (2, 3)]
+        assert tuple(await asyncio.gather(second.result(), first.result())) == ("attempt 3", "attempt 2")
+        assert running.now - START == 27 * HOUR
+        late = await running.framework.submit(patient, 2)
+        with pytest.raises(ResultTimeoutError, match="is still RETRYING"):
+            await late.result(timeout=HOUR)
+        assert await running.framework.handle(late.task_id).result(timeout=9 * HOUR) == "attempt 2"
+
+
+async def test_code_of_a_task_waits_for_another_in_real_time() -> None:
+    @task("asks")
+    async def asks(parameters: str, tasks: TaskFramework = resource(TaskFramework)) -> str:
+        return await (await tasks.submit(reports, parameters)).result()
+
+    async with harness(asks, reports) as running:
+        assert await (await running.framework.submit(asks, "Ann")).result() == "report for Ann"
+
+
+async def test_a_batch_is_awaited_by_its_handle() -> None:
+    async with harness(patient) as running:
+        batch = await running.framework.submit_batch(patient, [1, 2])
+        with pytest.raises(TypeError, match=r"Write: await running.finished\(batch\)"):
+            await running.result(batch)  # type: ignore[arg-type]
+        assert (await running.finished(batch)).ended.succeeded == 2
+        assert "completed" in await running.story(batch)
+        other = await running.framework.submit_batch(patient, [3])
+        assert (await other.finished()).ended.succeeded == 1
+        assert running.now - START == 36 * HOUR
+
+
+async def test_a_wait_that_fails_says_what_is_waited_for() -> None:
+    async with harness(patient, Approved) as running:
+        late = await running.framework.submit(patient, 2)
+        with pytest.raises(AssertionError, match=r"RETRYING at .* What is due next, at 2026-01-01T09:00.*within 1 h"):
+            await running.finished(late, within=HOUR)
+        waits = await running.framework.submit(Approved)
+        for wait in (running.finished(waits, within=20 * HOUR), waits.result()):
+            with pytest.raises(AssertionError, match=r"the signal 'approved'\. Time alone will not end it") as told:
+                await wait
+            assert "within" not in str(told.value)
+        await waits.signal("approved")
+        assert await waits.result() == "approved"

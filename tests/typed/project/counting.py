@@ -18,7 +18,7 @@ class CountWordsResult(BaseModel):
 
 class CountWords(BackgroundTaskExecutable[CountWordsParameters, CountWordsResult]):
     task_type = "count-words"
-    options = TaskOptions(max_attempts=3)
+    options = TaskOptions(max_attempts=3, retry_on=LookupError)
 
     async def execute(self, context: TaskContext[CountWordsParameters]) -> CountWordsResult:
         return CountWordsResult(words=len(context.parameters.text.split()))

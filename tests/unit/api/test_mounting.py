@@ -24,7 +24,7 @@ TASKS = "/jobs/api/v1/tasks"
 Client = Callable[[Starlette], Any]
 PEOPLE = {
     "ann": Caller("ann", (Role.SUBMITTER,)),
-    "bob": Caller("bob", (Role.READER,)),
+    "bob": Caller("bob", ["reader"]),
     "boss": Caller("boss", (Role.OPERATOR,)),
 }
 
@@ -225,7 +225,23 @@ def test_the_document_may_be_left_alone(framework: TaskFramework) -> None:
     assert list(document_of(framework, "/jobs", in_openapi=False)["paths"]) == ["/views"]
 
 
-@pytest.mark.parametrize("prefix", ["", "/", "jobs", "/jobs/", "/jobs/{n}"])
+@pytest.mark.parametrize("prefix", ["", "/", "jobs", "jobs/", "/jobs/{n}"])
 def test_a_prefix_that_is_none_is_refused(framework: TaskFramework, prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a path"):
         mount(FastAPI(), framework, prefix)
+
+
+def test_a_prefix_with_a_slash_at_its_end_is_refused_with_the_right_one(framework: TaskFramework) -> None:
+    with pytest.raises(ConfigurationError, match="'/bg/tasks/' must not end with a slash") as refused:
+        mount(FastAPI(), framework, "/bg/tasks/")
+    assert refused.value.hint == 'Write "/bg/tasks".'
+
+
+def test_roles_are_given_by_name_and_others_are_refused_at_once() -> None:
+    """They failed with the first request that needed one."""
+    assert Caller("ann", ["operator", Role.READER]) == Caller("ann", (Role.READER, Role.OPERATOR))
+    assert Caller("ann", ["operator"]).may(Role.SUBMITTER)
+    wrong: Any
+    for wrong in (["boss"], "submitter", None, [1]):
+        with pytest.raises(TypeError, match=r"roles of a taskframework\.Caller are .* list of reader, submitter, "):
+            Caller("ann", wrong)

@@ -107,6 +107,16 @@ def test_the_document_is_whole(document: dict[str, Any]) -> None:
     assert schemas["SubmitTask"]["examples"]
 
 
+def test_media_types_have_only_fields_of_the_version(document: dict[str, Any]) -> None:
+    """Generators of clients refuse a document with others, such as `itemSchema` of OpenAPI 3.2."""
+    assert document["openapi"].startswith("3.1.")
+    for path, method, operation in operations(document):
+        for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+            for media_type in part.get("content", {}).values():
+                names = {name for name in media_type if not name.startswith("x-")}
+                assert names <= {"schema", "example", "examples", "encoding"}, (path, method)
+
+
 def test_the_models_have_the_fields_that_are_sent() -> None:
     task = new_task()
     entry = HistoryEntry(1, "submitted", task.created_at, 0, None, None)

@@ -114,6 +114,9 @@ def test_many_at_once_have_an_outcome_each(tasks: SyncTaskFramework) -> None:
     assert isinstance(bad, InvalidParametersError)
     assert not isinstance(good, Exception)
     assert good.result(timeout=PATIENCE) == 2
+    as_for_the_client: Any = {"task_type": "double", "parameters": 1}
+    with pytest.raises(TypeError, match=r"Item 0 of submit_many is a dict, not a SubmitRequest; write SubmitRequest\("):
+        tasks.submit_many([as_for_the_client])
 
 
 def test_items_of_a_batch_are_made_in_the_thread_that_calls(tasks: SyncTaskFramework) -> None:

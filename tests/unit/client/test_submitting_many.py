@@ -7,8 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+import pytest
 
-from taskframework import ApiError, ApiUnavailableError, UnknownTaskTypeError, ValueNotStorableError
+from taskframework import (
+    ApiError,
+    ApiUnavailableError,
+    InvalidRequestError,
+    UnknownTaskTypeError,
+    ValueNotStorableError,
+)
 from taskframework.api.bodies import MAX_BULK_ITEMS
 from taskframework.api.problems import problem_of
 from taskframework.client.answers import RemoteTask
@@ -87,3 +94,21 @@ async def test_a_submission_that_shares_a_task_by_another_option_gets_no_key(con
     sent = json.loads(request.content)["tasks"]
     assert not any("idempotency_key" in one for one in sent)
     assert parse_duration(sent[0]["debounce"]["wait"]) == timedelta(seconds=1.5)
+
+
+async def test_a_task_without_its_type_is_refused_alone(connect: Connect) -> None:
+    wanted: list[Any] = [{"parameters": 1}, {"task_type": MAIL}, {"task_type": 5}]
+    missing, good, wrong = await connect(take).client.submit_many(wanted)
+    assert isinstance(missing, InvalidRequestError)
+    assert missing.message == "task_type: is missing."
+    assert 'Write {"task_type": "send-mail"' in str(missing.hint)
+    assert isinstance(good, RemoteTask)
+    assert isinstance(wrong, InvalidRequestError)
+
+
+@pytest.mark.parametrize("wrong", [("send-mail", 1), "send-mail"])
+async def test_what_is_no_dictionary_is_refused_before_anything_is_sent(connect: Connect, wrong: Any) -> None:
+    stage = connect()
+    with pytest.raises(TypeError, match=r"Item 1 of submit_many is a (tuple|str), not a dictionary; write \{"):
+        await stage.client.submit_many([{"task_type": MAIL}, wrong])
+    assert not stage.asked

@@ -55,3 +55,12 @@ def test_values_are_iterated_to_their_end_and_no_further() -> None:
     assert next(left) == 1
     left.close()
     assert told == ["closed", "closed"]
+
+
+async def test_a_blocking_call_on_an_event_loop_is_refused() -> None:
+    """It held up everything else on the loop, and nothing told it."""
+    with SyncTaskClient("http://localhost:1") as client:
+        with pytest.raises(RuntimeError, match=r"SyncTaskClient would block the event loop; use `await TaskClient"):
+            client.submit("mail")
+        with pytest.raises(RuntimeError, match="would block"):
+            next(client.list_tasks())

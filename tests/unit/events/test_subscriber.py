@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from taskframework.brokers.base import Broker, ExternalMessage
-from taskframework.events.external import ExternalEvent, to_message
+from taskframework.errors import ConfigurationError
+from taskframework.events.external import TYPES, ExternalEvent, to_message
 from taskframework.events.subscriber import EventSubscriber
 from tests.support.eventually import eventually
 
@@ -103,3 +104,23 @@ async def test_entered_again_it_waits_for_a_listener_as_before(subscriber: Event
         subscriber.on()(lambda event: heard.append(event.sequence))
         await receiving
         assert heard == [1, 2, 3]
+
+
+async def test_a_type_that_does_not_exist_is_refused_at_once(subscriber: EventSubscriber) -> None:
+    """Its handler would never be called, and nothing would tell."""
+    for types in (*([name] for name in TYPES), ["task.completed", "failed"], []):
+        subscriber.on(*types)
+    with pytest.raises(ConfigurationError, match=r"no event 'complete'; there are submitted, .*progress\.") as refused:
+        subscriber.on("failed", "complete")
+    assert str(refused.value.hint).startswith("Did you mean 'completed'? ")
+    with pytest.raises(ConfigurationError, match=r"no event 'task\.x'"):
+        subscriber.on("task.x")
+
+
+async def test_a_decorator_without_brackets_is_refused_at_once(subscriber: EventSubscriber) -> None:
+    with pytest.raises(ConfigurationError, match="is a text, not <function") as refused:
+
+        @subscriber.on  # type: ignore[arg-type]
+        def hear(event: ExternalEvent) -> None: ...
+
+    assert "@subscriber.on() for all events" in str(refused.value.hint)

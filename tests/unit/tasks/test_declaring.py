@@ -196,13 +196,25 @@ def test_registering_is_refused_with_the_reason(wrong: Any, said: str) -> None:
         ("initial_delay", timedelta(seconds=-5)),
         ("max_delay", "1h"),
         ("retry_on", ("ValueError",)),
-        ("retry_on", ValueError),
+        ("retry_on", ["ValueError", KeyError]),
+        ("retry_on", "ValueError"),
+        ("retry_on", int),
         ("run_in", "space"),
     ],
 )
 def test_a_wrong_option_is_refused_where_it_is_written(name: str, wrong: Any) -> None:
     with pytest.raises(RegistrationError, match=rf"option {name} is .* Use "):
         TaskOptions(**{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("max_attempt", "Did you mean max_attempts?"), ("x", "The options are max_attempts, timeout, ")]
+)
+def test_an_option_that_does_not_exist_is_named_with_the_nearest(name: str, hint: str) -> None:
+    wrong: dict[str, Any] = {name: 3}
+    with pytest.raises(RegistrationError, match=f"TaskOptions has no option {name}") as refused:
+        TaskOptions(**wrong)
+    assert str(refused.value.hint).startswith(hint)
 
 
 def test_a_refusal_tells_the_line_of_the_author() -> None:

@@ -288,11 +288,12 @@ async def test_what_would_end_a_program_is_told_as_it_was_raised(
     assert "taskframework/worker/" not in failed.traceback
 
 
-async def test_what_options_name_is_retryable(executor: TaskExecutorService) -> None:
+@pytest.mark.parametrize("retry_on", [LookupError, [OverflowError, LookupError], (LookupError,)])
+async def test_what_options_name_is_retryable(executor: TaskExecutorService, retry_on: Any) -> None:
     def code(context: TaskContext[Any]) -> None:
         raise KeyError("for now")
 
-    assert failure(await execute(executor, code, options=TaskOptions(retry_on=(LookupError,)))).retryable
+    assert failure(await execute(executor, code, options=TaskOptions(retry_on=retry_on))).retryable
 
 
 @pytest.mark.parametrize(("code", "timeout"), [(for_ever, timedelta(milliseconds=30)), (deaf, 0.03)])

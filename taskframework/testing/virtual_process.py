@@ -1,0 +1,123 @@
+"""One process of a harness: a framework on a throw-away store with faults, whose handles let virtual time pass."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from taskframework.model.batch_status import BatchStatus
+from taskframework.model.events import TaskEvent
+from taskframework.model.task import Task
+from taskframework.operations.batch_handle import BatchHandle
+from taskframework.operations.handle import R, TaskHandle
+from taskframework.runtime import TaskFramework
+from taskframework.settings import Settings
+from taskframework.settings.urls import sqlite_file
+from taskframework.stores.base import TaskStore
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.tasks.kinds import AnyTaskType, kind_of
+from taskframework.telemetry import running_code
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.faults import Faults, FaultyStore, ProcessClock
+from taskframework.wiring.store_services import StoreServices
+
+#: The settings of a harness; all others have their defaults.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "broker": {"url": "embedded://"},
+    "shutdown": {"await_termination_timeout": "0s"},
+    "retry": {"jitter_factor": 0},  # so that a retry comes when the test expects it
+}
+
+#: Lets time pass until a task is final; the timeout, in virtual time, is that of the handle.
+PassTime = Callable[[str, timedelta | float | None], Awaitable[Task]]
+
+
+class VirtualFramework(TaskFramework):
+    """One process of a harness: its store and its clock may fail, and its events are heard from the start."""
+
+    def __init__(
+        self, settings: Settings, clock: FakeClock, faults: Faults, events: list[TaskEvent], pass_time: PassTime
+    ) -> None:
+        super().__init__(settings, clock=ProcessClock(clock, faults))
+        self._faults = faults
+        self._events = events
+        self._pass_time = pass_time
+
+    async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
+        services = await super()._open_store(stack, dispatches=dispatches)
+        services.bus.listen(TaskEvent, self._events.append, name="harness")
+        return services
+
+    def _build_store(self) -> TaskStore:
+        # The file is thrown away, and a sync with each commit takes half of the time that a year of schedules takes.
+        store = SqliteStore(sqlite_file(self.settings.store.url), clock=self._clock, syncs=False)
+        return FaultyStore.around(store, self._faults)
+
+    def _handle(self, task_id: str, is_new: bool, kind: AnyTaskType | None) -> TaskHandle[Any]:
+        return _VirtualTaskHandle(task_id, is_new, self.services.tasks, kind_of(kind), pass_time=self._pass_time)
+
+    def _batch_handle(self, batch_id: str, is_new: bool, kind: AnyTaskType | None) -> BatchHandle[Any]:
+        return _VirtualBatchHandle(batch_id, is_new, self.services.batches, kind_of(kind), pass_time=self._pass_time)
+
+
+@dataclass(frozen=True, slots=True)
+class _VirtualTaskHandle(TaskHandle[R]):
+    """A handle whose waits let time pass; without that, a task that is due later would never end."""
+
+    pass_time: PassTime = field(kw_only=True)
+
+    async def finished(self, timeout: timedelta | float | None = None) -> Task:
+        task = await self.task()
+        if task.status.is_final:
+            return task
+        if _is_in_task_code():
+            return await TaskHandle.finished(self, timeout)
+        return await self.pass_time(self.task_id, timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _VirtualBatchHandle(BatchHandle[R]):
+    """The same for a batch."""
+
+    pass_time: PassTime = field(kw_only=True)
+
+    async def finished(self, timeout: timedelta | float | None = None) -> BatchStatus:
+        status = await self.status()
+        if not status.status.is_final and not _is_in_task_code():
+            await self.pass_time(self.batch_id, timeout)
+        return await BatchHandle.finished(self, timeout)
+
+
+def _is_in_task_code() -> bool:
+    """Whether the caller is code of a task. Virtual time stands still while code runs, so it waits in real time."""
+    return running_code.get() is not None
+
+
+def id_of(task: TaskHandle[Any] | BatchHandle[Any] | str) -> str:
+    """Return the id of a task or a batch."""
+    if isinstance(task, str):
+        return task
+    return task.batch_id if isinstance(task, BatchHandle) else task.task_id
+
+
+def settings_with(sections: Mapping[str, dict[str, Any]], file: Path) -> Settings:
+    """Return the settings of a harness with the sections that a test gives, on a SQLite file."""
+    merged = {name: {**_SETTINGS.get(name, {}), **sections.get(name, {})} for name in {*_SETTINGS, *sections}}
+    return Settings.model_validate({**merged, "store": {"url": f"sqlite:///{file}"}})
+
+
+@contextlib.asynccontextmanager
+async def temporary_folder() -> AsyncIterator[Path]:
+    """Make a folder for one harness and remove it, without blocking the event loop."""
+    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="taskframework-")
+    try:
+        yield Path(folder)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
