@@ -231,7 +231,7 @@ async def test_a_cancel_and_a_deadline_never_halt(here: Installation) -> None:
 
 
 @pytest.mark.parametrize("end", ["its worker dies", "its code fails on its own", "its worker hands it back"])
-async def test_a_deadline_of_a_running_task_never_halts_however_the_task_then_ends(here: Installation, end: str) -> None:
+async def test_a_deadline_never_halts_however_a_running_task_then_ends(here: Installation, end: str) -> None:
     late = await here.submit(stream={"on_failure": "halt"}, deadline=here.store.now() + HOUR)
     after = await here.submit()
     fence = await here.begin(late)
@@ -362,6 +362,14 @@ async def test_a_stream_keeps_its_mode(here: Installation) -> None:
     await here.submit()
     with pytest.raises(StreamModeError, match="has the mode serial"):
         await here.submit(stream={"mode": "ordered_results"})
+
+
+async def test_who_is_refused_for_the_mode_keeps_the_idempotency_key(here: Installation) -> None:
+    await here.submit()
+    with pytest.raises(StreamModeError):
+        await here.submit(stream={"mode": "ordered_results"}, idempotency_key="k")
+    corrected = await here.submit(idempotency_key="k")
+    assert (await here.get(corrected)).idempotency_key == "k"
 
 
 async def test_in_a_call_with_two_modes_only_those_of_the_other_mode_are_refused(here: Installation) -> None:
