@@ -24,9 +24,17 @@ class IdempotencyKey:
     """What a key stands for: a task, and the hash of the type and the parameters that were submitted."""
 
     task_id: str
+    #: `NO_REQUEST` if the request was refused. Then the next request with the key takes the task id, whatever it asks
+    #: for. The record stays, because another request may be storing the task at this moment: of all that have the id,
+    #: only one is stored.
     request_hash: str
 
+    def is_for(self, task: Task) -> bool:
+        """Return whether a task may be stored under this key: it is what the key stands for, or the key is free."""
+        return self.request_hash in (task.parameters_hash, NO_REQUEST)
 
+
+NO_REQUEST = ""
 IDEMPOTENCY = RecordKind("idempotency", IdempotencyKey)
 
 

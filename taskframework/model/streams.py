@@ -21,6 +21,7 @@ from taskframework.model.records import Record, RecordKind, new_revision, parts_
 from taskframework.model.scope import ANONYMOUS
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import Task
+from taskframework.model.transitions import BY_DEADLINE
 from taskframework.model.values import shell_quoted
 
 #: What happens to a stream when a task fails: the next task gets the turn, or the stream halts.
@@ -32,8 +33,6 @@ GIVEN_UP_AFTER = timedelta(seconds=30)
 #: a time in a stream, so this is how many processes may submit to one stream at the same moment. If more submissions
 #: overtake a submission before it has read its reply, it takes other positions and leaves a gap.
 MAX_KEPT_REQUESTS = 4
-#: `error.code` of a task that its deadline ended. A deadline lets the stream go on.
-_DEADLINE_ERROR_CODE = "deadline"
 
 
 def go_on_command(user_id: str | None, key: str) -> str:
@@ -158,8 +157,10 @@ def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
 def _halts_stream(task: Task) -> bool:
     if task.stream is None or not task.stream.halts or task.status not in DEAD:
         return False
-    is_late = task.error is not None and task.error.code == _DEADLINE_ERROR_CODE
-    return not is_late and task.discarded is None
+    # A deadline lets the stream go on. The error does not tell: while the task was being stopped, its worker may have
+    # died, or its code may have failed in its own way.
+    was_stopped_by_deadline = task.cancel is not None and task.cancel.by == BY_DEADLINE
+    return not was_stopped_by_deadline and task.discarded is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ class Reopen(UngroupedWrite):
     """Let a finished parent wait for its newest round of sub-tasks again, because one of them is about to be replayed.
 
     This does not apply to a task of a serial stream. An operator can replay that task itself; it then waits for its
-    turn.
+    turn. Nor does it apply to a batch whose upload was never completed.
     """
 
     failpoint: ClassVar[str] = "reopen.after_write"
@@ -261,6 +261,8 @@ class Reopen(UngroupedWrite):
         if subtasks.plan_records > 0:  # it ended while a large plan was being stored; the plan's records may be deleted
             return None
         if is_serial(task):  # another task has the turn of its stream, and both must not run at once
+            return None
+        if subtasks.planned is None:  # nobody continues the upload of this batch, so it would be cancelled again
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,

@@ -13,6 +13,7 @@ from taskframework.errors import (
     TransitionRefusedError,
 )
 from taskframework.limits.versions import read_newest
+from taskframework.model.batches import is_sealed
 from taskframework.model.interventions import Cancel, Discard, NewParameters, Replay, RetryNow
 from taskframework.model.marks import CountAgain
 from taskframework.model.message import rfc3339
@@ -169,10 +170,8 @@ class TaskOperations:
         await self._check_version(task)
         if finished := await self._finished_parents(task, scope):
             refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
-            if any(is_serial(parent) for parent in finished):
-                refusal.hint = (
-                    "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
-                )
+            if hints := list(filter(None, map(_hint_if_never_reopened, finished))):
+                refusal.hint = hints[0]
                 raise refusal
             if not reopen:
                 raise refusal
@@ -275,8 +274,20 @@ class TaskOperations:
                 present = await self.get(parent.task_id, scope)
                 if present.status.is_final:
                     refusal = ParentFinishedError(task.task_id, present.task_id, present.status)
-                    refusal.hint = "The parent ended before all of its sub-tasks were stored. Retry the parent."
+                    refusal.hint = (
+                        _hint_if_never_reopened(present)
+                        or "The parent ended before all of its sub-tasks were stored. Retry the parent."
+                    )
                     raise refusal
+
+
+def _hint_if_never_reopened(parent: Task) -> str | None:
+    """Return the next step for a sub-task whose ended parent never waits again; None if the parent may."""
+    if parent.batch is not None and not is_sealed(parent):
+        return "The batch was never uploaded completely, so it is not reopened. Submit the items again, in a new batch."
+    if is_serial(parent):
+        return "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
+    return None
 
 
 def _not_retried_error(task: Task) -> TransitionRefusedError:

@@ -19,7 +19,7 @@ from taskframework.model.debounce import (
 from taskframework.model.idempotency import with_task_id
 from taskframework.model.options import Debounce
 from taskframework.model.records import Record
-from taskframework.model.task import Task
+from taskframework.model.task import Task, new_task_id
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.stores.reading import read_record
@@ -49,6 +49,8 @@ class DebouncedInserts:
             accepted = accepted or await self._open_window(record, task, debounce)
             if accepted is not None:
                 return accepted
+            # The next window needs a new id: another submission may have stored a task with this id, and it has begun.
+            task = with_task_id(task, new_task_id())
         raise StoreUnavailableError(f"The key {debounce.key!r} is being changed by too many submissions at once.")
 
     async def _replace_parameters(self, record: Record, task: Task, debounce: Debounce) -> Inserted | None:

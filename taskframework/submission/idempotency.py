@@ -9,31 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
 
 from taskframework import failpoint
-from taskframework.errors import IdempotencyConflictError, StoreError, StoreUnavailableError, ValueNotStorableError
-from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id, key_record, with_task_id
+from taskframework.errors import IdempotencyConflictError, StoreError, StoreUnavailableError
+from taskframework.model.idempotency import IDEMPOTENCY, NO_REQUEST, IdempotencyKey, key_id, key_record, with_task_id
 from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
+from taskframework.submission.refusals import was_refused
 
 #: The most rounds of writing and reading: a record that existed at the write may be deleted before it is read.
 _MAX_ROUNDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """The record of a key, and whether this call wrote it."""
-
-    record: Record
-    is_new: bool
-
-    @property
-    def content(self) -> IdempotencyKey:
-        return IDEMPOTENCY.content(self.record)
 
 
 class TaskInserts(Protocol):
@@ -67,7 +56,7 @@ class IdempotentInserts:
             if isinstance(task, Task):
                 wanted.setdefault(task.task_id, task)
         stored = dict(zip(wanted, await self._inserts.insert(list(wanted.values())), strict=True))
-        await self._correct_records([key for key in keys.values() if isinstance(key, _Key)], stored)
+        await self._correct_records([key for key in keys.values() if isinstance(key, Record)], stored)
         return [
             _reply(task, stored[task.task_id], is_first=wanted[task.task_id] is task)
             if isinstance(task, Task)
@@ -75,7 +64,7 @@ class IdempotentInserts:
             for task in identified
         ]
 
-    async def _read_or_write_keys(self, tasks: Iterable[Task]) -> Mapping[str, _Key | StoreError]:
+    async def _read_or_write_keys(self, tasks: Iterable[Task]) -> Mapping[str, Record | StoreError]:
         """Return the records of the keys of these tasks, by id; a new record names the first task with its key."""
         new: dict[str, Record] = {}
         for task in tasks:
@@ -89,51 +78,52 @@ class IdempotentInserts:
         await failpoint.reached("submit.after_key")
         return keys
 
-    async def _find_or_write(self, new: Mapping[str, Record]) -> Mapping[str, _Key]:
-        keys: dict[str, _Key] = {}
+    async def _find_or_write(self, new: Mapping[str, Record]) -> Mapping[str, Record]:
+        keys: dict[str, Record] = {}
         for _ in range(_MAX_ROUNDS):
             missing = [record for record in new.values() if record.id not in keys]
             written = await self._store.write_records(missing)
-            keys |= {record.id: _Key(record, is_new=True) for record in written if record is not None}
+            keys |= {record.id: record for record in written if record is not None}
             if len(keys) < len(new):
-                existing = await self._store.read_records(new.keys() - keys.keys())
-                keys |= {record.id: _Key(record, is_new=False) for record in existing.values()}
+                keys |= await self._store.read_records(new.keys() - keys.keys())
             if len(keys) == len(new):
                 return keys
         raise StoreUnavailableError("The idempotency key was deleted by others at the same time.")
 
-    async def _correct_records(self, keys: Iterable[_Key], stored: Mapping[str, Inserted | Exception]) -> None:
-        """Correct records that name a task which will never be stored.
+    async def _correct_records(self, keys: Iterable[Record], stored: Mapping[str, Inserted | Exception]) -> None:
+        """Correct records whose request has stored nothing.
 
-        Either the task cannot be stored, or the store found another task with the key, which an earlier release without
-        records inserted. If this write fails, the next request with the key corrects the record.
+        Either the request was refused, and its key becomes free, or the store found another task with the key, which an
+        earlier release without records inserted. If this write fails, the next request with the key corrects the
+        record, or is refused if it asks for something else.
         """
-        to_change, to_delete = [], []
-        for key in keys:
-            reply = stored.get(key.content.task_id)
-            if isinstance(reply, Inserted) and reply.task.task_id != key.content.task_id:
-                content = IdempotencyKey(reply.task.task_id, reply.task.parameters_hash)
-                to_change.append(IDEMPOTENCY.changed(key.record, content, expires_at=key.record.expires_at))
-            elif isinstance(reply, ValueNotStorableError) and key.is_new:
-                to_delete.append(key.record)
-        with contextlib.suppress(StoreError):
-            if to_change:
-                await self._store.write_records(to_change)
-            if to_delete:
-                await self._store.delete_records(to_delete)
+        changed = []
+        for record in keys:
+            key = IDEMPOTENCY.content(record)
+            reply = stored.get(key.task_id)
+            present = key
+            if was_refused(reply):
+                present = replace(key, request_hash=NO_REQUEST)
+            elif isinstance(reply, Inserted) and reply.task.task_id != key.task_id:
+                present = IdempotencyKey(reply.task.task_id, reply.task.parameters_hash)
+            if present != key:
+                changed.append(IDEMPOTENCY.changed(record, present, expires_at=record.expires_at))
+        if changed:
+            with contextlib.suppress(StoreError):
+                await self._store.write_records(changed)
 
 
-def _with_key_id(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exception:
+def _with_key_id(task: Task, keys: Mapping[str, Record | StoreError]) -> Task | Exception:
     """Return the task with the id that the record of its key names."""
     if task.idempotency_key is None:
         return task
     key = keys[key_id(task.user_id, task.idempotency_key)]
     if isinstance(key, StoreError):
         return key
-    task_id = key.content.task_id
-    if key.content.request_hash != task.parameters_hash:
-        return IdempotencyConflictError(task.idempotency_key, task_id)
-    return with_task_id(task, task_id)
+    content = IDEMPOTENCY.content(key)
+    if not content.is_for(task):
+        return IdempotencyConflictError(task.idempotency_key, content.task_id)
+    return with_task_id(task, content.task_id)
 
 
 def _reply(task: Task, stored: Inserted | Exception, *, is_first: bool) -> Inserted | Exception:

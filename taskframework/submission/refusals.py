@@ -1,9 +1,15 @@
-"""Why a version of a key, a task of a stream, or the upload of a batch is refused."""
+"""Why a version of a key, a task of a stream, or the upload of a batch is refused, and which replies are refusals."""
 
 from __future__ import annotations
 
 from taskframework.errors import SubmissionError
 from taskframework.model.wording import pluralize
+from taskframework.stores.base import Inserted
+
+
+def was_refused(reply: Inserted | Exception | None) -> bool:
+    """Return whether it is certain that this request stored no task; without an answer of the store it is not."""
+    return isinstance(reply, SubmissionError)
 
 
 class BatchItemError(SubmissionError):

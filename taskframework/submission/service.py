@@ -14,7 +14,7 @@ from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.errors import InvalidRequestError, SubmissionError
+from taskframework.errors import InvalidRequestError, StoreError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.scope import ANONYMOUS
@@ -144,18 +144,15 @@ class TaskSubmissionService:
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
         """Store many tasks together; each request has its own outcome, in the order given.
 
+        If the store fails, its error is the outcome of the requests that were being stored.
+
         Raises:
             TypeError: if an item is no SubmitRequest; nothing is stored.
         """
         _refuse_other_items(requests)
         outcomes: list[Submission | Exception] = []
         for at in range(0, len(requests), _STORE_BATCH_SIZE):
-            batch = requests[at : at + _STORE_BATCH_SIZE]
-            kinds = await self._new_tasks.types.find(_type_names_of(batch))
-            tasks = [self._try_to_make(request, kinds) for request in batch]
-            await failpoint.reached("submit.before_insert")
-            stored = iter(await self._insert([task for task in tasks if isinstance(task, Task)]))
-            outcomes += [await self._try_to_accept(next(stored)) if isinstance(task, Task) else task for task in tasks]
+            outcomes += await self._submit_batch(requests[at : at + _STORE_BATCH_SIZE])
         return outcomes
 
     def check(self, request: SubmitRequest) -> None:
@@ -166,12 +163,28 @@ class TaskSubmissionService:
         """
         self._new_task(request, self._new_tasks.types.registered(type_name(request.task_type)))
 
+    async def _submit_batch(self, batch: Sequence[SubmitRequest]) -> list[Submission | Exception]:
+        try:
+            kinds = await self._new_tasks.types.find(_type_names_of(batch))
+        except StoreError as error:
+            return [error] * len(batch)
+        tasks = [self._try_to_make(request, kinds) for request in batch]
+        await failpoint.reached("submit.before_insert")
+        stored = iter(await self._insert([task for task in tasks if isinstance(task, Task)]))
+        return [await self._try_to_accept(next(stored)) if isinstance(task, Task) else task for task in tasks]
+
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store tasks in the order of the list, because the tasks of a stream must keep their order."""
+        """Store tasks in the order of the list, because the tasks of a stream must keep their order.
+
+        An error of the store is the reply to one part of the list only: tasks of the parts before are stored.
+        """
         stored: list[Inserted | Exception] = []
-        for is_shared, part in groupby(tasks, _shares_a_key):
-            insert = self._insert_by_key if is_shared else self._new_tasks.inserts.insert
-            stored += await insert(list(part))
+        for is_shared, group in groupby(tasks, _shares_a_key):
+            insert, part = self._insert_by_key if is_shared else self._new_tasks.inserts.insert, list(group)
+            try:
+                stored += await insert(part)
+            except StoreError as error:
+                stored += [error] * len(part)
         return stored
 
     async def _insert_by_key(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:

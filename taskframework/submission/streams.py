@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, SubmissionError
+from taskframework.errors import StoreError
 from taskframework.grouping import Grouping
 from taskframework.model.options import StreamMode
 from taskframework.model.records import Record
@@ -24,7 +24,7 @@ from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.streams.gaps import StreamGaps
 from taskframework.streams.looks import StreamLooks
-from taskframework.submission.refusals import StreamModeError
+from taskframework.submission.refusals import StreamModeError, was_refused
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +127,10 @@ class StreamInserts:
 
 
 def _is_unused(position: int, reply: Inserted | Exception) -> bool:
-    """Return whether it is certain that the position stays without a task; without an answer of the store it is not."""
+    """Return whether it is certain that the position stays without a task."""
     if isinstance(reply, Inserted):
         return position_of(reply.task) != position
-    return isinstance(reply, SubmissionError)
+    return was_refused(reply)
 
 
 def _with_position(task: Task, position: int) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
+from taskframework.submission.refusals import StreamModeError
 from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, lose_reply, put_final, read_task
 from taskframework.testing.factories import new_task
 
@@ -89,6 +90,28 @@ class IdempotencyCases(StoreSuite):
             await insert_one(self.inserts(store), _keyed(store).evolve(parameters=object()))
         assert (await insert_one(self.inserts(store), _keyed(store, parameters_hash="corrected"))).is_new
 
+    async def test_a_refused_request_leaves_its_key_free_for_another(self, store: TaskStore) -> None:
+        refused = IdempotentInserts(store, HOUR, _Refusing())
+        with pytest.raises(StreamModeError):
+            await insert_one(refused, _keyed(store))
+        corrected = await insert_one(self.inserts(store), _keyed(store, parameters_hash="corrected"))
+        assert corrected.is_new
+        assert (await insert_one(self.inserts(store), _keyed(store, parameters_hash="corrected"))).is_new is False
+        with pytest.raises(IdempotencyConflictError, match=corrected.task.task_id):
+            await insert_one(self.inserts(store), _keyed(store))
+
+    async def test_a_refusal_frees_no_key_under_which_another_request_stored_a_task(self, store: TaskStore) -> None:
+        async def store_another() -> None:
+            stored.append(await insert_one(self.inserts(store), _keyed(store)))
+
+        stored: list[Inserted] = []
+        with pytest.raises(StreamModeError):
+            await insert_one(IdempotentInserts(store, HOUR, _Refusing(store_another)), _keyed(store))
+        again = await insert_one(self.inserts(store), _keyed(store))
+        assert (again.task.task_id, again.is_new) == (stored[0].task.task_id, False)
+        with pytest.raises(IdempotencyConflictError):
+            await insert_one(self.inserts(store), _keyed(store, parameters_hash="other"))
+
     async def test_a_submission_that_died_before_its_task_is_finished_by_the_next(self, store: TaskStore) -> None:
         dead = _keyed(store)
         failpoint.arm("submit.after_key", _dies)
@@ -136,6 +159,18 @@ class _Dead(Exception):  # noqa: N818 - a crash
 
 async def _dies() -> None:
     raise _Dead
+
+
+class _Refusing:
+    """Refuses every task, after something else happened."""
+
+    def __init__(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._first = first
+
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Exception]:
+        if self._first is not None:
+            await self._first()
+        return [StreamModeError("stream", "serial") for _ in tasks]
 
 
 class _Knowing:

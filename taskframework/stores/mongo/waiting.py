@@ -183,7 +183,7 @@ def _wake(wake: Wake) -> Write:
 @build_single_write.register
 def _reopen(reopen: Reopen) -> Write:
     guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **in_scope(reopen.scope)}
-    guard["stream.mode"] = {"$ne": "serial"}
+    guard |= {"stream.mode": {"$ne": "serial"}, "subtasks.planned": {"$type": "number"}}
     waiting = {
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "discarded", "deadline", "error", "cascade_at")),

@@ -208,6 +208,16 @@ async def test_an_abandoned_upload_is_cancelled(open_api: OpenApi) -> None:
         assert (over["status"], over["error"]["code"]) == ("CANCELLED", "upload_abandoned")
         problem_of(await upload(api, WORDS, "k"), 409, "batch_closed")
 
+        async def cancelled_item() -> dict[str, Any] | None:
+            found = (await api.get(f"{TASKS}?parent_task_id={batch['batch_id']}&status=CANCELLED")).json()["items"]
+            return found[0] if found else None
+
+        item = await eventually(cancelled_item)
+        for body in ({}, {"reopen": True}):
+            refused = await api.post(f"{TASKS}/{item['task_id']}/retry", json=body)
+            assert "Submit the items again" in problem_of(refused, 409, "parent_finished")["hint"]
+        assert (await batch_of(api, batch))["status"] == "CANCELLED"
+
 
 BODIES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no items": ({"task_type": "count-words", "items": []}, "invalid_request", "items"),

@@ -54,6 +54,11 @@ async def test_with_the_store_away_the_whole_request_is_to_be_repeated(
     async def away(tasks: Sequence[object]) -> list[Exception]:
         return [StoreUnavailableError("mongodb://secret-host is away") for _ in tasks]
 
+    async def no_types(_: object) -> object:
+        raise StoreUnavailableError("mongodb://secret-host is away")
+
     monkeypatch.setattr(api.framework.services.store, "insert", away)
-    answer = await api.post(f"{TASKS}/bulk", json={"tasks": [COUNT_WORDS, COUNT_WORDS]})
-    assert "secret" not in problem_of(answer, 503, "store_unavailable")["detail"]
+    monkeypatch.setattr(api.framework.services.store, "read_records", no_types)
+    for task in (COUNT_WORDS, {"task_type": "elsewhere"}):
+        answer = await api.post(f"{TASKS}/bulk", json={"tasks": [task, task]})
+        assert "secret" not in problem_of(answer, 503, "store_unavailable")["detail"]

@@ -15,7 +15,7 @@ from taskframework.model.options import StreamPlace
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import FAMILY_VERSION, Signal, SignalWait, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Batch, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE
 from taskframework.model.waiting import (
     CHECK_INTERVAL,
@@ -249,6 +249,13 @@ def test_a_parent_that_is_over_waits_again_for_its_newest_round() -> None:
 def test_a_parent_is_not_reopened_beside_the_task_that_has_its_turn(mode: Any, is_reopened: bool) -> None:
     over = in_status(TaskStatus.FAILED, subtasks=Subtasks(2, None, done=2, failed=2), stream=StreamPlace("k", mode, 0))
     assert (Reopen(TASK_ID, EVERYONE, "operator").apply(over, NOW) is not None) == is_reopened
+
+
+def test_a_batch_whose_upload_was_never_completed_is_not_reopened() -> None:
+    open_round = Subtasks(None, None, done=1, failed=1)
+    over = in_status(TaskStatus.CANCELLED, subtasks=open_round, batch=Batch(items=2), seal_by=NOW - MINUTE)
+    assert Reopen(TASK_ID, EVERYONE, "operator").apply(over, NOW) is None
+    assert made(Reopen(TASK_ID, EVERYONE, "operator"), over.evolve(subtasks=replace(open_round, planned=2))) is not None
 
 
 def test_a_parent_that_ended_while_its_plan_was_being_stored_goes_on_with_it() -> None:

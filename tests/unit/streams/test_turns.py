@@ -19,7 +19,7 @@ from taskframework import (
 )
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import missing_drivers
-from taskframework.model.interventions import Cancel, Expire, Replay
+from taskframework.model.interventions import Cancel, Expire, Reap, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
@@ -28,10 +28,12 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import CHECK_INTERVAL, Unblock
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
+from taskframework.model.transitions import Fail, Move, Release
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.streams import StreamRepair
 from taskframework.streams.looks import StreamLooks
 from taskframework.submission.refusals import StreamModeError
+from taskframework.testing.conformance.store_suite import make_error
 from tests.unit.streams.conftest import HOUR, KEY, NO_TIME, Installation, armed
 
 QUEUED, BLOCKED, RUNNING = TaskStatus.QUEUED, TaskStatus.BLOCKED, TaskStatus.RUNNING
@@ -228,6 +230,25 @@ async def test_a_cancel_and_a_deadline_never_halt(here: Installation) -> None:
     assert await here.statuses(first, second, third) == [CANCELLED, FAILED, QUEUED]
 
 
+@pytest.mark.parametrize("end", ["its worker dies", "its code fails on its own", "its worker hands it back"])
+async def test_a_deadline_never_halts_however_a_running_task_then_ends(here: Installation, end: str) -> None:
+    late = await here.submit(stream={"on_failure": "halt"}, deadline=here.store.now() + HOUR)
+    after = await here.submit()
+    fence = await here.begin(late)
+    here.clock.advance(2 * HOUR)
+    assert await here.services.moves.make(Expire(late.task_id)) is not None
+    ends: dict[str, Move] = {
+        "its worker dies": Reap(late.task_id, fence.fencing_token, None, 3, NO_TIME),
+        "its code fails on its own": Fail(fence, "worker-1", make_error(), False, NO_TIME),
+        "its worker hands it back": Release(fence, "worker-1"),
+    }
+    ended = await here.store.apply(ends[end])
+    assert ended is not None
+    await here.look(ended)
+    assert await here.statuses(late, after) == [FAILED, QUEUED]
+    assert not (await here.stream()).is_halted
+
+
 async def test_a_replay_waits_at_its_old_position_and_comes_before_what_waits(here: Installation) -> None:
     first, second, third = await here.submit_many(3)
     await here.end(first, fails=True)
@@ -341,6 +362,14 @@ async def test_a_stream_keeps_its_mode(here: Installation) -> None:
     await here.submit()
     with pytest.raises(StreamModeError, match="has the mode serial"):
         await here.submit(stream={"mode": "ordered_results"})
+
+
+async def test_who_is_refused_for_the_mode_keeps_the_idempotency_key(here: Installation) -> None:
+    await here.submit()
+    with pytest.raises(StreamModeError):
+        await here.submit(stream={"mode": "ordered_results"}, idempotency_key="k")
+    corrected = await here.submit(idempotency_key="k")
+    assert (await here.get(corrected)).idempotency_key == "k"
 
 
 async def test_in_a_call_with_two_modes_only_those_of_the_other_mode_are_refused(here: Installation) -> None:

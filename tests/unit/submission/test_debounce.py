@@ -220,6 +220,23 @@ class TestDebounce:
         assert ((await first).task.task_id, second.task.task_id) == (task.task_id, task.task_id)
         assert text_of(task) == "one", "it was accepted last"
 
+    async def test_a_first_one_that_sleeps_until_its_task_begins_opens_the_next_window(
+        self, here: Installation
+    ) -> None:
+        async def another_stores_it_and_a_worker_begins() -> None:
+            failpoint.disarm()
+            second = await here.debounce("two")
+            here.clock.advance(WAIT)
+            begun.append(await here.begin(second.task))
+
+        begun: list[Task | None] = []
+        failpoint.arm("debounce.after_record", another_stores_it_and_a_worker_begins)
+        first = await here.debounce("one")
+        assert begun[0] is not None
+        assert (first.is_new, first.task.task_id != begun[0].task_id) == (True, True)
+        assert (text_of(begun[0]), text_of(await here.present(first.task))) == ("two", "one")
+        assert (await here.debounce("three")).task.task_id == first.task.task_id
+
     async def test_a_submitter_that_dies_after_it_replaced_has_replaced(self, here: Installation) -> None:
         await here.debounce("one")
         failpoint.arm("debounce.after_replace", die)

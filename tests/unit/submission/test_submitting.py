@@ -16,6 +16,7 @@ from taskframework import (
     InvalidParametersError,
     InvalidRequestError,
     Settings,
+    StoreUnavailableError,
     SubmitRequest,
     TaskContext,
     TaskFramework,
@@ -176,3 +177,36 @@ async def test_the_tasks_of_one_call_have_their_places_in_a_stream_in_the_order_
     handles = await framework.submit_many(requests)
     stored = [await handle.task() for handle in handles if not isinstance(handle, Exception)]
     assert [task.stream and task.stream.position for task in stored] == [0, 1, 2, 3, 4]
+
+
+async def test_an_error_of_the_store_is_the_outcome_of_those_that_it_was_to_store(
+    framework: TaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any) -> Any:
+        raise StoreUnavailableError("The store is away.")
+
+    monkeypatch.setattr(framework.services.store, "get_many", away)
+    stream: Any = {"key": "s"}
+    requests: list[SubmitRequest[Any]] = [
+        SubmitRequest(task_type="counts", parameters="first"),
+        SubmitRequest(task_type="counts", parameters="second", unique={"key": "k", "version": 1}),
+        SubmitRequest(task_type="counts", parameters="third", stream=stream, idempotency_key="k"),
+    ]
+    first, second, third = await framework.submit_many(requests)
+    assert isinstance(third, StoreUnavailableError)
+    for handle in (first, second):
+        assert not isinstance(handle, Exception)
+        assert (await handle.task()).sequence == 1
+
+
+async def test_types_that_cannot_be_found_now_are_the_outcome_of_their_requests(
+    framework: TaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any) -> Any:
+        raise StoreUnavailableError("The store is away.")
+
+    monkeypatch.setattr(framework.services.store, "read_records", away)
+    requests: list[SubmitRequest[Any]] = [SubmitRequest(task_type="counts", parameters="text") for _ in range(1_000)]
+    *stored, last = await framework.submit_many([*requests, SubmitRequest(task_type="elsewhere")])
+    assert isinstance(last, StoreUnavailableError)
+    assert not [handle for handle in stored if isinstance(handle, Exception)]
