@@ -292,7 +292,8 @@ class TaskFramework(Extensible):
             if isinstance(items := check_iterable(items), Sequence):
                 submission = await service.submit(request, items)
             else:
-                submission = await service.upload(request, in_parts(items))
+                async with contextlib.aclosing(in_parts(items)) as parts:
+                    submission = await service.upload(request, parts)
         return BatchHandle(submission.batch.task_id, submission.is_new, self.services.batches, kind_of(task_type))
 
     @overload
