@@ -62,6 +62,11 @@ class Reap(UngroupedWrite):
         return TaskStatus.RETRYING
 
 
+def is_suspect(crashes: int, max_crashes: int) -> bool:
+    """Return whether a task becomes a dead letter at its next crash. A task that never crashed is not suspected."""
+    return crashes >= max(1, max_crashes - 1)
+
+
 LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost the store."
 
 
