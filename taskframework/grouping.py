@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from taskframework.background import Deadlines
@@ -21,6 +22,15 @@ Reply = TypeVar("Reply")
 #: How many turns of the event loop a group waits for more calls. Callers that got answers together do not all call
 #: again in the same turn: with one turn the groups of a worker were smaller, without a wait a task took 12 % more time.
 _TURNS_TO_WAIT = 5
+
+
+@dataclass(slots=True)
+class _Call(Generic[Request, Reply]):
+    """A call that waits for its reply."""
+
+    request: Request
+    future: asyncio.Future[Reply]
+    key: object
 
 
 class Grouping(Generic[Request, Reply]):
@@ -51,7 +61,10 @@ class Grouping(Generic[Request, Reply]):
         self._write = write
         self._limit = limit
         self._key = key
-        self._waiting: deque[tuple[Request, asyncio.Future[Reply]]] = deque()
+        #: Of each key only the first call; the next ones wait behind it, so that no group looks through all of them.
+        self._waiting: deque[_Call[Request, Reply]] = deque()
+        self._waiting_keys: set[object] = set()
+        self._behind: defaultdict[object, deque[_Call[Request, Reply]]] = defaultdict(deque)
         self._pump: asyncio.Task[None] | None = None
         self._timeout = timeout
         self._deadlines = Deadlines(on_timeout)
@@ -60,7 +73,7 @@ class Grouping(Generic[Request, Reply]):
     async def __call__(self, request: Request) -> Reply:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
-        self._waiting.append((request, future))
+        self._add(_Call(request, future, None if self._key is None else self._key(request)))
         if self._pump is None:
             # In a separate context: the pump runs on after its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
@@ -81,18 +94,18 @@ class Grouping(Generic[Request, Reply]):
                 if not group:
                     continue
                 try:
-                    replies = await self._write([request for request, _ in group])
+                    replies = await self._write([call.request for call in group])
                     if len(replies) != len(group):
                         raise RuntimeError(f"{len(replies)} replies to {len(group)} requests")
                 except Exception as error:
                     replies = [error] * len(group)
                 except BaseException:
-                    for _, future in group:
-                        future.cancel()
+                    for call in group:
+                        call.future.cancel()
                     raise
                 self._had_company = len(group) > 1
-                for (_, future), reply in zip(group, replies, strict=True):
-                    _answer(future, reply)
+                for call, reply in zip(group, replies, strict=True):
+                    _answer(call.future, reply)
         finally:
             self._pump = None
 
@@ -103,20 +116,37 @@ class Grouping(Generic[Request, Reply]):
                     break
                 await asyncio.sleep(0)
 
-    def _next_group(self) -> list[tuple[Request, asyncio.Future[Reply]]]:
-        group: list[tuple[Request, asyncio.Future[Reply]]] = []
-        later: list[tuple[Request, asyncio.Future[Reply]]] = []
-        seen: set[object] = set()
+    def _add(self, call: _Call[Request, Reply]) -> None:
+        if call.key is None:
+            self._waiting.append(call)
+        elif call.key in self._waiting_keys:
+            self._behind[call.key].append(call)
+        else:
+            self._waiting_keys.add(call.key)
+            self._waiting.append(call)
+
+    def _next_group(self) -> list[_Call[Request, Reply]]:
+        group: list[_Call[Request, Reply]] = []
+        followers: list[_Call[Request, Reply]] = []
         while self._waiting and len(group) < self._limit:
-            entry = self._waiting.popleft()
-            request, future = entry
-            if future.done():  # its caller gave up: no worker would run a claim that is written now
-                continue
-            key = None if self._key is None else self._key(request)
-            (later if key is not None and key in seen else group).append(entry)
-            seen.add(key)
-        self._waiting.extendleft(reversed(later))
+            call = self._waiting.popleft()
+            if not call.future.done():  # else its caller gave up: no worker would run a claim that is written now
+                group.append(call)
+            if call.key is not None and (follower := self._follower(call.key)) is not None:
+                followers.append(follower)
+        self._waiting.extend(followers)
         return group
+
+    def _follower(self, key: object) -> _Call[Request, Reply] | None:
+        """Take the next call of a key whose first call is no longer waiting."""
+        behind = self._behind.get(key)
+        while behind:
+            call = behind.popleft()
+            if not call.future.done():
+                return call
+        self._behind.pop(key, None)
+        self._waiting_keys.discard(key)
+        return None
 
 
 def _answer(future: asyncio.Future[Reply], reply: Reply | Exception) -> None:

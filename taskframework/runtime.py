@@ -293,7 +293,8 @@ class TaskFramework(Extensible):
             if isinstance(items := check_iterable(items), Sequence):
                 submission = await service.submit(request, items)
             else:
-                submission = await service.upload(request, in_parts(items))
+                async with contextlib.aclosing(in_parts(items)) as parts:
+                    submission = await service.upload(request, parts)
         return self._batch_handle(submission.batch.task_id, submission.is_new, task_type)
 
     @overload

@@ -30,6 +30,9 @@ from taskframework.submission.options import Name
 
 router = new_router(PREFIX, "events")
 
+#: A place from a client may have this many times the open tasks for which a stream has room now, and one more on each
+#: level: another release may have had more room, but a place that nobody gave out must not cost unlimited memory.
+_PLACE_TOLERANCE = 2
 _SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p([0-9]{1,9}))?")
 Known = TypeVar("Known")
 LAST_EVENT_ID = {
@@ -177,7 +180,7 @@ async def follow_family(
         view: makes the snapshot of the task.
     """
     framework, scope, feed = framework_of(request), scope_of(request), _feed_of(request)
-    max_open = 2 * kind.max_open_tasks + MAX_DEPTH
+    max_open = _PLACE_TOLERANCE * kind.max_open_tasks + MAX_DEPTH
     known = _read_last_event_id(request, kind.id_of(task_id, ""), lambda place: read_place(task_id, place, max_open))
     followed, source = known or KnownTask(task_id), framework.settings.app.source
 

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 #: The most messages that a durable events queue keeps while nobody consumes it; beyond that the oldest are lost.
 MAX_KEPT_EVENTS = 100_000
+#: The most delayed messages, each of which waits in memory; as many as the producer has timers (`max_pending`). For
+#: all others the producer uses its timers, and then the sweeper sends them in time.
+MAX_DELAYED_MESSAGES = 20_000
 _DEAD_LETTER_PREFETCH = 100
 _SYSTEM_CLOCK = SystemClock()
 
@@ -37,7 +40,6 @@ _SYSTEM_CLOCK = SystemClock()
 class EmbeddedBroker:
     """`Broker` in process, for one event loop."""
 
-    holds_delays = True
     outlives_process = False
     consumer_timeout = None
 
@@ -79,6 +81,10 @@ class EmbeddedBroker:
     @property
     def is_connected(self) -> bool:
         return self._is_open and not self._is_interrupted
+
+    @property
+    def holds_delays(self) -> bool:
+        return len(self._delayed.tasks) < MAX_DELAYED_MESSAGES
 
     async def declare(self, task_types: Sequence[str]) -> None:
         if self._is_interrupted:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from taskframework import failpoint
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.events import TaskEvent
 from taskframework.model.limits import slot_to_give_back
@@ -140,6 +140,10 @@ class SlotKeeper:
             place = slots.place_of(task.task_id)
             if place is not None and place.by == claim_id:
                 await failpoint.reached("slots.after_promise")
-                await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch))
-                await self._dispatch(task)
+                try:
+                    await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch))
+                    await self._dispatch(task)
+                except TaskUnreadableError as error:  # the processes of the newer release that wrote it wake it
+                    logger.info("another task is woken for a slot of %s: %s", limit, error.message)
+                    continue
                 return

@@ -73,6 +73,7 @@ class Announce:
     """
 
     group: ClassVar[Group] = "single"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     items: int
     #: The longest time until the next announcement.
@@ -97,6 +98,7 @@ class Seal(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "seal.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     items: int
 
@@ -117,6 +119,7 @@ class AbandonUpload(UngroupedWrite):
     """An open batch whose upload did not continue in time → CANCELLED."""
 
     failpoint: ClassVar[str] = "abandon.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -136,6 +139,7 @@ class ReopenBatch(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "reopen_batch.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     scope: Scope
     by: str
@@ -176,6 +180,7 @@ class EndRetry:
     """
 
     group: ClassVar[Group] = "single"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     retry_at: datetime
 

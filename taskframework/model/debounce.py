@@ -73,6 +73,7 @@ class ReplaceParameters(UngroupedWrite):
     """Give a debounced task that has not begun newer parameters. It waits again, but in total at most `longest`."""
 
     failpoint: ClassVar[str] = "debounce.after_replace"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     parameters: Json = field(repr=False)
     parameters_hash: str

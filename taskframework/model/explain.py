@@ -19,6 +19,7 @@ from taskframework.model.explain_states import (
     one_line,
 )
 from taskframework.model.facts import Cause, Facts
+from taskframework.model.interventions import is_suspect
 from taskframework.model.limits import name_and_key, waiting_limit
 from taskframework.model.message import rfc3339
 from taskframework.model.rate_limits import RATE
@@ -191,7 +192,7 @@ def _explain_no_worker(facts: Facts) -> Cause | None:
 
 def _explain_suspect(facts: Facts) -> Cause | None:
     task = facts.task
-    if not task.crashes or task.crashes < facts.max_crashes - 1:
+    if not is_suspect(task.crashes, facts.max_crashes):
         return None
     most = pluralize(facts.max_crashes, "crash", "crashes")
     others = f" Task {facts.running_suspects[0]} is running now." if facts.running_suspects else ""

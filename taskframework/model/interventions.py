@@ -39,6 +39,7 @@ class Reap(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "reap.after_write"
+    reply_failpoint: ClassVar[str] = "reap.reply"
     task_id: str
     fencing_token: int
     grace: timedelta | None
@@ -70,6 +71,11 @@ class Reap(UngroupedWrite):
         return TaskStatus.RETRYING
 
 
+def is_suspect(crashes: int, max_crashes: int) -> bool:
+    """Return whether a task becomes a dead letter at its next crash. A task that never crashed is not suspected."""
+    return crashes >= max(1, max_crashes - 1)
+
+
 LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost the store."
 
 
@@ -78,6 +84,7 @@ class Cancel(UngroupedWrite):
     """A task at rest → CANCELLED; a running one is asked to stop."""
 
     failpoint: ClassVar[str] = "cancel.after_write"
+    reply_failpoint: ClassVar[str] = "cancel.reply"
     task_id: str
     scope: Scope
     by: str
@@ -104,6 +111,7 @@ class Supersede(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "supersede.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     #: The newer version.
     version: int
@@ -139,6 +147,7 @@ class Expire(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "expire.after_write"
+    reply_failpoint: ClassVar[str] = "expire.reply"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -156,6 +165,7 @@ class EndUnstarted(UngroupedWrite):
     """A task that no worker started in time → DEAD_LETTER. Nothing is wrong with the task itself."""
 
     failpoint: ClassVar[str] = "queue_timeout.after_write"
+    reply_failpoint: ClassVar[str] = "expire.reply"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -173,6 +183,7 @@ class Postpone(UngroupedWrite):
     """Put a task off that this worker cannot run (unknown type, newer version); after `limit` times → DEAD_LETTER."""
 
     failpoint: ClassVar[str] = "claim.postponed"
+    reply_failpoint: ClassVar[str] = "postpone.reply"
     task_id: str
     dispatch_epoch: int
     delay: timedelta
@@ -209,6 +220,7 @@ class Replay(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "replay.after_write"
+    reply_failpoint: ClassVar[str] = "replay.reply"
     task_id: str
     scope: Scope
     by: str
@@ -265,6 +277,7 @@ class RetryNow(UngroupedWrite):
     """Make the next attempt of a task that failed due now. The attempts that the task had still count."""
 
     failpoint: ClassVar[str] = "retry_now.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     scope: Scope
     by: str
@@ -298,6 +311,7 @@ class Discard(UngroupedWrite):
     """Give a dead letter up: lists leave it out. Its status stays, and an operator can still replay it by its id."""
 
     failpoint: ClassVar[str] = "discard.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     scope: Scope
     by: str

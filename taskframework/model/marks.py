@@ -27,6 +27,9 @@ def redispatch_delay(dispatches: int, first: timedelta, longest: timedelta) -> t
 class Mark(Protocol):
     """A write whose result nobody reads: it either still applies or is not needed any more."""
 
+    #: As in `Transition`.
+    reply_failpoint: ClassVar[str]
+
     @property
     def task_id(self) -> str: ...
 
@@ -37,6 +40,7 @@ class Mark(Protocol):
 class MarkDispatched:
     """A message of this epoch is with the broker: the sweeper leaves the task alone for a while."""
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     dispatch_epoch: int
     first: timedelta
@@ -62,6 +66,7 @@ class ReserveDispatch:
     """
 
     group: ClassVar[Group] = "reserve"
+    reply_failpoint: ClassVar[str] = "reserve.reply"
     task_id: str
     dispatch_epoch: int
     first: timedelta
@@ -88,6 +93,7 @@ class MakeDue:
     With a delay the task is put off: until then it does not wait for a worker, and its queue timeout does not run.
     """
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     dispatch_epoch: int
     delay: timedelta = timedelta(0)
@@ -118,6 +124,7 @@ def _start_by_after(time: datetime, task: Task) -> datetime | None:
 class RestartQueueTimeout:
     """A limit, or a pause of its type, held the task back until now: its queue timeout begins again."""
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -130,6 +137,7 @@ class RestartQueueTimeout:
 class ForgetDispatch:
     """The message that was sent is known to be lost: the task is due at its `not_before` again."""
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     #: Whether the mark applies only to a task that was put off and so has no message.
     only_put_off: bool = False
@@ -145,6 +153,7 @@ class ForgetDispatch:
 class RenewLease:
     """Renew a held lease. Even a late renewal is safe as long as no process has reaped the task."""
 
+    reply_failpoint: ClassVar[str] = "renew.reply"
     fence: Fence
     lease: timedelta
 
@@ -164,6 +173,7 @@ class MarkPublished:
     `published_sequence` only grows.
     """
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     sequence: int
 
@@ -184,6 +194,7 @@ class PostponeRelay:
     """
 
     group: ClassVar[Group] = "reserve"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     delay: timedelta
 
@@ -203,6 +214,7 @@ class MoveDriver:
     """
 
     group: ClassVar[Group] = "single"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     driver: Driver
     #: The time that was read.
@@ -224,6 +236,7 @@ class MoveDriver:
 class MarkSpawned:
     """Every sub-task of a round is stored. If the parent no longer waits for them, they are to be cancelled."""
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     generation: int
     round: int
@@ -248,6 +261,7 @@ class CascadeAgain:
     sub-tasks by itself too, but only for a minute, and a process may be suspended for longer than a minute.
     """
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -258,6 +272,7 @@ class CascadeAgain:
 class CountAgain:
     """A sub-task is live again: a count that began earlier does not include it, and must not end the parent."""
 
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:

@@ -17,7 +17,7 @@ from taskframework.clock import whole_milliseconds
 from taskframework.model.message import rfc3339
 from taskframework.model.records import RecordKind
 from taskframework.model.recurrence import Cron, Interval, Recurrence, latest_time
-from taskframework.model.values import Json, fingerprint
+from taskframework.model.values import MAX_NAME_LENGTH, Json, fingerprint, is_name
 
 #: How many schedules an installation may have: each look reads them all.
 MAX_SCHEDULES = 1_000
@@ -116,6 +116,13 @@ class DueRuns:
 def run_key(name: str, at: datetime) -> str:
     """The idempotency key of the run of a schedule for a time."""
     return f"schedule/{name}/{rfc3339(at)}"
+
+
+def key_of_run_now(name: str, key: str) -> str:
+    """The idempotency key of a run that was asked for with a key; a hash takes the place of a key that is too long."""
+    whole = f"schedule/{name}/run/{key}"
+    is_too_long = len(whole) > MAX_NAME_LENGTH and is_name(key)  # a wrong key stays, so that it is refused
+    return f"schedule/{name}/run/{fingerprint(key)}" if is_too_long else whole
 
 
 def with_next_run(schedule: Schedule, after: datetime) -> Schedule:

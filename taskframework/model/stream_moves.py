@@ -23,6 +23,7 @@ class Skip(UngroupedWrite):
     """A live task had no result in time: readers of its stream continue without the result. The task continues."""
 
     failpoint: ClassVar[str] = "skip.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     #: By when the task must have a result.
     due: datetime
@@ -40,6 +41,7 @@ class Unblock:
 
     group: ClassVar[Group] = "claim"
     failpoint: ClassVar[str] = "unblock.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     generation: int
     dispatch_after: timedelta
@@ -62,6 +64,7 @@ class MovePosition(UngroupedWrite):
     """Give a task a later position, because its own position had been given up before it was stored. Makes no event."""
 
     failpoint: ClassVar[str] = "move_position.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     before: int
     after: int

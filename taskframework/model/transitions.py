@@ -47,6 +47,8 @@ class Transition(Protocol):
     """
 
     group: ClassVar[Group]
+    #: The failpoint that the code passes when the reply of the store arrives.
+    reply_failpoint: ClassVar[str]
 
     @property
     def task_id(self) -> str: ...
@@ -204,6 +206,7 @@ class Claim:
 
     group: ClassVar[Group] = "claim"
     failpoint: ClassVar[str] = "claim.after_write"
+    reply_failpoint: ClassVar[str] = "claim.reply"
     task_id: str
     dispatch_epoch: int
     claim_id: str
@@ -269,6 +272,7 @@ class ReportProgress(_AttemptWrite):
     """The running task reports its progress. The write makes no event in the history, so it has no sequence."""
 
     failpoint: ClassVar[str] = "execute.middle"
+    reply_failpoint: ClassVar[str] = "progress.reply"
     progress: Json = field(repr=False)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -290,6 +294,7 @@ class RecordStep(_AttemptWrite):
     """The running task has done a step. The write makes no event in the history; the first outcome of a step stays."""
 
     failpoint: ClassVar[str] = "step.after_write"
+    reply_failpoint: ClassVar[str] = "step.reply"
     step: str
     outcome: Json = field(repr=False)
 
@@ -310,6 +315,7 @@ class Complete(AttemptEnd):
     """RUNNING → COMPLETED. A pending cancel request does not prevent this, because the work is done."""
 
     failpoint: ClassVar[str] = "settle.after_write"
+    reply_failpoint: ClassVar[str] = "settle.reply"
     result: Json = field(repr=False)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -326,6 +332,7 @@ class Fail(AttemptEnd):
     """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED. The write itself decides, so that no cancel is missed."""
 
     failpoint: ClassVar[str] = "settle.after_write"
+    reply_failpoint: ClassVar[str] = "settle.reply"
     error: TaskError
     retryable: bool
     delay: timedelta
@@ -350,6 +357,7 @@ class Release(AttemptEnd):
     """RUNNING → QUEUED: the worker hands an unfinished attempt back. The attempt is not counted."""
 
     failpoint: ClassVar[str] = "release.after_write"
+    reply_failpoint: ClassVar[str] = "settle.reply"
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):

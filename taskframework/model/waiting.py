@@ -48,6 +48,7 @@ class Wait(AttemptEnd):
     """
 
     failpoint: ClassVar[str] = "settle.after_write"
+    reply_failpoint: ClassVar[str] = "settle.reply"
     #: The round that begins; its number is set by the write.
     subtasks: Subtasks | None
     signal: str | None
@@ -100,6 +101,7 @@ class CountSubtasks(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "report.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     generation: int
     round: int
@@ -201,6 +203,7 @@ class SendSignal(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "signal.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     scope: Scope
     key: str
@@ -226,6 +229,7 @@ class Wake(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "wake.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -250,6 +254,7 @@ class Reopen(UngroupedWrite):
     """
 
     failpoint: ClassVar[str] = "reopen.after_write"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     scope: Scope
     by: str

@@ -14,6 +14,7 @@ from taskframework.errors import BrokerError, TaskNotFoundError
 from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.explain import explain
 from taskframework.model.facts import Cause, Facts
+from taskframework.model.interventions import is_suspect
 from taskframework.model.limits import waiting_limit
 from taskframework.model.pauses import PAUSE
 from taskframework.model.query import MAX_LIMIT, RoundOfSubtasks, TaskFilter
@@ -176,7 +177,7 @@ class ExplainOperations:
         facts = replace(facts, workers=workers, last_worker=last)
         if broker is not None:
             facts = replace(facts, is_broker_connected=broker.is_connected)
-        if task.crashes >= max(1, self._max_crashes - 1):
+        if is_suspect(task.crashes, self._max_crashes):
             return replace(facts, running_suspects=await self._running_suspects(scope))
         if not task.dispatches:
             return facts
@@ -185,7 +186,7 @@ class ExplainOperations:
     async def _running_suspects(self, scope: Scope) -> tuple[str, ...]:
         running = TaskFilter(status=TaskStatus.RUNNING)
         page = await self._store.list_tasks(scope, running, limit=MAX_LIMIT)
-        suspects: Sequence[str] = [it.task_id for it in page.items if it.crashes >= max(1, self._max_crashes - 1)]
+        suspects: Sequence[str] = [it.task_id for it in page.items if is_suspect(it.crashes, self._max_crashes)]
         return tuple(suspects[:_MAX_NAMED])
 
     async def _running_by_type(self, workers: Sequence[Presence]) -> Mapping[str, int]:

@@ -148,8 +148,23 @@ class ReplayOperations:
         await self._store.write_records([RUNNING_ACTION.new(replay_id, content=RunningAction(self._store.now()))])
         [written] = await self._store.write_records([REPLAY.new(replay_id, content=new)])
         if written is not None:
+            await self._mark_again(replay_id)
             return new
         return _require_same(await self.get(replay_id), key or "", action, where, rate, reopen)
+
+    async def _mark_again(self, replay_id: str) -> None:
+        """Write the mark once more, now that its action is stored.
+
+        If this process paused between the two, a carrier has removed the first mark, or is about to: the new revision
+        keeps it from that.
+        """
+        for _ in range(_MAX_ROUNDS):
+            mark_id = RUNNING_ACTION.id_of(replay_id)
+            present = await read_record(self._store, mark_id)
+            mark = RUNNING_ACTION.with_id(mark_id, present, RunningAction(self._store.now()))
+            [written] = await self._store.write_records([mark])
+            if written is not None:
+                return
 
     async def find_running(self, action: Action, where: ActionFilter) -> BulkAction | None:
         """Return the action that does the same with the same filter now, if there is one.

@@ -15,6 +15,7 @@ from taskframework.model.schedules import (
     SCHEDULE,
     LastRun,
     Schedule,
+    key_of_run_now,
     next_runs,
     redefine_schedule,
     start_schedule,
@@ -236,7 +237,7 @@ class ScheduleOperations:
             SubmissionError: if the task cannot be submitted.
         """
         schedule = await self.get(name)
-        run = None if key is None else f"schedule/{name}/run/{key}"
+        run = None if key is None else key_of_run_now(name, key)
         submission = await self._submission.submit(run_request(schedule, run))
         if submission.is_new:
             last = LastRun(self._store.now(), submission.task.task_id)

@@ -17,6 +17,15 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
+#: A loop is late when its last success is this many of its intervals ago, and some seconds more: a few looks may fail.
+_LATE_INTERVALS = 10
+#: Seconds more after which a late loop is told, and after which it makes the process unready. Unready means no more
+#: requests, so that takes longer than an election in the database or the start of a broker.
+_TOLD_AFTER_SECONDS = 5
+_UNREADY_AFTER_SECONDS = 30
+#: The shortest and the longest pause, as a share of the interval.
+_PAUSE_SHARES = (0.75, 1.25)
+
 
 async def make_reservations(store: TaskStore, reservations: Iterable[Transition]) -> list[Task]:
     """Make all reservations at once, so that the store can group them; return the tasks of those that were won."""
@@ -91,23 +100,23 @@ class RepairLoop:
 
     def problem(self) -> str | None:
         """Why the process is not ready: the loop ended, or its last success is much longer ago than planned."""
-        return self._standstill_after(30)
+        return self._standstill_after(_UNREADY_AFTER_SECONDS)
 
     def standstill(self) -> str | None:
         """`problem`, but told sooner: a loop that stands still need not make the process unready yet."""
-        return self._standstill_after(5)
+        return self._standstill_after(_TOLD_AFTER_SECONDS)
 
     def _standstill_after(self, seconds: float) -> str | None:
         ago = f"last succeeded {self.seconds_since_success:.0f} s ago"
         if self._task is not None and self._task.done():
             return f"ended; {ago}"
-        return ago if self.seconds_since_success > 10 * self._interval + seconds else None
+        return ago if self.seconds_since_success > _LATE_INTERVALS * self._interval + seconds else None
 
     async def _run(self) -> None:
         while True:
             more = await self._run_once()
             # Vary the pause, so that processes that started together do not look together.
-            await self._clock.sleep(0 if more else self._interval * random.uniform(0.75, 1.25))
+            await self._clock.sleep(0 if more else self._interval * random.uniform(*_PAUSE_SHARES))
 
     async def _run_once(self) -> bool:
         try:

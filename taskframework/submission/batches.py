@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Unpack
 
+from taskframework.background import end
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, StoreError, SubmissionError
 from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
@@ -37,6 +38,8 @@ from taskframework.tasks.kinds import AnyTaskType
 STORE_BATCH_SIZE = 500
 #: The most seconds for which an item waits to be stored together with others.
 _MAX_HELD_BACK_SECONDS = 0.5
+#: Follows the last item of a source.
+_END = object()
 #: The policy of a batch that names no policy: most batches can accept a few failed items.
 _DEFAULT_POLICY = "allow_failures"
 _CANCEL_REASON = "the upload was interrupted, and it cannot be continued without an idempotency key"
@@ -217,25 +220,67 @@ def _no_items_error() -> InvalidRequestError:
     return InvalidRequestError("items", "there are no items", "Send at least one item.")
 
 
-async def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Sequence[Any]]:
-    """Yield items in parts for `BatchSubmissionService.upload`: many together, but no item waits long."""
+def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Sequence[Any], None]:
+    """Yield items in parts for `BatchSubmissionService.upload`: many together, but no item waits long.
+
+    Close the generator when you have left it, so that the source is closed too.
+    """
+    return _in_timely_parts(items) if isinstance(items, AsyncIterable) else _in_parts(items)
+
+
+async def _in_parts(items: Iterable[Any]) -> AsyncGenerator[Sequence[Any], None]:
     part: list[Any] = []
     began = time.monotonic()
-    async for item in _iterate(items):
+    for item in items:
         part.append(item)
         if len(part) == STORE_BATCH_SIZE or time.monotonic() - began > _MAX_HELD_BACK_SECONDS:
             yield part
             part, began = [], time.monotonic()
-    yield part
+    if part:
+        yield part
 
 
-async def _iterate(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    if isinstance(items, AsyncIterable):
+async def _in_timely_parts(items: AsyncIterable[Any]) -> AsyncGenerator[Sequence[Any], None]:
+    """Yield the items that came in time, also while the source pauses.
+
+    An asyncio task of its own reads the source, from its beginning to its end: a time limit that the source sets for
+    itself belongs to the asyncio task in which it began.
+    """
+    came: asyncio.Queue[Any] = asyncio.Queue()
+    room = asyncio.Semaphore(STORE_BATCH_SIZE)
+
+    async def read() -> None:
         async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
+            await room.acquire()
+            came.put_nowait(item)
+
+    reading = asyncio.create_task(read())
+    reading.add_done_callback(lambda _: came.put_nowait(_END))
+    is_over = False
+    try:
+        while not is_over:
+            part, is_over = await _next_part(came)
+            if is_over:
+                reading.result()  # raises the error of the source
+            if part:
+                yield part
+            for _ in part:  # only now, so that no more is read before these items are stored
+                room.release()
+    finally:
+        await end(reading)
+
+
+async def _next_part(came: asyncio.Queue[Any]) -> tuple[list[Any], bool]:
+    """Wait for an item and those that soon follow; return them, and whether the source has ended."""
+    part, item = [], await came.get()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_MAX_HELD_BACK_SECONDS):
+            while item is not _END:
+                part.append(item)
+                if len(part) == STORE_BATCH_SIZE:
+                    break
+                item = await came.get()
+    return part, item is _END
 
 
 def _accept_items(kind: Submittable, items: Sequence[Any], before: int) -> Iterator[Item]:

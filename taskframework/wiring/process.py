@@ -33,6 +33,10 @@ from taskframework.wiring.worker import build_worker
 from taskframework.worker.deliveries import PendingDeliveries
 from taskframework.worker.store_breaker import StoreBreaker
 
+#: After which share of the `dispatch_grace` the mark of a message is written: before the sweeper would send it again,
+#: also if the store needs as long for the write.
+_MARK_SHARE = 2 / 5
+
 
 def build_process_services(
     services: StoreServices, broker: Broker, extensions: WorkerExtensions | None
@@ -114,7 +118,7 @@ def _build_dispatch_policy(services: StoreServices) -> DispatchPolicy:
         recovery.redispatch,
         recovery.redispatch_max,
         services.settings.broker.delay_limit,
-        mark_after=min(MAX_MARK_DELAY, recovery.dispatch_grace * 2 / 5),
+        mark_after=min(MAX_MARK_DELAY, recovery.dispatch_grace * _MARK_SHARE),
         lowers_retries=services.settings.priority.retries == "lower",
     )
 

@@ -95,7 +95,10 @@ class ClaimStation:
             StoreUnavailableError: if the store does not answer; call again with the same claim.
         """
         if claim.task_type is not None and not self._knows_type(claim.task_type):
-            exists = await self._store.get(claim.task_id, EVERYONE) is not None
+            try:
+                exists = await self._store.get(claim.task_id, EVERYONE) is not None
+            except TaskUnreadableError:
+                return await self._postpone_unread(claim)
             return await self._postpone(claim) if exists else Refusal.NO_DOCUMENT
         asked_at = self._clock.monotonic()
         made = await self._moves.make_once(claim, start_of_attempt)
@@ -136,12 +139,15 @@ class ClaimStation:
         await self._moves.make(self._postponement(claim))
         return Refusal.NOT_OURS
 
+    async def _postpone_unread(self, claim: Claim) -> Refusal:
+        """Postpone a task that this release cannot read, by a mark: a move would read the task."""
+        await self._store.mark(self._postponement(claim))
+        return Refusal.NOT_OURS
+
     async def _refuse(self, claim: Claim, refused: NotMade) -> Refusal:
         current = refused.present
         if refused.is_unreadable:
-            # Use a mark: a move would read the task, and this release cannot read it.
-            await self._store.mark(self._postponement(claim))
-            return Refusal.NOT_OURS
+            return await self._postpone_unread(claim)
         if current is None:
             return Refusal.NO_DOCUMENT
         if claim.slot is not None and replace(claim, slot=None).apply(current, self._store.now()) is not None:

@@ -255,7 +255,7 @@ class TaskConsumer:
 
     def _hand_over_all(self, deliveries: Iterable[PendingDelivery]) -> None:
         for pending in deliveries:
-            pending.stage = Stage.HANDED_OVER
+            pending.stage = Stage.HANDING_OVER
             self.lanes.remove(pending, pending.delivery.lane)
             self._start_work(self._finish(pending, self._hand_over(pending)))
 

@@ -34,7 +34,7 @@ class Stage(enum.Enum):
     WAITING = "waiting"  # for a slot
     CLAIMING = "claiming"
     RUNNING = "running"
-    HANDED_OVER = "leaving"  # being handed over
+    HANDING_OVER = "handing over"  # to the sweeper
 
 
 class PendingDelivery:

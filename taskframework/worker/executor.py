@@ -63,7 +63,7 @@ class TaskExecutorService:
         processes: int | None,
         extensions: WorkerExtensions = NO_EXTENSIONS,
     ) -> None:
-        self._surroundings = extensions
+        self._extensions = extensions
         self._moves = moves
         self._clock = clock
         self._families = families
@@ -158,10 +158,10 @@ class TaskExecutorService:
 
     async def _call(self, registration: Registration, call: Call, context: TaskContext[Any], limit: _TimeLimit) -> Any:
         try:
-            if not self._surroundings.middleware:
+            if not self._extensions.middleware:
                 return await self._execute(registration, call, limit, context)
             limit.start()  # a middleware that hangs must time out too
-            return await self._surroundings.around(functools.partial(self._execute, registration, call, limit))(context)
+            return await self._extensions.around(functools.partial(self._execute, registration, call, limit))(context)
         except (KeyboardInterrupt, SystemExit) as error:
             # An asyncio task does not keep these two errors: they would end the event loop, and the worker with it.
             raise ExecutionFailedError(classify(error, registration.executable.options.retry_on)) from error
@@ -171,7 +171,7 @@ class TaskExecutorService:
     ) -> Any:
         executable, resources = registration.executable, _NO_RESOURCES
         if registration.resources:
-            resources = self._surroundings.resources.given(registration.resources.get(call.stage, _NO_RESOURCES))
+            resources = self._extensions.resources.given(registration.resources.get(call.stage, _NO_RESOURCES))
         if registration.stages[call.stage]:
             limit.start()
             with ForkedProcessesEnd():

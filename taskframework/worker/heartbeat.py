@@ -26,6 +26,15 @@ logger = logging.getLogger(__name__)
 
 #: An attempt whose lease could not be renewed is stopped this share of the lease before its end.
 _STOP_MARGIN_SHARE = 1 / 6
+#: All leases are renewed once in this share of the lease, so that a lease survives one beat that fails. A renewal may
+#: take as long, because then the next one is due.
+_BEAT_SHARE = 1 / 3
+#: After a beat that failed, the next one comes after this share of the lease: several more before the lease ends.
+_BEAT_SHARE_AFTER_FAILURE = 1 / 12
+#: The pause between two looks for leases that were not renewed, as a share of the lease, and at most this many seconds.
+#: It is a quarter of the margin, so that a look that is late still stops the attempt before its lease ends.
+_CHECK_SHARE = _STOP_MARGIN_SHARE / 4
+_MAX_CHECK_PAUSE_SECONDS = 1.0
 #: Seconds between two looks for cancel requests from other processes.
 _CANCEL_LOOK_SECONDS = 1.0
 
@@ -48,7 +57,7 @@ class Heartbeat:
         self._clock = clock
         self._lease = lease
         self._lease_seconds = lease.total_seconds()
-        self._check_pause = min(1.0, self._lease_seconds / 24)
+        self._check_pause = min(_MAX_CHECK_PAUSE_SECONDS, self._lease_seconds * _CHECK_SHARE)
         self._last_check_at = clock.monotonic()
         self._attempts: dict[str, RunningAttempt] = {}
         self._is_releasing = False
@@ -84,7 +93,7 @@ class Heartbeat:
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(self._beat_and_pause, self._lease_seconds / 3))
+            group.create_task(self._repeat(self._beat_and_pause, self._lease_seconds * _BEAT_SHARE))
             group.create_task(self._repeat(self.look_for_cancels, _CANCEL_LOOK_SECONDS))
             group.create_task(self._repeat(self._stop_unrenewed, self._check_pause))
 
@@ -130,7 +139,7 @@ class Heartbeat:
 
     async def _renew(self, attempts: list[RunningAttempt]) -> Cancels | None:
         try:
-            async with asyncio.timeout(self._lease_seconds / 3):
+            async with asyncio.timeout(self._lease_seconds * _BEAT_SHARE):
                 return await self._store.renew([attempt.fence for attempt in attempts], self._lease)
         except TimeoutError:
             problem: StoreError = StoreUnavailableError("The store did not renew the leases in time.")
@@ -157,7 +166,7 @@ class Heartbeat:
 
     async def _beat_and_pause(self) -> float:
         renewed = await self.beat()
-        return self._lease_seconds / (3 if renewed else 12)
+        return self._lease_seconds * (_BEAT_SHARE if renewed else _BEAT_SHARE_AFTER_FAILURE)
 
     async def _stop_unrenewed(self) -> None:
         """Stop attempts whose leases could not be renewed. This does no I/O, so that nothing can delay it.

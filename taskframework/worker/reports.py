@@ -108,11 +108,14 @@ class AttemptReports:
         try:
             while self._has_new_progress:
                 self._has_new_progress = False
-                if await self._moves.make(ReportProgress(self._attempt.fence, self._newest_progress)) is None:
+                try:
+                    written = await self._moves.make(ReportProgress(self._attempt.fence, self._newest_progress))
+                except StoreError as error:  # the attempt continues without this value; a newer one is written
+                    logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
+                    continue
+                if written is None:
                     self._attempt.stop(StopReason.LEASE_LOST)
                     return
-        except StoreError as error:  # the attempt continues without this progress
-            logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
         finally:
             self._writing_progress = None
 

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
 
+from taskframework.model.interventions import is_suspect
 from taskframework.model.message import CRASHES_HEADER
 from taskframework.worker.admission import Candidate, PutOff
 
@@ -32,14 +33,14 @@ class Suspects:
             max_crashes: how many crashes make a task a dead letter.
             probation: how long a running suspect makes the next suspect wait.
         """
-        self._suspicious_crashes = max(1, max_crashes - 1)
+        self._max_crashes = max_crashes
         self._probation = probation.total_seconds()
         self._turn = asyncio.Lock()
         self._waiting = 0
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Let a suspect begin when it has the turn. It keeps the turn until its attempt or its probation ends."""
-        if _crashes_of(candidate.headers) < self._suspicious_crashes:
+        if not is_suspect(_crashes_of(candidate.headers), self._max_crashes):
             return None
         if not await self._wait_for_turn():
             return PutOff(_PUT_OFF_TIME)

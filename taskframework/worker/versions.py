@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
+from taskframework.errors import TaskUnreadableError
 from taskframework.limits.versions import become_newest, read_newest, supersede_before
 from taskframework.model.interventions import Supersede
+from taskframework.model.options import Unique
 from taskframework.model.scope import EVERYONE
 from taskframework.model.versions import from_headers, is_newer, is_older
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.worker.admission import Candidate, PutOff
 
+logger = logging.getLogger(__name__)
+
 #: For a superseded task. It has ended, so putting it off changes nothing in the store; its message is acknowledged.
 _IS_OVER = PutOff(timedelta(0))
+#: For a task if only a newer release can read it or the task that it supersedes: soon a worker of that release gets it.
+_FOR_NEWER_RELEASE = PutOff(timedelta(seconds=30))
 
 
 class NewestVersions:
@@ -33,6 +40,13 @@ class NewestVersions:
         unique = from_headers(candidate.headers)
         if unique is None:
             return None
+        try:
+            return await self._compare(candidate, unique)
+        except TaskUnreadableError as error:
+            logger.info("task %s is put off: %s", candidate.message.task_id, error.message)
+            return _FOR_NEWER_RELEASE
+
+    async def _compare(self, candidate: Candidate, unique: Unique) -> PutOff | None:
         task_id = candidate.message.task_id
         newest = await read_newest(self._store, candidate.headers.get("user_id", ""), unique.key)
         if newest is None or is_newer(unique, newest):

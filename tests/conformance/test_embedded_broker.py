@@ -11,6 +11,7 @@ from taskframework.brokers.base import Broker, ConsumeRequest, ExternalMessage
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.errors import BrokerUnavailableError, PublishRefusedError
 from taskframework.model.status import Priority
+from taskframework.submission.producer import DispatchPolicy
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.broker import BrokerConformance
 from taskframework.testing.conformance.broker_suite import TYPE, Inbox, Listener, event, task_message
@@ -64,6 +65,29 @@ async def test_an_outage_makes_it_unavailable_and_brings_back_what_was_not_ackno
     assert consumption.is_live
     await inbox.only(7)
     assert inbox.bodies[4:] == [message.to_body() for message in messages[1:]]
+    await broker.close()
+
+
+async def test_it_holds_only_so_many_delayed_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait with the producer, which has as many timers, and in the store."""
+    assert DispatchPolicy().max_pending == embedded.MAX_DELAYED_MESSAGES
+    monkeypatch.setattr(embedded, "MAX_DELAYED_MESSAGES", 2)
+    clock = FakeClock()
+    broker = EmbeddedBroker(clock=clock)
+    await broker.open()
+    await broker.declare([TYPE])
+    held = []
+    for number in range(2):
+        held.append(broker.holds_delays)
+        await broker.publish(task_message(number), delay=timedelta(minutes=number + 1))
+    held.append(broker.holds_delays)
+    await eventually(lambda: clock.sleeping == 2)
+    clock.advance(60)
+    await eventually(lambda: broker.holds_delays, what="one of them is in its queue")
+    assert held == [True, True, False]
+    assert await broker.queue_depth(TYPE, Priority.NORMAL) == 1
+    clock.advance(60)
+    await eventually(lambda: not broker._delayed.tasks)
     await broker.close()
 
 

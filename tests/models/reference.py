@@ -53,6 +53,7 @@ class TimePasses:
     """
 
     group: ClassVar[Group] = "single"
+    reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     by: timedelta
 

@@ -101,6 +101,37 @@ async def test_keys_and_limit_together_lose_nobody() -> None:
         assert [request for request in written if request[0] == key] == [f"{key}{n}" for n in range(5)]
 
 
+async def test_many_calls_of_one_key_are_looked_at_once_each_and_hold_up_no_other_key() -> None:
+    looked_at: list[str] = []
+
+    class Counted(str):
+        def __hash__(self) -> int:
+            looked_at.append(self)
+            return super().__hash__()
+
+    writer = Writer()
+    grouping: Grouping[str, str] = Grouping(writer, limit=5, key=Counted)
+    requests = ["a"] * 500 + ["b", "c"]
+    await asyncio.gather(*map(grouping, requests))
+    assert writer.groups == [["a", "b", "c"], *[["a"]] * 499]
+    assert len(looked_at) < 10 * len(requests), "not every waiting call for every group"
+
+
+async def test_the_next_call_of_a_key_is_written_if_those_before_it_gave_up() -> None:
+    writer = Writer(waits=True)
+    grouping: Grouping[str, str] = Grouping(writer, key=lambda request: request[0])
+    calls = [asyncio.create_task(grouping(f"a{n}")) for n in range(5)]
+    await _settle()
+    for left in (1, 2, 3):
+        calls[left].cancel()
+    await _settle()
+    for _ in range(3):
+        writer.may_write.release()
+    assert [await calls[0], await calls[4]] == ["reply to a0", "reply to a4"]
+    assert await grouping("a5") == "reply to a5"
+    assert writer.groups == [["a0"], ["a4"], ["a5"]]
+
+
 async def test_a_caller_that_is_cancelled_does_not_stop_the_write() -> None:
     writer = Writer(waits=True)
     grouping: Grouping[int, str] = Grouping(writer)

@@ -20,7 +20,7 @@ class _PlainInteger(TypeDecoder):
         return int(value)
 
 
-#: Times are read without their zone; see `documents.moment`.
+#: Times are read without their zone; see `taskframework.stores.mongo.documents.with_utc`.
 CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainInteger()]))
 
 

@@ -140,7 +140,7 @@ def with_event(
 
 
 def with_final_status(status: Expression) -> Changes:
-    """`model.transitions.at_rest`, for a final status."""
+    """`model.transitions.with_final_status`."""
     return {
         "status": status,
         "lease": None,
@@ -194,7 +194,7 @@ def start_by(claimable_from: Expression) -> Expression:
 
 
 def start_by_after(time: Expression) -> Expression:
-    """`start_by` of a task that a limit holds back until a time; the rule is `model.marks._waits_from`."""
+    """`start_by` of a task that a limit holds back until a time; the rule is `model.marks._start_by_after`."""
     is_moved = {"$and": [is_set("$start_by"), {"$eq": ["$start_limit.counts_limits", False]}]}
     moved = {"$max": ["$start_by", plus(time, "$start_limit.milliseconds")]}
     return {"$cond": [is_moved, moved, "$start_by"]}

@@ -50,7 +50,7 @@ def _move_position(move: MovePosition) -> Write:
 
 
 def skipped_in_stream() -> Stage:
-    """`model.stream_moves.without_its_stream`."""
+    """`model.stream_moves.skipped_in_stream`."""
     has_turn = {"$and": [_IS_SERIAL, IS_RUNNING]}
     goes_on = {"$and": [is_set("$stream"), {"$not": ["$stream.is_skipped"]}, {"$not": [has_turn]}]}
     changes = _skipped()
@@ -59,7 +59,7 @@ def skipped_in_stream() -> Stage:
 
 
 def blocked_if_serial() -> Stage:
-    """`model.stream_moves.blocked_again`, for a task that the previous stage has made claimable now."""
+    """`model.stream_moves.blocked_if_serial`, for a task that the previous stage has made claimable now."""
     waits: Document = {
         "stream": {"$mergeObjects": ["$stream", {"is_skipped": False}]},
         "status": {"$cond": [_IS_SERIAL, TaskStatus.BLOCKED, "$status"]},

@@ -228,7 +228,7 @@ def _signal(
 
 
 def _without_oldest_used() -> Expression:
-    """`model.waiting._with_room`."""
+    """`model.waiting._without_oldest_used`."""
     heard = {"$filter": {"input": _SIGNALS, "as": "signal", "cond": "$$signal.is_heard"}}
     is_other = {"$ne": ["$$signal.key", {"$first": "$$heard.key"}]}
     others = {"$filter": {"input": _SIGNALS, "as": "signal", "cond": is_other}}
@@ -247,7 +247,7 @@ def _first_unused_signal(name: Expression) -> Expression:
 
 
 def _resumed_by_signal() -> Changes:
-    """`model.waiting.with_kept_signal`; the previous stage has put the signal into `woken_by`."""
+    """`model.waiting.resumed_by_signal`; the previous stage has put the signal into `woken_by`."""
     heard = {"$mergeObjects": ["$$signal", {"payload": None, "is_heard": True}]}
     is_it = {"$eq": ["$$signal.key", "$woken_by.key"]}
     signals = {"$map": {"input": _SIGNALS, "as": "signal", "in": {"$cond": [is_it, heard, "$$signal"]}}}
@@ -268,5 +268,5 @@ def _resumed(stage: Stage, data: Expression) -> Changes:
 
 
 def _next_check(name: Expression, until: Expression) -> Expression:
-    """`model.waiting._next_look`; name and time are null or missing if there is no signal, or no time limit."""
+    """`model.waiting._next_check`; name and time are null or missing if there is no signal, or no time limit."""
     return {"$cond": [{"$ne": [_unused_signals(name), []]}, NOW, {"$min": [until, later(CHECK_INTERVAL)]}]}

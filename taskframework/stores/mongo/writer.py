@@ -20,7 +20,6 @@ from taskframework.stores.mongo.remembered import RememberedAttempts
 from taskframework.stores.mongo.retrying import retry_within
 from taskframework.stores.mongo.transitions import JOINT, build_write
 from taskframework.stores.mongo.writes import Write
-from taskframework.stores.replies import reply_point
 
 Request = TypeVar("Request", bound=Transition | Mark)
 #: For each transition the task after it, None if its guard refused, or the error why it could not be written.
@@ -105,7 +104,7 @@ class TaskWriter:
 
     async def _move_alone(self, transition: Transition, update: Update) -> Task | None:
         write = _encoded_write(transition)
-        document = await update(write.guard, write.stages, (reply_point(transition),))
+        document = await update(write.guard, write.stages, (transition.reply_failpoint,))
         return None if document is None else task_of(document)
 
     async def _move_together(self, transitions: Sequence[Transition]) -> Replies:
@@ -169,7 +168,7 @@ class TaskWriter:
         try:
             write = build_write(group)
             return await self._tasks.update_by_ids(
-                combine_filters(write.guard, extra_guard or {}), write.stages, map(reply_point, group)
+                combine_filters(write.guard, extra_guard or {}), write.stages, [mark.reply_failpoint for mark in group]
             )
         except StoreUnavailableError:
             raise
@@ -186,7 +185,7 @@ class TaskWriter:
                 refused[request.task_id] = refusal
         if writes:
             updates = [(write.guard, write.stages) for write in writes.values()]
-            points = [reply_point(request) for request in group if request.task_id in writes]
+            points = [request.reply_failpoint for request in group if request.task_id in writes]
             errors = await self._tasks.update_each(updates, points)
             task_ids = list(writes)
             refused |= {task_ids[place]: error for place, error in errors.items()}
@@ -226,7 +225,9 @@ class TaskWriter:
         if not transitions:
             return {}
         write = build_write(transitions)
-        if not await self._tasks.update_by_ids(write.guard, write.stages, map(reply_point, transitions)):
+        if not await self._tasks.update_by_ids(
+            write.guard, write.stages, [transition.reply_failpoint for transition in transitions]
+        ):
             return {}  # another process has reserved all of them
         return await self._read(transitions)
 

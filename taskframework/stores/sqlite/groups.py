@@ -22,7 +22,6 @@ from taskframework.model.marks import Mark
 from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
-from taskframework.stores.replies import reply_point
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.known_tasks import FileState, KnownTasks
@@ -151,7 +150,7 @@ def _reply_point(request: Request) -> str:
         return "mark.reply"
     if isinstance(request, WriteRecords):
         return "record.reply"
-    return reply_point(request.rule)
+    return request.rule.reply_failpoint
 
 
 class _Group:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from taskframework.failpoint import POINTS
-from taskframework.model import debounce, interventions, marks, stream_moves, transitions, waiting
+from taskframework.model import batches, debounce, interventions, marks, stream_moves, transitions, waiting
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ATTEMPT_END_TYPES, EVENT_BY_ENTRY_TYPE, event_of_move
@@ -123,6 +124,7 @@ TRANSITIONS: dict[str, Any] = {
 }
 
 #: They move a driver and tell nobody.
+MODULES = (transitions, interventions, marks, stream_moves, waiting, debounce)
 MARKS = tuple(kind for kind in vars(marks).values() if is_dataclass(kind))
 
 #: Moves of the table that nothing here makes yet.
@@ -167,6 +169,11 @@ def outcomes() -> Iterator[tuple[str, Task, Task]]:
             for before in situations(status):
                 if (after := transition.apply(before, NOW)) is not None:
                     yield name, before, after
+
+
+def rules_of(*modules: ModuleType) -> set[type]:
+    kinds = [kind for module in modules for kind in vars(module).values()]
+    return {kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind) and hasattr(kind, "apply")}
 
 
 def test_every_move_is_in_the_table() -> None:
@@ -273,13 +280,8 @@ def test_revision_and_published_mark_show_every_change_that_the_end_of_an_attemp
 
 
 def test_every_class_with_a_rule_is_tried() -> None:
-    kinds = [
-        kind
-        for module in (transitions, interventions, marks, stream_moves, waiting, debounce)
-        for kind in vars(module).values()
-    ]
-    rules = {kind for kind in kinds if is_dataclass(kind) and hasattr(kind, "apply")}
-    assert rules == {type(rule) for rule in TRANSITIONS.values()}, "give `TRANSITIONS` here one of each class"
+    tried = {type(rule) for rule in TRANSITIONS.values()}
+    assert rules_of(*MODULES) == tried, "give `TRANSITIONS` here one of each class"
 
 
 def test_every_event_has_its_class() -> None:
@@ -314,6 +316,11 @@ def test_what_a_move_appends_is_what_is_told_of_it() -> None:
 def test_every_move_has_a_failpoint() -> None:
     names = {transition.failpoint for transition in TRANSITIONS.values() if hasattr(transition, "failpoint")}
     assert names <= POINTS.keys()
+
+
+def test_every_rule_says_which_failpoint_its_reply_passes() -> None:
+    points = {kind.__name__: vars(kind).get("reply_failpoint", "") for kind in rules_of(*MODULES, batches)}
+    assert [name for name, point in points.items() if point not in POINTS or not point.endswith(".reply")] == []
 
 
 def test_tokens_and_epochs_only_grow() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -14,7 +16,17 @@ from taskframework.errors import InvalidRequestError
 from taskframework.model.limits import limit_ids
 from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, DeadMessage, TaskFilter
-from taskframework.model.replays import RUNNING_ACTION, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
+from taskframework.model.records import Record
+from taskframework.model.replays import (
+    REPLAY,
+    RUNNING_ACTION,
+    TAKEOVER_DELAY,
+    Action,
+    ActionFilter,
+    BulkAction,
+    BulkActionStatus,
+    replay_view,
+)
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Batch, LimitWait, ParentLink, Task
@@ -410,6 +422,38 @@ async def test_an_action_that_nobody_knows(stage: Stage) -> None:
     for ask in (stage.replays.get, stage.replays.stop):
         with pytest.raises(ReplayNotFoundError):
             await ask("unknown")
+
+
+@pytest.mark.parametrize("deletes_late", [False, True])
+async def test_an_action_that_is_written_late_is_carried_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, deletes_late: bool
+) -> None:
+    """The process pauses between mark and action, for so long that a carrier takes the mark for a dead one's."""
+    await stage.dead(3)
+    write_records, delete_records = stage.store.write_records, stage.store.delete_records
+    looking: list[asyncio.Task[bool]] = []
+    may_delete, looked = asyncio.Event(), asyncio.Event()
+
+    async def write_late(records: Sequence[Record]) -> Sequence[Record | None]:
+        if records[0].kind == REPLAY.name and not looking:
+            stage.clock.advance(2 * TAKEOVER_DELAY)
+            looking.append(asyncio.create_task(stage.carrier.run_once()))
+            await (looked.wait() if deletes_late else looking[0])
+        return await write_records(records)
+
+    async def delete_late(records: Sequence[Record]) -> int:
+        looked.set()
+        if deletes_late:
+            await may_delete.wait()
+        return await delete_records(records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.store, "write_records", write_late)
+        patch.setattr(stage.store, "delete_records", delete_late)
+        replay = await stage.begin(fingerprint="cause")
+        may_delete.set()
+        await looking[0]
+    assert (await stage.run_once(replay)).status is BulkActionStatus.DONE
 
 
 async def test_a_mark_without_its_action_is_taken_away(stage: Stage) -> None:

@@ -202,6 +202,24 @@ async def test_a_run_now_is_the_last_run_and_moves_nothing(stage: Stage) -> None
     assert len(await stage.runs()) == 3, "the run of now is not over, and the policy is to skip"
 
 
+@pytest.mark.parametrize("length", [5, 185, 186, 200])
+async def test_a_run_now_takes_every_key_that_a_submission_takes(stage: Stage, length: int) -> None:
+    await stage.create()
+    same = [await stage.schedules.run("nightly", key="k" * length) for _ in range(2)]
+    other = await stage.schedules.run("nightly", key="k" * (length - 1) + "l")
+    assert [run.is_new for run in (*same, other)] == [True, False, True]
+    stored = same[0].task.idempotency_key
+    assert stored is not None
+    assert (stored == f"schedule/nightly/run/{'k' * length}") == (len(f"schedule/nightly/run/{'k' * length}") <= 200)
+
+
+@pytest.mark.parametrize("key", ["k" * 201, "schlüssel" * 30])
+async def test_a_run_now_with_a_wrong_key_is_refused(stage: Stage, key: str) -> None:
+    await stage.create()
+    with pytest.raises(InvalidRequestError):
+        await stage.schedules.run("nightly", key=key)
+
+
 async def test_what_became_of_the_last_run_is_told(stage: Stage) -> None:
     await stage.create("never")
     await stage.create()

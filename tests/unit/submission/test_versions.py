@@ -14,7 +14,7 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.errors import InvalidRequestError, NewerVersionError, TransitionRefusedError
+from taskframework.errors import InvalidRequestError, NewerVersionError, TaskUnreadableError, TransitionRefusedError
 from taskframework.limits.versions import read_newest
 from taskframework.model.interventions import Replay
 from taskframework.model.message import TaskMessage
@@ -22,7 +22,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence
+from taskframework.model.transitions import Claim, Complete, Fail, Fence, Transition
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.retention import Retention
@@ -253,6 +253,22 @@ async def test_a_task_that_no_record_names_becomes_the_newest_when_it_begins(her
     assert await here.begin(first) is None
     with pytest.raises(NewerVersionError):
         await here.submit(1)
+
+
+async def test_a_version_waits_for_a_newer_release_that_can_read_the_task_it_supersedes(
+    here: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await here.submit(1)
+    second = await here.submit(2)
+
+    async def unreadable(transition: Transition) -> Task | None:
+        raise TaskUnreadableError(transition.task_id, "a status of tomorrow")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here.store, "apply", unreadable)
+        assert await here.begin(second) is None
+        assert await here.begin(first) is None
+    assert await here.begin(second) is not None
 
 
 async def test_a_task_that_no_record_ever_named_is_ended_when_there_is_a_newer_one(here: Installation) -> None:

@@ -195,13 +195,14 @@ async def test_what_waits_for_a_newer_worker_is_put_off(
     assert (after.status, after.no_handler, after.attempts) == (task.status, postponed, 0)
 
 
+@pytest.mark.parametrize("task_type", ["count-words", "of-tomorrow"])
 async def test_what_only_a_newer_release_can_read_is_marked_unread(
-    store: Forgetful, station: ClaimStation, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    store: Forgetful, station: ClaimStation, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, task_type: str
 ) -> None:
     async def unreadable(task_id: str, scope: Scope) -> None:
         raise TaskUnreadableError(task_id, "a status of tomorrow")
 
-    task = (await insert_one(store, new_task(now=clock.now()).evolve(schema_version=99))).task
+    task = (await insert_one(store, new_task(now=clock.now(), task_type=task_type).evolve(schema_version=99))).task
     with monkeypatch.context() as patch:
         patch.setattr(store, "get", unreadable)
         assert await asked(station, message_of(task)) is Refusal.NOT_OURS

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from taskframework import BackgroundTaskExecutable, ConcurrencyLimit, TaskContext, TaskOptions
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.limits.slots import SlotKeeper
 from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
@@ -256,6 +256,26 @@ async def test_who_waits_in_the_store_is_woken_one_for_each_slot_and_once(stage:
     await stage.keeper.give_back(ada, "of another slot")
     assert stage.sent == ["early", "late"]
     assert await stage.check.admit(stage.candidate(tasks[1], "early")) is None
+
+
+async def test_who_only_a_newer_release_can_read_does_not_keep_others_from_being_woken(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = SLOTS.id_of("one-of-user", "ada")
+    await stage.check.admit(stage.candidate(await stage.task(), "a"))
+    for name, age in (("of-tomorrow", 2), ("of-today", 1)):
+        task = await stage.task(task_id=name, not_before=stage.clock.now() - timedelta(seconds=age))
+        await stage.check.admit(stage.candidate(task, name))
+        await stage.store.mark(MakeDue(name, 1, timedelta(seconds=20), ada))
+
+    async def send(task: DueTask) -> None:
+        stage.sent.append(task.task_id)
+        if task.task_id == "of-tomorrow":
+            raise TaskUnreadableError(task.task_id, "a status of tomorrow")
+
+    monkeypatch.setattr(stage.keeper, "_dispatch", send)
+    await stage.keeper.give_back(ada, "a")
+    assert stage.sent == ["of-tomorrow", "of-today"]
 
 
 async def test_who_was_to_be_woken_by_a_process_that_died_is_woken_by_the_next_look(stage: Stage) -> None:

@@ -322,6 +322,19 @@ async def test_progress_of_code_that_was_left_behind_is_not_written(run: Running
     assert (store.task.progress, store.asked) == (50, 1)
 
 
+async def test_a_newer_value_is_written_even_if_the_one_before_it_was_not(run: Running, store: Store) -> None:
+    reports = AttemptReports(run.attempt, moves_of(store), CLOCK, NO_FAMILIES)
+    store.gate.clear()
+    reports.report_progress_soon(50)
+    await eventually(lambda: store.asked == 1)
+    reports.report_progress_soon(60)
+    store.failures = 1
+    await asyncio.sleep(0)
+    store.gate.set()
+    await reports.close()
+    assert (store.task.progress, store.asked) == (60, 2)
+
+
 async def test_what_was_handed_over_before_the_end_is_written(run: Running, store: Store) -> None:
     recorder = AttemptReports(run.attempt, moves_of(store), CLOCK, NO_FAMILIES)
     recorded = recorder.record(StepOutcome("a", 1))
