@@ -288,13 +288,12 @@ class TaskFramework(Extensible):
             StoreUnavailableError: if the batch could not be stored.
         """
         request = BatchRequest(task_type=task_type, user_id=user_id, **options)
-        service = self.services.batch_submission
         with naming_store(self.settings.store.url):
             if isinstance(items := check_iterable(items), Sequence):
-                submission = await service.submit(request, items)
+                submission = await self.services.batch_submission.submit(request, items)
             else:
                 async with contextlib.aclosing(in_parts(items)) as parts:
-                    submission = await service.upload(request, parts)
+                    submission = await self.services.batch_submission.upload(request, parts)
         return self._batch_handle(submission.batch.task_id, submission.is_new, task_type)
 
     @overload
