@@ -285,7 +285,8 @@ class TaskFailedError(TaskframeworkError):
 
     def __init__(self, task_id: str, status: str, error: dict[str, Any] | None) -> None:
         reason = f": {error['type']}: {error['message']}" if error else ""
-        super().__init__(f"Task {task_id} ended {status}{reason.rstrip('.')}.")
+        end = "" if reason.endswith((".", "?", "!")) else "."
+        super().__init__(f"Task {task_id} ended {status}{reason}{end}")
         self.task_id = task_id
         self.status = status
         self.error = error

@@ -164,7 +164,9 @@ class TaskRegistry:
             raise RegistrationError(
                 f"Task type {task_type!r} is registered twice: by {describe_executable(present.executable)} "
                 f"and {describe_executable(instance)}.",
-                hint="Give one of them another task_type.",
+                hint="Register this class once."
+                if type(present.executable) is type(instance)
+                else "Give one of them another task_type.",
             )
         _check_options(instance)
         parameters, result = _type_arguments(type(instance))

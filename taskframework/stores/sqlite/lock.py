@@ -76,11 +76,14 @@ class ExecutionLock:
         )
 
     def _already_locked_error(self, first: str) -> ConfigurationError:
+        hint = (
+            "Stop that process first, name another file in store.url, or use RabbitMQ and MongoDB for several "
+            "workers. A program that only submits runs beside it with `worker=False`."
+        )
+        if first.startswith(f"process {os.getpid()} "):
+            hint = "That is this process: use the framework that is running in it, or leave its `running()` first."
         return ConfigurationError(
-            f"{self._database} already has its executing process: {first}.",
-            key="store.url",
-            hint="Stop that process first, name another file in store.url, or use RabbitMQ and MongoDB for several "
-            "workers. A program that only submits runs beside it with `worker=False`.",
+            f"{self._database} already has its executing process: {first}.", key="store.url", hint=hint
         )
 
 

@@ -55,6 +55,11 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+def test_a_second_time_in_one_process_is_told_as_such(path: Path) -> None:
+    with ExecutionLock(path), pytest.raises(ConfigurationError, match="That is this process"):
+        ExecutionLock(path).acquire()
+
+
 def test_a_second_process_is_refused_and_told_of_the_first(path: Path) -> None:
     with _holder(path) as process:
         assert _line(process) == "held"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -79,9 +80,10 @@ async def test_broken_streams_are_opened_again(connect: Connect) -> None:
     assert len(stage.pauses) == 3
 
 
-async def test_a_task_without_a_result_is_an_error(connect: Connect) -> None:
-    error = {"code": "x", "type": "ValueError", "message": "a bug.", "retryable": False, "fingerprint": "f"}
-    with pytest.raises(TaskFailedError, match=r"^Task t-1 ended FAILED: ValueError: a bug\.$") as told:
+@pytest.mark.parametrize(("message", "told_as"), [("a bug", "a bug."), ("a bug.", "a bug."), ("a bug?", "a bug?")])
+async def test_a_task_without_a_result_is_an_error(connect: Connect, message: str, told_as: str) -> None:
+    error = {"code": "x", "type": "ValueError", "message": message, "retryable": False, "fingerprint": "f"}
+    with pytest.raises(TaskFailedError, match=f"^Task t-1 ended FAILED: ValueError: {re.escape(told_as)}$") as told:
         await connect(task(status="FAILED", error=error)).client.wait("t-1")
     assert (told.value.status, told.value.error) == ("FAILED", error)
 

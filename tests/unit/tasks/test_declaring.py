@@ -230,8 +230,11 @@ def test_two_of_one_type_are_told_with_both_lines() -> None:
     registry = TaskRegistry()
     registry.register(NeedsArguments(2))
     place = rf"NeedsArguments \(.*test_declaring\.py, line {inspect.getsourcelines(NeedsArguments)[1]}\)"
-    with pytest.raises(RegistrationError, match=f"by .*{place} and .*{place}"):
+    with pytest.raises(RegistrationError, match=f"by .*{place} and .*{place}.* Register this class once"):
         registry.register(NeedsArguments(3))
+    registry.register(named("one"))
+    with pytest.raises(RegistrationError, match="Give one of them another task_type"):
+        registry.register(named("one"))
 
 
 def test_types_are_found_through_generic_bases() -> None:
