@@ -144,8 +144,8 @@ class Connector:
         self._timeout = settings.connect_timeout.total_seconds()
         self._has_fast_path = settings.fast_path == "auto"
         self._has_warned = False
-        #: When the lasting connection of each purpose was lost, until there is a new one.
-        self._lost_at: dict[str, float] = {}
+        #: Since when there is no lasting connection of each purpose, although there was one or was to be one.
+        self._away_since: dict[str, float] = {}
         port = self._url.port or (5671 if self._url.scheme == "amqps" else 5672)
         self.where = f"{self._url.host}:{port}"
         self.vhost = self._url.path.removeprefix("/") or "/"
@@ -161,9 +161,14 @@ class Connector:
         Raises:
             BrokerUnavailableError: with host, port and reason.
         """
-        connection = await self._open_preferred(purpose, is_lasting)
-        if is_lasting and (lost_at := self._lost_at.pop(purpose, None)) is not None:
-            away = duration_text(time.monotonic() - lost_at)
+        try:
+            connection = await self._open_preferred(purpose, is_lasting)
+        except Exception:
+            if is_lasting:
+                self._away_since.setdefault(purpose, time.monotonic())
+            raise
+        if is_lasting and (away_since := self._away_since.pop(purpose, None)) is not None:
+            away = duration_text(time.monotonic() - away_since)
             logger.info("the connection to RabbitMQ (%s) is back after %s", purpose, away)
         return connection
 
@@ -199,7 +204,7 @@ class Connector:
         return BrokerConnection(connection, wire, partial(self._note_loss, purpose) if is_lasting else None)
 
     def _note_loss(self, purpose: str, reason: object) -> None:
-        self._lost_at[purpose] = time.monotonic()
+        self._away_since[purpose] = time.monotonic()
         logger.warning("the connection to RabbitMQ (%s) was lost: %s", purpose, reason)
 
     def _fast_wire(self, connection: Connection) -> Wire:

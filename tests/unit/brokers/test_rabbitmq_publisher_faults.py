@@ -96,6 +96,25 @@ async def test_an_end_of_any_kind_is_told_to_all_and_the_next_connection_serves(
         assert back == 1
 
 
+async def test_a_broker_that_was_not_there_at_the_start_is_told_when_it_is(
+    fast_path: FastPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "taskframework.brokers.rabbitmq.connection")
+    async with ScriptedBroker() as gone:
+        pass
+    connector = Connector(BrokerSettings(url=gone.url, connect_timeout=_SECONDS, fast_path=fast_path))
+    for is_lasting in (True, True, False):
+        with pytest.raises(BrokerUnavailableError):
+            await connector.open("publisher" if is_lasting else "topology", is_lasting=is_lasting)
+    async with ScriptedBroker() as broker:
+        connector._url = Connector(BrokerSettings(url=broker.url))._url
+        for purpose in ("publisher", "topology"):
+            await (await connector.open(purpose)).close()
+    assert [message.partition(" after ")[0] for message in caplog.messages] == [
+        "the connection to RabbitMQ (publisher) is back"
+    ]
+
+
 async def test_confirms_and_returns_come_through_the_driver_s_socket(fast_path: FastPath) -> None:
     async with ScriptedBroker() as broker, _published_to(broker, fast_path) as publisher:
         sending = [asyncio.create_task(publisher.publish(publication())) for _ in range(3)]
