@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Path, Query
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
 from taskframework.api.openapi import problem_responses
 from taskframework.api.page_queries import PageQuery
+from taskframework.api.pages import large_page_response
 from taskframework.api.views import TaskPage, WorkerPage
 from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState
@@ -59,6 +61,5 @@ async def list_worker_tasks(
     request: Request, worker_id: WorkerInPath, query: Annotated[PageQuery, Query()]
 ) -> Response:
     """List the tasks that a worker runs now. `started_at` is when the present attempt began."""
-    workers = framework_of(request).services.workers
-    page = await workers.list_running(worker_id, limit=query.limit, cursor=query.cursor)
-    return page_response(page, public_view)
+    read_page = partial(framework_of(request).services.workers.list_running, worker_id)
+    return await large_page_response(read_page, public_view, limit=query.limit, cursor=query.cursor)

@@ -90,7 +90,7 @@ async def _submit(
     async with framework.store_only():
         items = ItemFile(file)
         with items.uploading(options.get("idempotency_key")):
-            handle = await framework.submit_batch(task_type, items, user_id=user, **options)
+            handle = await framework.submit_batch(task_type, items.values(), user_id=user, **options)
         status = await handle.status()
         if not as_json:
             outcome = "Submitted" if handle.is_new else "Submitted before:"

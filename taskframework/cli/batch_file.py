@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,15 @@ class ItemFile:
         self._file_size = 0
         self._status: Status | None = None
 
+    def values(self) -> Iterable[Any]:
+        """The values: for a regular file as often as they are iterated, otherwise once, because a pipe that is read
+        again continues where it was.
+        """
+        return self if self._name != "-" and Path(self._name).is_file() else iter(self)
+
     def __iter__(self) -> Iterator[Any]:
+        self._item_count = self._bytes_read = 0
+        self._items_before_empty_lines = []
         try:
             with nullcontext(sys.stdin.buffer) if self._name == "-" else Path(self._name).open("rb") as lines:
                 self._file_size = 0 if self._name == "-" else os.fstat(lines.fileno()).st_size

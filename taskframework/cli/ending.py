@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -34,7 +35,8 @@ def exit_now(code: int) -> NoReturn:
     """End the process at once, but flush its output first."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # who read the output is gone, or the stream is closed
+            stream.flush()
     os._exit(code)
 
 

@@ -202,7 +202,9 @@ class RemoteStreams(RemoteService):
         return views.stream_of(await self._get(_stream_path(stream), user_id=stream.user_id or None))
 
     async def go_on(self, stream: StreamKey) -> StreamStatus:
-        call = Call("POST", f"{_stream_path(stream)}/go-on", query={"user_id": stream.user_id or None})
+        # A second call could pass the turn of the next task, which may have failed meanwhile.
+        query = {"user_id": stream.user_id or None}
+        call = Call("POST", f"{_stream_path(stream)}/go-on", query=query, is_repeatable=False)
         return views.stream_of(await self._api.ask(call))
 
     async def results(self, stream: StreamKey, *, limit: int, first: int = 0) -> Page[StreamResult]:
@@ -246,7 +248,7 @@ def _schedule_path(name: str) -> str:
 
 
 def _stream_path(stream: StreamKey) -> str:
-    return f"/streams/{quote(stream.key)}"
+    return f"/streams/{quote(stream.key, safe='')}"
 
 
 def _batch_path(batch_id: str) -> str:

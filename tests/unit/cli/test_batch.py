@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs  # noqa: F401 - read before it is first needed
 import pytest
+import typer
 
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
+from taskframework.cli.batch_file import ItemFile
 from tests.support.eventually import eventually
 from tests.unit.cli.conftest import Cli, Done
 
@@ -43,6 +46,19 @@ def work(folder: Path, batch_id: str = "", *, until_cancelled: str = "", until_o
 def submitted(cli: Cli, folder: Path, text: str = '"ann"\n\n"bob"\n', *options: str) -> Done:
     (folder / "names.ndjson").write_text(text)
     return cli("batch", "submit", "greets", "names.ndjson", *options)
+
+
+def test_a_file_can_be_sent_again_and_a_pipe_cannot(tmp_path: Path) -> None:
+    file, pipe = tmp_path / "items.ndjson", tmp_path / "pipe"
+    file.write_text("1\n\nx\n")
+    os.mkfifo(pipe)
+    for values in (ItemFile(str(pipe)).values(), ItemFile("-").values()):
+        assert iter(values) is values
+    items = ItemFile(str(file))
+    for _ in "12":
+        with pytest.raises(typer.BadParameter, match="line 3 "):
+            list(items.values())
+        assert items._line_number_of(1) == 3
 
 
 def said(done: Done) -> str:

@@ -29,6 +29,7 @@ from taskframework.client.connection import ApiConnection, Call
 from taskframework.model.keys import Role
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import Action, ActionFilter
+from taskframework.model.streams import StreamKey
 from taskframework.operations.audit import AuditLog
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
@@ -469,15 +470,29 @@ def test_results_of_a_stream_are_followed_on_both(
     assert (here["position"], here["status"], here["result"]) == (0, "COMPLETED", 1)
 
 
-async def test_a_list_sends_by_as_a_condition_and_a_change_does_not_send_its_actor() -> None:
-    asked = list[Call]()
+def _unreachable(asked: list[Call]) -> ApiConnection:
+    """An API that notes what it is asked, and does not answer."""
 
     class Asked:
         async def ask(self, call: Call) -> Any:
             asked.append(call)
             raise ConnectionError
 
-    api = cast(ApiConnection, Asked())
+    return cast(ApiConnection, Asked())
+
+
+async def test_a_stream_is_told_once_to_go_on_whatever_is_in_its_key() -> None:
+    asked = list[Call]()
+    with pytest.raises(ConnectionError):
+        await remote.RemoteStreams(_unreachable(asked)).go_on(StreamKey("ada", "a/../b"))
+    [call] = asked
+    assert not call.is_repeatable, "it could pass the turn of the next task"
+    assert call.path == "/streams/a%2F..%2Fb/go-on"
+
+
+async def test_a_list_sends_by_as_a_condition_and_a_change_does_not_send_its_actor() -> None:
+    asked = list[Call]()
+    api = _unreachable(asked)
     with pytest.raises(ConnectionError):
         await admin_operations.RemoteAudit(api).list_entries(limit=1, by="ada", action="replay")
     with pytest.raises(ConnectionError):
