@@ -112,9 +112,11 @@ class ExternalEventBridge:
 
     async def wait_until_published(self, tasks: Iterable[Task]) -> None:
         """Wait until these tasks, just taken, are published or left to the relay. Their marks come later."""
-        awaited = {task.task_id for task in tasks}
-        while self._pump is not None and not awaited.isdisjoint(self._waiting):
+        awaited = [self._waiting[task.task_id] for task in tasks if task.task_id in self._waiting]
+        while self._pump is not None and awaited:
             await self._round_is_over.wait()
+            # Compare the entries: a task that reports its progress all the time is always waiting, in a new entry.
+            awaited = [entry for entry in awaited if self._waiting.get(entry.task.task_id) is entry]
 
     async def drain(self) -> None:
         """Wait until all events heard until now are published and marked, or given up; for the end of the process."""

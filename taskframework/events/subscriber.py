@@ -109,6 +109,8 @@ class EventSubscriber:
         loop = asyncio.get_running_loop()
 
         async def hand_over(event: ExternalEvent) -> None:
+            if entry not in self._handlers:  # the loop was left while another handler had the event
+                return
             taken = loop.create_future()
             await events.put((event, taken))
             await taken  # acknowledged when the loop body asks for the next event

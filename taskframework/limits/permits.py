@@ -89,7 +89,12 @@ class Permits:
         if self._pump is None or self._pump.done():
             # In a separate context: the pump runs on after the first caller has ended.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.give_back(future.result())  # it came in the same moment
+            raise
 
     def give_back(self, permit: Permit) -> None:
         """Give back a permit that was not used; a waiting caller gets it at once, because its time has come already."""

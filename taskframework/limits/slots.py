@@ -93,7 +93,7 @@ class SlotKeeper:
         """
         now = seconds_of(self._store.now())
         late: list[tuple[str, Holder]] = []
-        for record in await read_all_records(self._store, SLOTS):
+        for record in filter(SLOTS.is_readable, await read_all_records(self._store, SLOTS)):
             slots = replace(SLOTS.content(record), asked_at=now)
             late += [
                 (record.id, holder) for holder in slots.holders if holder.until + MAX_CLOCK_DIFFERENCE_SECONDS <= now

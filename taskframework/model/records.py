@@ -15,6 +15,7 @@ are two ways to change a record:
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
@@ -27,6 +28,8 @@ from pydantic_core import to_json
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.values import Json
+
+logger = logging.getLogger(__name__)
 
 Content = TypeVar("Content")
 
@@ -130,6 +133,17 @@ class RecordKind(Generic[Content]):
             return self._content.validate_python(record.data)
         except ValidationError as error:
             raise StoreError(f"The record {record.id} cannot be read.", hint="A newer release wrote it.") from error
+
+    def is_readable(self, record: Record) -> bool:
+        """Whether this release can read a record. Whoever goes through many records passes over all others: the
+        processes of the newer release that wrote them look after them.
+        """
+        try:
+            self.content(record)
+        except StoreError as error:
+            logger.debug("passed over: %s", error.message)
+            return False
+        return True
 
     def data_of(self, content: Content) -> dict[str, Json]:
         """The content in the form in which a record keeps it."""

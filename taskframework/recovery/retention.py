@@ -16,8 +16,16 @@ from taskframework.model.streams import STREAMS, stream_key_of
 from taskframework.model.versions import VERSIONS
 from taskframework.stores.base import TaskStore
 
+#: The kinds whose records name a task, and all kinds whose records are read before they are deleted.
+_KEY_KINDS = (IDEMPOTENCY, VERSIONS, WINDOWS)
+_READ_KINDS: dict[str, RecordKind[Any]] = {kind.name: kind for kind in (*_KEY_KINDS, STREAMS, PLAN)}
 #: Time until the next look at the record of a stream, if tasks are kept for ever.
 _STREAM_CHECK_INTERVAL = timedelta(days=1)
+
+
+def _is_readable(record: Record) -> bool:
+    kind = _READ_KINDS.get(record.kind)
+    return kind is None or kind.is_readable(record)
 
 
 class Retention:
@@ -45,11 +53,11 @@ class Retention:
         Returns:
             Whether there may be more.
         """
-        expired = await self._store.expired_records(self._batch)
+        expired = list(filter(_is_readable, await self._store.expired_records(self._batch)))
         by_kind: dict[str, list[Record]] = {}
         for record in expired:
             by_kind.setdefault(record.kind, []).append(record)
-        for kind in (IDEMPOTENCY, VERSIONS, WINDOWS):
+        for kind in _KEY_KINDS:
             if keys := by_kind.pop(kind.name, None):
                 await self._check_keys(kind, keys)
         if streams := by_kind.pop(STREAMS.name, None):

@@ -11,7 +11,6 @@ from datetime import datetime
 from taskframework import failpoint
 from taskframework.errors import (
     IdempotencyConflictError,
-    StoreError,
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
@@ -146,8 +145,4 @@ def _after_run(schedule: Schedule, at: datetime, outcome: Submission | Exception
 
 
 def _is_due(record: Record, now: datetime) -> bool:
-    try:
-        return SCHEDULE.content(record).is_due(now)
-    except StoreError as error:  # a newer release wrote it, and its processes run it
-        logger.debug("passed over: %s", error.message)
-        return False
+    return SCHEDULE.is_readable(record) and SCHEDULE.content(record).is_due(now)

@@ -64,8 +64,8 @@ async def read_all_records(records: Records, kind: RecordKind[Any]) -> list[Reco
 
 
 async def read_all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
-    """The contents of all records of a kind; see `read_all_records`."""
-    return [kind.content(record) for record in await read_all_records(records, kind)]
+    """The contents of all records of a kind that this release can read; see `read_all_records`."""
+    return [kind.content(record) for record in await read_all_records(records, kind) if kind.is_readable(record)]
 
 
 class JointReads:

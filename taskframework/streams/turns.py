@@ -93,6 +93,7 @@ class StreamTurns:
                 return
             state = None
         for _ in range(_MAX_ROUNDS):
+            is_new = state is None
             state = await self._read(stream) if state is None else state
             present_turn = state.turn
             holder = None if present_turn is None else await self._tasks.get(present_turn.task_id)
@@ -103,8 +104,10 @@ class StreamTurns:
                     if await self._unblock(present_turn):
                         return
                     state = None
-                case TurnState.FAILED if state.is_halted:
+                case TurnState.FAILED if state.is_halted and is_new:
                     return
+                case TurnState.FAILED if state.is_halted:
+                    state = None  # the caller may have read it before somebody let the stream continue
                 case _:
                     if await self._pass_on(stream, present_turn, holder):
                         return

@@ -136,9 +136,10 @@ class StoreBreaker:
 
     async def stop(self) -> None:
         """Send no more pings."""
-        for task in (self._suspecting, self._probing):  # the first may start the second
-            if task is not None:
-                await end(task)
+        if self._suspecting is not None:
+            await end(self._suspecting)
+        if self._probing is not None:  # looked at only now, because the other may have started it at its end
+            await end(self._probing)
 
     @property
     def _is_logged(self) -> bool:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from aio_pika.abc import AbstractChannel
+from aiormq.exceptions import AMQPChannelError
 
 from taskframework.background import end
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
@@ -147,9 +148,10 @@ async def _try_to_declare(connection: BrokerConnection, part: Topology) -> Broke
         with driver_errors("declaring the topology"):
             await declare_part(channel, part)
             await channel.close()
-    except BrokerUnavailableError:
-        raise
     except BrokerError as error:
+        # A refusal of this part alone must not keep this process from its connection, and from all other parts.
+        if isinstance(error, BrokerUnavailableError) and not isinstance(error.__cause__, AMQPChannelError):
+            raise
         return error
     return None
 

@@ -86,6 +86,34 @@ async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_
     assert len(publisher.events) == 1, "subscribers need not hear it twice"
 
 
+class BusyPublisher(Publisher):
+    """While it publishes, the tasks report their progress again."""
+
+    bridge: ExternalEventBridge
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        super().__init__()
+        self.tasks = tasks
+        self.is_busy = True
+
+    async def publish(self, events: Sequence[ExternalEvent]) -> None:
+        await super().publish(events)
+        for task in self.tasks if self.is_busy else ():
+            self.bridge.enqueue(task, is_progress=True)
+
+
+async def test_who_waits_for_a_publication_does_not_wait_for_what_the_task_reports_afterwards() -> None:
+    tasks = [new_task(), new_task()]
+    publisher = BusyPublisher(tasks)
+    bridge = publisher.bridge = _bridge(Marks(), publisher)
+    for task in tasks:
+        bridge.enqueue(task)
+    await asyncio.wait_for(bridge.wait_until_published(tasks), 10)
+    assert {event.id for event in publisher.events} >= {f"{task.task_id}-1" for task in tasks}
+    publisher.is_busy = False
+    await bridge.drain()
+
+
 async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() -> None:
     publisher, tasks = Publisher(), [new_task() for _ in range(3 * ROUND_SIZE)]
     bridge = _bridge(Marks(), publisher)

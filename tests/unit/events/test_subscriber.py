@@ -78,6 +78,28 @@ async def test_a_loop_that_is_cancelled_takes_nothing_with_it(subscriber: EventS
         await receiving
 
 
+async def test_a_loop_that_is_left_while_a_handler_has_the_event_holds_up_nobody(
+    subscriber: EventSubscriber, broker: StubBroker
+) -> None:
+    heard, go_on = list[int](), asyncio.Event()
+
+    @subscriber.on()
+    async def slow(event: ExternalEvent) -> None:
+        heard.append(event.sequence)
+        await go_on.wait()
+
+    async with subscriber:
+        loop = asyncio.create_task(_iterate(subscriber))
+        await asyncio.sleep(0)
+        receiving = asyncio.create_task(broker.receive(BATCH))
+        await eventually(lambda: heard == [1])
+        loop.cancel()
+        await asyncio.wait([loop])
+        go_on.set()
+        await asyncio.wait_for(receiving, 10)
+    assert heard == [1, 2, 3]
+
+
 async def test_events_wait_for_the_first_who_listens(subscriber: EventSubscriber, broker: StubBroker) -> None:
     async with subscriber:
         receiving = asyncio.create_task(broker.receive(BATCH))

@@ -149,6 +149,21 @@ async def test_a_permit_that_was_not_used_is_for_the_next_one(clock: FakeClock, 
     await permits.close()
 
 
+async def test_a_permit_that_comes_when_its_caller_is_cancelled_is_for_the_next_one(
+    clock: FakeClock, buckets: CountedBuckets
+) -> None:
+    permits = Permits(buckets, OPENAI, BucketLimit(0.1, 1), clock)
+    permit = await permits.next()
+    leaving = asyncio.create_task(permits.next())
+    await turns()
+    permits.give_back(permit)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert leaving.cancelled()
+    assert [*permits._taken] == [permit]
+    await permits.close()
+
+
 async def test_a_permit_comes_back_while_others_wait_for_a_later_one(clock: FakeClock, buckets: CountedBuckets) -> None:
     permits = Permits(buckets, OPENAI, BucketLimit(5, 1), clock)
     first = await permits.next()

@@ -39,6 +39,22 @@ async def knows_the_key(store: SqliteStore) -> bool:
     return bool(await store.read_records([key_id("alice", "key")]))
 
 
+async def test_records_that_only_a_newer_release_can_read_hold_up_no_others(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    newer = [
+        Record(f"idempotency/alice/{n}", "idempotency", {"of": "a newer release"}, None, clock.now()) for n in "12"
+    ]
+    await store.write_records(newer)
+    task = await keyed(store, clock, DAY)
+    await store.apply(Cancel(task.task_id, EVERYONE, "alice", None))
+    clock.advance(8 * DAY)
+    await store.mark(MarkPublished(task.task_id, 9))
+    assert not await retention_of(store).purge(), "it would look at the same records again, without a pause"
+    assert await store.get(task.task_id, EVERYONE) is None
+    assert len(await store.read_records([record.id for record in newer])) == 2
+
+
 @pytest.mark.parametrize("days", [0, 3], ids=["ends at once", "ends late"])
 async def test_a_key_is_kept_for_a_day_after_the_end_of_its_task(
     store: SqliteStore, clock: FakeClock, days: int

@@ -194,6 +194,20 @@ async def test_a_halted_stream_is_let_go_on_without_what_halted_it(here: Install
     assert not (await here.stream()).is_halted, "a late word of the failure halts nothing"
 
 
+async def test_a_submission_that_knows_only_of_the_halt_sees_that_the_stream_was_let_go_on(
+    here: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [first] = await here.submit_many(1, stream={"on_failure": "halt"})
+    await here.end(first, fails=True)
+    halted, looks = await here.stream(), here.services.looks
+    assert halted.is_halted
+    await here.services.streams.go_on(KEY)
+    look_now = looks.look_now
+    monkeypatch.setattr(looks, "look_now", lambda stream, _, tasks: look_now(stream, halted, tasks))
+    [later] = await here.submit_many(1, stream={"on_failure": "halt"})
+    assert await here.statuses(later) == [QUEUED]
+
+
 async def test_a_halted_stream_goes_on_when_what_halted_it_is_discarded(here: Installation) -> None:
     first, second = await here.submit_many(2, stream={"on_failure": "halt"})
     await here.end(first, fails=True)

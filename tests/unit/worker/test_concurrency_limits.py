@@ -197,6 +197,15 @@ async def test_who_lost_its_slot_meanwhile_comes_again_and_gives_back_what_it_wa
     assert await stage.hold("one") == ["b"]
 
 
+async def test_slots_that_only_a_newer_release_can_read_hold_up_no_others(stage: Stage) -> None:
+    await stage.store.write_records([Record("slots/a", "slots", {"holders": "of a newer release"})])
+    candidate = stage.candidate(await stage.task("one"), "a")
+    await stage.check.admit(candidate)
+    stage.clock.advance(30)
+    await stage.keeper.reconcile()
+    assert await stage.hold("one") == []
+
+
 async def test_a_slot_that_was_taken_again_is_not_given_back_by_the_first_round(stage: Stage) -> None:
     """The store is away behind the check, so that everything is left; asked again, the same claim takes a slot."""
     candidate = stage.candidate(await stage.task("one"), "a")

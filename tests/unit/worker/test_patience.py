@@ -96,6 +96,24 @@ async def test_a_call_that_took_too_long_does_not_make_a_store_that_answers_one_
     await breaker.stop()
 
 
+async def test_a_ping_that_fails_as_it_is_cancelled_leaves_no_probe_behind() -> None:
+    pinging = asyncio.Event()
+
+    async def ping() -> None:
+        try:
+            pinging.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # as a driver whose connection ends in the same moment
+            raise StoreUnavailableError from None
+
+    breaker = StoreBreaker(ping, FakeClock())
+    breaker.suspect(StoreUnavailableError("too slow"))
+    await pinging.wait()
+    await breaker.stop()
+    assert breaker._probing is not None
+    assert breaker._probing.done()
+
+
 async def test_a_store_is_silent_from_the_first_ping_without_an_answer_until_the_first_with_one() -> None:
     clock, is_there = FakeClock(), True
 
