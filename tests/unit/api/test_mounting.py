@@ -171,11 +171,15 @@ async def test_a_stream_ends_with_the_log_in_though_the_application_failed_to_te
     framework: TaskFramework, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("taskframework.api.event_streams.REMEMBERED_SECONDS", 0.01)
-    answers = [PEOPLE["boss"], ConnectionError("the sessions are away"), PEOPLE["boss"]]
+    answers: list[Caller | ConnectionError] = [
+        PEOPLE["boss"],
+        ConnectionError("the sessions are away"),
+        PEOPLE["boss"],
+    ]
 
     def who_is_logged_in(request: Request) -> Caller | None:
         answer = answers.pop(0) if answers else None
-        if isinstance(answer, Exception):
+        if isinstance(answer, ConnectionError):
             raise answer
         return answer
 
