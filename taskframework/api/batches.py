@@ -12,6 +12,7 @@ from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from taskframework.api.auditing import audited_if_for_others, audited_if_foreign, reason_of
 from taskframework.api.bodies import (
@@ -26,7 +27,7 @@ from taskframework.api.bodies import (
     read_body,
     require_plain,
 )
-from taskframework.api.callers import caller_of, is_caller_still_valid, key_refusal, scope_of, user_of
+from taskframework.api.callers import caller_of, is_caller_still_valid, key_refusal, quota_name, scope_of, user_of
 from taskframework.api.context import (
     PREFIX,
     IdInPath,
@@ -38,7 +39,7 @@ from taskframework.api.context import (
     refuse_repeated,
     trace_of,
 )
-from taskframework.api.feed import Feed
+from taskframework.api.feed import Feed, Watcher
 from taskframework.api.ndjson import read_values
 from taskframework.api.openapi import ITEM_SCHEMA, location_header, problem_responses, request_body
 from taskframework.api.page_queries import DEFAULT_LIMIT, LIMIT_DESCRIPTION
@@ -101,13 +102,20 @@ class ResultQuery(BaseModel):
 
 class ResultStream(StreamingResponse):
     """Results as lines while the batch runs. If the process stops before the last result, the answer is cut off, so
-    that its reader does not take this for the end.
+    that its reader does not take this for the end. It counts as a watcher of the feed, though it hears no events.
     """
 
     media_type = NDJSON
 
-    def __init__(self, request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> None:
+    def __init__(self, request: Request, watcher: Watcher, results: AsyncIterator[Sequence[BatchResult]]) -> None:
         super().__init__(self._lines(request, results), headers={"X-Accel-Buffering": "no"})
+        self._feed, self._watcher = cast(Feed, request.app.state.feed), watcher
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._feed.leave(self._watcher)
 
     @staticmethod
     async def _lines(request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> AsyncIterator[bytes]:
@@ -251,7 +259,14 @@ async def get_batch(request: Request, batch_id: IdInPath) -> Response:
             "description": f"A page; or, with Accept: {NDJSON}, one line for each result",
             "content": _RESULT_CONTENT,
         },
-        **problem_responses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
+        **problem_responses(
+            "invalid_request",
+            "task_not_found",
+            "task_unreadable",
+            "too_many_streams",
+            "stopping",
+            "store_unavailable",
+        ),
     },
 )
 async def read_results(request: Request, batch_id: IdInPath, query: Annotated[ResultQuery, Query()]) -> Response:
@@ -263,7 +278,10 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
     batches, scope = framework_of(request).services.batches, scope_of(request)
     if NDJSON in request.headers.get("accept", ""):
         await batches.get(checked_id(batch_id), scope)  # before the answer has begun
-        return ResultStream(request, batches.follow_results(batch_id, scope, first=query.first))
+        feed = cast(Feed, request.app.state.feed)
+        # No task has this id: events would wait for nobody.
+        watcher = await feed.join(scope, f"results of {batch_id}", caller=quota_name(caller_of(request)))
+        return ResultStream(request, watcher, batches.follow_results(batch_id, scope, first=query.first))
 
     async def read_page(*, limit: int, cursor: str | None) -> Page[BatchResult]:
         return await batches.results(checked_id(batch_id), scope, limit=limit, first=int(cursor or query.first))

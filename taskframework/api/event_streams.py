@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Annotated, Any, TypeVar, cast
@@ -27,6 +28,8 @@ from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.options import Name
+
+logger = logging.getLogger(__name__)
 
 router = new_router(PREFIX, "events")
 
@@ -78,9 +81,16 @@ class EventStream(StreamingResponse):
 
     async def _end_with_caller(self) -> None:
         """End the stream when the key that began it is no longer valid."""
-        while await is_caller_still_valid(self._request):  # noqa: ASYNC110 - another process may revoke it
+        while await self._is_caller_still_valid():  # noqa: ASYNC110 - another process may revoke it
             await asyncio.sleep(REMEMBERED_SECONDS)
         self._watcher.end()
+
+    async def _is_caller_still_valid(self) -> bool:
+        try:
+            return await is_caller_still_valid(self._request)
+        except Exception:  # `caller=` of an application may fail in any way, and works again later
+            logger.exception("whether the caller of an open stream is still valid is not known; it is asked again")
+            return True
 
 
 class TaskStreamQuery(BaseModel):

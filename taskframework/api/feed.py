@@ -28,8 +28,9 @@ MAX_WATCHERS_PER_CALLER = 500
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 #: Seconds that a new watcher waits for the broker. After that it begins without events, until the broker is back.
 _JOIN_TIMEOUT_SECONDS = 2.0
-#: Seconds between two checks whether the process stops.
-_STOP_CHECK_SECONDS = 0.5
+#: Seconds between two checks whether the process stops, or the broker is away. A consumer is registered again 0.02
+#: seconds after its loss at the earliest, so no loss is overlooked.
+_CHECK_SECONDS = 0.02
 _SAFE_FIELD = re.compile(r"[!-~]{1,300}")
 
 
@@ -123,10 +124,12 @@ class Feed:
         """Prepare; streams end when `is_stopping` returns true."""
         self._broker = broker
         self._is_stopping = is_stopping
-        self._stop_check: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._subscriber: EventSubscriber | None = None
         self._watchers: defaultdict[str | None, set[Watcher]] = defaultdict(set)
         self._parent_watchers: defaultdict[str, set[Watcher]] = defaultdict(set)
+        #: Watchers of all tasks that miss what is published while the broker is away; nobody else would notice the gap.
+        self._deaf_watchers: set[Watcher] = set()
         self._lock = asyncio.Lock()
         self._is_closed = False
 
@@ -161,8 +164,10 @@ class Feed:
             subscriber = await self._subscribe(caller)
             self._watchers[task_id].add(watcher)
         try:
-            with contextlib.suppress(TimeoutError):
-                await subscriber.listening(_JOIN_TIMEOUT_SECONDS)
+            await subscriber.listening(_JOIN_TIMEOUT_SECONDS)
+        except TimeoutError:
+            if task_id is None:
+                self._deaf_watchers.add(watcher)
         except BaseException:
             await self.leave(watcher)
             raise
@@ -182,6 +187,7 @@ class Feed:
     async def leave(self, watcher: Watcher) -> None:
         """Stop watching. When the last watcher leaves, the subscription ends."""
         watcher.end()
+        self._deaf_watchers.discard(watcher)
         for task_id in tuple(watcher.parents):
             self.unwatch_subtasks(watcher, task_id)
         async with self._lock:
@@ -203,10 +209,24 @@ class Feed:
             for watcher in group:
                 watcher.end()
 
-    async def _end_when_stopping(self) -> None:
-        while not self._is_stopping():  # noqa: ASYNC110 - neither framework nor server tells
-            await asyncio.sleep(_STOP_CHECK_SECONDS)
+    async def _check(self, subscriber: EventSubscriber) -> None:
+        """End streams when the process stops, and those that missed events when the broker is back."""
+        was_live = False
+        while not self._is_stopping():  # neither framework nor server tells, and the port tells a state
+            is_live = subscriber.is_live
+            if is_live:
+                self._end_deaf_streams()
+            elif was_live:
+                self._deaf_watchers.update(self._watchers.get(None, ()))
+            was_live = is_live
+            await asyncio.sleep(_CHECK_SECONDS)
         self._end_streams()
+
+    def _end_deaf_streams(self) -> None:
+        while self._deaf_watchers:
+            watcher = self._deaf_watchers.pop()
+            watcher.has_missed_events = True
+            watcher.end()
 
     async def _subscribe(self, caller: str | None) -> EventSubscriber:
         broker = self._broker()  # first, because a process that never ran has another error than one that stops
@@ -223,12 +243,12 @@ class Feed:
             subscriber = EventSubscriber(broker)
             subscriber.on()(self._distribute)
             self._subscriber = await subscriber.__aenter__()
-            self._stop_check = asyncio.create_task(self._end_when_stopping())
+            self._checking = asyncio.create_task(self._check(subscriber))
         return self._subscriber
 
     async def _unsubscribe(self) -> None:
-        if self._stop_check is not None:
-            self._stop_check.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
         if self._subscriber is not None:
             subscriber, self._subscriber = self._subscriber, None
             await subscriber.__aexit__(None, None, None)

@@ -162,7 +162,7 @@ def read_place(task_id: str, text: str, max_open_tasks: int) -> KnownTask:
     Args:
         task_id: the task that is followed.
         text: the text that a client sent.
-        max_open_tasks: how many sub-tasks may be open in it.
+        max_open_tasks: how many sub-tasks may be open in it, and how many rounds it may have: each costs reads.
 
     Raises:
         PlaceInvalidError: if no stream gave out this place.
@@ -181,9 +181,13 @@ def read_place(task_id: str, text: str, max_open_tasks: int) -> KnownTask:
 
 
 def _pack_task(known: KnownTask) -> Any:
-    if not known.rounds and not known.progress:
+    # The newest rounds of which nothing was shown are left out: the reader enters them anew. A task may have thousands.
+    count = len(known.rounds)
+    while count and not known.rounds[count - 1].shown_until:
+        count -= 1
+    if not count and not known.progress:
         return known.sequence
-    return [known.sequence, known.progress, *map(_pack_round, known.rounds)]
+    return [known.sequence, known.progress, *map(_pack_round, known.rounds[:count])]
 
 
 def _pack_round(known: KnownRound) -> list[Any]:
@@ -198,7 +202,7 @@ class _Unpacker:
     """Reads the text of a client, which may be anything."""
 
     def __init__(self, max_open_tasks: int) -> None:
-        self._open_left = max_open_tasks
+        self._open_left = self._rounds_left = max_open_tasks
 
     def unpack_task(self, known: KnownTask, packed: Any, depth: int) -> None:
         if not isinstance(packed, list):
@@ -208,7 +212,12 @@ class _Unpacker:
             raise PlaceInvalidError("it is damaged")
         known.sequence, known.progress = map(_checked_number, packed[:2])
         for round in packed[2:]:
+            self._rounds_left -= 1
+            if self._rounds_left < 0:
+                raise PlaceInvalidError("it is damaged")
             known.rounds.append(self._unpack_round(known, round, depth))
+        if len({(round.generation, round.number) for round in known.rounds}) < len(known.rounds):
+            raise PlaceInvalidError("it is damaged")
 
     def _unpack_round(self, parent: KnownTask, packed: Any, depth: int) -> KnownRound:
         if not isinstance(packed, list) or len(packed) % 2 == 0:

@@ -226,6 +226,9 @@ class TreeFollower:
             self._enter_round(known, task)
             for round in tuple(known.rounds):
                 await self._list_subtasks(round, task)
+                # At once, not at the end: the places sent for the next of many rounds stay small.
+                if round.is_over and not round.open_subtasks and round is not known.rounds[-1]:
+                    known.rounds.remove(round)
             known.is_final = task.status.is_final and task.sequence == known.sequence
             if known.is_final and not known.has_open_subtasks and all(round.is_over for round in known.rounds):
                 self._close_task(known)

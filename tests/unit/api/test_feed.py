@@ -165,6 +165,39 @@ async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
     assert len(await watcher.take(5)) == 1
 
 
+async def test_who_watches_all_tasks_is_told_of_the_gap_when_the_broker_is_back(
+    feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything, mine = await feed.join(EVERYONE), await feed.join(EVERYONE, "t")
+    await asyncio.sleep(2 * feed_module._CHECK_SECONDS)
+    assert not everything.is_over, "the first connection is no gap"
+    monkeypatch.setattr(feed_module, "_JOIN_TIMEOUT_SECONDS", 0.05)
+    broker.interrupt()
+    late, late_of_one = await feed.join(EVERYONE), await feed.join(EVERYONE, "t")
+    assert not everything.is_over, "the client would come again for nothing"
+    broker.restore()
+    await eventually(lambda: everything.is_over and late.is_over)
+    assert everything.has_missed_events
+    assert late.has_missed_events
+    assert not mine.is_over, "it asks the store"
+    assert not late_of_one.is_over
+    again = await feed.join(EVERYONE)
+    await publish(broker, event(1))
+    assert len(await again.take(5)) == 1
+    await asyncio.sleep(2 * feed_module._CHECK_SECONDS)
+    assert not again.is_over
+
+
+async def test_who_joins_just_before_the_broker_is_there_has_missed_nothing(feed: Feed, broker: CountingBroker) -> None:
+    broker.interrupt()
+    joining = asyncio.create_task(feed.join(EVERYONE))
+    await asyncio.sleep(2 * feed_module._CHECK_SECONDS)
+    broker.restore()
+    watcher = await joining
+    await asyncio.sleep(2 * feed_module._CHECK_SECONDS)
+    assert not watcher.is_over
+
+
 @pytest.mark.parametrize(
     "changes",
     [

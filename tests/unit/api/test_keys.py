@@ -313,6 +313,21 @@ async def test_a_stream_ends_with_the_key_that_began_it(keyed: Keyed, monkeypatc
             assert (await following).status_code == 200, "it ended, as streams do"
 
 
+async def test_followed_results_count_as_streams(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskframework.api.feed.MAX_WATCHERS_PER_CALLER", 1)
+    batch = {"task_type": "count-words", "items": [{"text": ""}]}
+    made = (await keyed.ask("other", "POST", "/api/v1/batches", json=batch)).json()
+    _, text = await keyed.api.framework.services.keys.create("eve", [Role.OPERATOR], by="test")
+    headers = {"Authorization": f"Bearer {text}", "Accept": "application/x-ndjson"}
+    path = f"/api/v1/batches/{made['batch_id']}/results"
+    following = asyncio.create_task(keyed.api.get(path, headers=headers))
+    await eventually(lambda: keyed.api.feed.watcher_count)
+    refused = await keyed.api.get(path, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (503, "too_many_streams")
+    following.cancel()
+    await eventually(lambda: not keyed.api.feed.watcher_count)
+
+
 async def test_followed_results_are_cut_off_with_the_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskframework.operations.keys.REMEMBERED_SECONDS", 0.0)
     services = keyed.api.framework.services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -164,6 +165,29 @@ async def test_a_stream_goes_on_while_the_application_knows_its_caller(framework
         assert await is_caller_still_valid(Request({**scope, "taskframework.caller": caller})) is counts
     gone = Request({**scope, "headers": [(b"cookie", b"name=nobody")], "taskframework.caller": PEOPLE["ann"]})
     assert not await is_caller_still_valid(gone)
+
+
+async def test_a_stream_ends_with_the_log_in_though_the_application_failed_to_tell_once(
+    framework: TaskFramework, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("taskframework.api.event_streams.REMEMBERED_SECONDS", 0.01)
+    answers: list[Caller | ConnectionError] = [
+        PEOPLE["boss"],
+        ConnectionError("the sessions are away"),
+        PEOPLE["boss"],
+    ]
+
+    def who_is_logged_in(request: Request) -> Caller | None:
+        answer = answers.pop(0) if answers else None
+        if isinstance(answer, ConnectionError):
+            raise answer
+        return answer
+
+    app = FastAPI()
+    mount(app, framework, "/jobs", caller=who_is_logged_in)
+    async with client_of(app) as client, asyncio.timeout(5):
+        assert (await client.get("/jobs/api/v1/events")).status_code == 200
+    assert caplog.text.count("ConnectionError: the sessions are away") == 1
 
 
 class TaskView(BaseModel):

@@ -99,11 +99,24 @@ def text_of(content: Any) -> str:
         text_of([1, 0, [0, 1, 10**6]]),
         text_of([1, 0, [0, 1, 9, 0, "x"]]),
         text_of([1, 0, [0, 1, 9, *[0, 1] * 6]]),
+        text_of([1, 0, *[[0, 1, 0]] * 7_900]),
+        text_of([1, 0, *[[0, number, 1] for number in range(1, 7)]]),
+        text_of([1, 0, [0, 1, 1], [0, 2, 1], [0, 1, 1]]),
     ],
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(PlaceInvalidError):
         read_place("top", text, 5)
+
+
+def test_rounds_of_which_nothing_was_shown_need_no_room() -> None:
+    top = KnownTask("top", sequence=4)
+    top.enter_round(0, 5_000)
+    top.rounds[0].open_subtask(1)
+    read = read_place("top", write_place(top), 5)
+    assert [one.number for one in read.rounds] == [1]
+    read.enter_round(0, 5_000)
+    assert shape(read) == shape(top)
 
 
 def test_a_place_is_as_deep_as_a_family_at_most() -> None:

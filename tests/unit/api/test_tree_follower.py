@@ -102,6 +102,26 @@ async def test_who_comes_late_gets_each_task_as_it_is_and_what_follows() -> None
 
 
 @pytest.mark.usefixtures("no_silence")
+async def test_the_places_of_a_task_with_many_rounds_stay_small() -> None:
+    family, reader = Family(1), Reader()
+    family.claim(family.top)
+    for _ in range(12):
+        [child] = family.plan(family.top, 1, resumes=True)
+        family.spawn(family.top)
+        family.claim(child)
+        family.complete(child)
+        family.count(family.top)
+        family.claim(family.top)
+    stream = follower(family, reader, Script(family, lambda: family.complete(family.top)))
+    async for chunk in stream.frames():
+        for frame in chunk.split(b"\n\n")[:-1]:
+            reader.read(frame)
+            if reader.last_id is not None:
+                read_place(family.top, reader.last_id.removeprefix(TreeFollower.id_of(family.top, "")), 2)
+    assert_told_of_everything(family, reader)
+
+
+@pytest.mark.usefixtures("no_silence")
 async def test_a_subtask_that_is_replayed_is_told_of_again() -> None:
     family = Family(1)
     family.claim(family.top)
