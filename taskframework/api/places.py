@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,13 +181,22 @@ def read_place(task_id: str, text: str, max_open_tasks: int) -> KnownTask:
 
 
 def _pack_task(known: KnownTask) -> Any:
-    # The newest rounds of which nothing was shown are left out: the reader enters them anew. A task may have thousands.
+    # The newest rounds of which nothing was shown are left out. A task may have thousands.
     count = len(known.rounds)
-    while count and not known.rounds[count - 1].shown_until:
+    while count and not known.rounds[count - 1].shown_until and _is_entered_anew(known.rounds, count - 1):
         count -= 1
     if not count and not known.progress:
         return known.sequence
     return [known.sequence, known.progress, *map(_pack_round, known.rounds[:count])]
+
+
+def _is_entered_anew(rounds: Sequence[KnownRound], place: int) -> bool:
+    """Return whether `KnownTask.enter_round` makes a round again that is left out, and no round before it, which was
+    shown and forgotten.
+    """
+    round, before = rounds[place], rounds[place - 1] if place else None
+    follows = before is not None and (before.generation, before.number + 1) == (round.generation, round.number)
+    return follows or round.number == 1
 
 
 def _pack_round(known: KnownRound) -> list[Any]:

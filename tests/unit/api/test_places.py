@@ -119,6 +119,19 @@ def test_rounds_of_which_nothing_was_shown_need_no_room() -> None:
     assert shape(read) == shape(top)
 
 
+@pytest.mark.parametrize("left", [[2], [1, 3], [3, 4], [1, 2], [1]])
+@pytest.mark.parametrize("generation", [0, 1])
+def test_rounds_that_were_shown_and_forgotten_are_not_entered_anew(left: list[int], generation: int) -> None:
+    top = KnownTask("top", sequence=4)
+    top.enter_round(generation, max(left))
+    top.rounds = [one for one in top.rounds if one.number in left]
+    if len(left) > 1:
+        top.rounds[0].open_subtask(1)
+    read = read_place("top", write_place(top), 5)
+    read.enter_round(generation, max(left))
+    assert shape(read) == shape(top)
+
+
 def test_a_place_is_as_deep_as_a_family_at_most() -> None:
     content: Any = 1
     for _ in range(20):
