@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Unpack
 
 import typer
@@ -88,7 +89,7 @@ async def _submit(
     options: BatchOptions,
 ) -> BatchStatus:
     async with framework.store_only():
-        items = ItemFile(file)
+        items = await asyncio.to_thread(ItemFile, file)
         with items.uploading(options.get("idempotency_key")):
             handle = await framework.submit_batch(task_type, items.values(), user_id=user, **options)
         status = await handle.status()

@@ -35,9 +35,10 @@ class ItemFile:
     """The values of a file's lines; empty lines are ignored."""
 
     def __init__(self, name: str) -> None:
-        """Prepare; `-` is standard input."""
+        """Look at the file, which may take its time; `-` is standard input."""
         self._name = name
         self._file_text = "standard input" if name == "-" else name
+        self._is_regular = name != "-" and Path(name).is_file()
         self._item_count = 0
         #: For each empty line, the number of items before it.
         self._items_before_empty_lines: list[int] = []
@@ -50,7 +51,7 @@ class ItemFile:
         """The values: for a regular file as often as they are iterated, otherwise once, because a pipe that is read
         again continues where it was.
         """
-        return self if self._name != "-" and Path(self._name).is_file() else iter(self)
+        return self if self._is_regular else iter(self)
 
     def __iter__(self) -> Iterator[Any]:
         self._item_count = self._bytes_read = 0
