@@ -15,7 +15,7 @@ from taskframework.errors import (
     TaskNotFoundError,
     TransitionRefusedError,
 )
-from taskframework.model.records import Record
+from taskframework.model.records import Record, parts_of
 from taskframework.model.replays import (
     REPLAY,
     RUNNING_ACTION,
@@ -73,7 +73,7 @@ class ReplayCarrier:
         return more
 
     async def _continue_action(self, mark: Record) -> bool:
-        replay_id = mark.id.removeprefix(f"{RUNNING_ACTION.name}/")
+        [replay_id] = parts_of(mark.id)
         now = self._store.now()
         record = await read_record(self._store, REPLAY.id_of(replay_id))
         if record is None:  # the process may be about to write it

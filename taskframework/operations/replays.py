@@ -9,7 +9,7 @@ from datetime import timedelta
 from taskframework.errors import InvalidRequestError, StoreUnavailableError, TaskframeworkError
 from taskframework.model.message import rfc3339
 from taskframework.model.query import MAX_LIMIT, Cursor, Page, TaskFilter
-from taskframework.model.records import Record
+from taskframework.model.records import Record, parts_of
 from taskframework.model.replays import (
     REPLAY,
     RUNNING_ACTION,
@@ -173,7 +173,7 @@ class ReplayOperations:
         found nothing is about to end, and is left out.
         """
         marks = await read_all_records(self._store, RUNNING_ACTION)
-        ids = [REPLAY.id_of(mark.id.removeprefix(f"{RUNNING_ACTION.name}/")) for mark in marks]
+        ids = [REPLAY.id_of(*parts_of(mark.id)) for mark in marks]
         for present in map(REPLAY.content, (await self._store.read_records(ids)).values()):
             is_under_way = present.status is BulkActionStatus.RUNNING and present.total > 0
             if is_under_way and (present.action, present.where) == (action, where):

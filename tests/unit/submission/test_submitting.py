@@ -179,13 +179,14 @@ async def test_the_tasks_of_one_call_have_their_places_in_a_stream_in_the_order_
     assert [task.stream and task.stream.position for task in stored] == [0, 1, 2, 3, 4]
 
 
+async def _away(*_: Any) -> Any:
+    raise StoreUnavailableError("The store is away.")
+
+
 async def test_an_error_of_the_store_is_the_outcome_of_those_that_it_was_to_store(
     framework: TaskFramework, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: Any) -> Any:
-        raise StoreUnavailableError("The store is away.")
-
-    monkeypatch.setattr(framework.services.store, "get_many", away)
+    monkeypatch.setattr(framework.services.store, "get_many", _away)
     stream: Any = {"key": "s"}
     requests: list[SubmitRequest[Any]] = [
         SubmitRequest(task_type="counts", parameters="first"),
@@ -202,10 +203,7 @@ async def test_an_error_of_the_store_is_the_outcome_of_those_that_it_was_to_stor
 async def test_types_that_cannot_be_found_now_are_the_outcome_of_their_requests(
     framework: TaskFramework, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: Any) -> Any:
-        raise StoreUnavailableError("The store is away.")
-
-    monkeypatch.setattr(framework.services.store, "read_records", away)
+    monkeypatch.setattr(framework.services.store, "read_records", _away)
     requests: list[SubmitRequest[Any]] = [SubmitRequest(task_type="counts", parameters="text") for _ in range(1_000)]
     *stored, last = await framework.submit_many([*requests, SubmitRequest(task_type="elsewhere")])
     assert isinstance(last, StoreUnavailableError)
