@@ -33,6 +33,8 @@ class ParentWork(ABC):
     def __init__(self) -> None:
         self._background = Background()
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT_PARENTS)
+        #: By id, the parents whose work has not begun, each as it was read last.
+        self._waiting: dict[str, Task] = {}
         #: Whether the process is about to end. Then no more work begins, and work in several parts stops between two.
         self._is_stopping = False
 
@@ -45,8 +47,16 @@ class ParentWork(ABC):
         """
 
     def start(self, parent: Task) -> None:
-        """Do the work for a parent soon; if it fails, it is left to the repair."""
-        self._background.start(self._work_or_log(parent), contextvars.Context())
+        """Do the work for a parent soon; if it fails, it is left to the repair.
+
+        If its work waits here already, it is done once: when there is much work, a parent is due again before its work
+        begins, and the repair brings it here again.
+        """
+        waiting = self._waiting.get(parent.task_id)
+        if waiting is None or waiting.revision <= parent.revision:
+            self._waiting[parent.task_id] = parent
+        if waiting is None:
+            self._background.start(self._work_or_log(parent.task_id), contextvars.Context())
 
     async def finished(self) -> None:
         """Wait until all work that began is done, or left to the repair."""
@@ -62,12 +72,13 @@ class ParentWork(ABC):
         """How long other processes leave a parent alone on which work is not done yet."""
         return _NO_TIME if self._is_stopping else RESERVATION_TIME
 
-    async def _work_or_log(self, parent: Task) -> None:
+    async def _work_or_log(self, parent_id: str) -> None:
         try:
             async with self._semaphore:
+                parent = self._waiting.pop(parent_id)
                 if not self._is_stopping:
                     await self.work_on(parent)
         except StoreError as error:
-            logger.info("%s %s is left to the repair: %s", self.description, parent.task_id, error.message)
+            logger.info("%s %s is left to the repair: %s", self.description, parent_id, error.message)
         except Exception:
-            logger.exception("%s %s is left to the repair", self.description, parent.task_id)
+            logger.exception("%s %s is left to the repair", self.description, parent_id)

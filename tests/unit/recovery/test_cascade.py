@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from taskframework.aggregation import cascade as cascading
 from taskframework.aggregation.cascade import Cascade
+from taskframework.aggregation.parent_work import ParentWork
 from taskframework.bus import EventBus
 from taskframework.model.drivers import CASCADE
 from taskframework.model.marks import MoveDriver
@@ -20,6 +22,7 @@ from taskframework.model.task import Lease, ParentLink, Subtasks, Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -59,6 +62,35 @@ async def test_of_a_parent_that_is_over_every_round_is_cancelled(store: SqliteSt
     await cascade.work_on(await parent_of(store, 1, 2, 3))
     assert await statuses(store, 1, 2, 3) == ["CANCELLED"] * 3
     assert (await present(store)).cascade_at is None
+
+
+async def test_work_that_waits_is_done_once_and_on_the_parent_as_it_was_read_last(store: SqliteStore) -> None:
+    class Counting(ParentWork):
+        description = "the count of"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.worked_on: list[Task] = []
+            self.go = asyncio.Event()
+
+        async def work_on(self, parent: Task) -> None:
+            self.worked_on.append(parent)
+            await self.go.wait()
+
+    parents = [new_task(task_id=f"p{number}", now=store.now(), revision=1) for number in range(9)]
+    work = Counting()
+    for parent in parents:
+        work.start(parent)
+    last = parents[-1].evolve(cascade_at=store.now() + MINUTE)
+    for parent in (last, last.evolve(revision=0)):  # one is due again, and the other was read before the first
+        work.start(parent)
+    await eventually(lambda: len(work.worked_on) == 8)
+    work.go.set()
+    await work.finished()
+    assert work.worked_on == [*parents[:-1], last]
+    work.start(last)
+    await work.finished()
+    assert work.worked_on == [*parents[:-1], last, last]
 
 
 @pytest.mark.parametrize(("is_awaited", "newest"), [(True, "QUEUED"), (False, "CANCELLED")])
