@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from tests.console.conftest import Installation
@@ -187,6 +187,50 @@ async def test_the_list_shows_what_happens_elsewhere(window: Window, shop: Insta
     await row.get_by_role("link").click()
     await window.status_is("completed")
     await expect(window.page.locator(".tree li")).to_have_count(3)
+
+
+async def test_what_ends_before_the_list_hears_of_it_is_shown(window: Window, shop: Installation) -> None:
+    events = "**/api/v1/events?*"
+    is_open = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await is_open.wait()
+        await route.continue_()
+
+    task_id = await asyncio.to_thread(shop.submit, "stubborn", 1)
+    await window.page.route(events, hold)
+    await window.go("tasks?task_type=stubborn")
+    row = window.page.get_by_role("row").filter(has=window.page.locator(f"a[href$='{task_id}']"))
+    await expect(row).to_contain_text(re.compile("queued|running"))
+    shop.api.post(f"/tasks/{task_id}/cancel")
+    await asyncio.to_thread(shop.ended, task_id, "CANCELLED")
+    is_open.set()
+    await expect(row).to_contain_text("cancelled")
+    await window.page.unroute(events)
+
+
+async def test_what_is_under_way_is_not_left_by_escape(window: Window, shop: Installation) -> None:
+    pause = "**/api/v1/admin/queues/naps/pause"
+    goes_on = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await goes_on.wait()
+        await route.fulfill(status=503, content_type="application/problem+json", body='{"detail": "the store is away"}')
+
+    window.expected = ("503",)
+    await window.page.route(pause, hold)
+    await window.go("queues")
+    await window.page.get_by_role("row").filter(has_text="naps").get_by_role("button", name="Pause").click()
+    dialog = window.page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Pause").click()
+    await expect(dialog.get_by_role("button", name="No, go back")).to_be_disabled()
+    await window.page.keyboard.press("Escape")
+    await window.page.keyboard.press("Escape")
+    goes_on.set()
+    await expect(dialog).to_contain_text("the store is away")
+    await window.page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    await window.page.unroute(pause)
 
 
 async def test_everything_is_done_from_the_keyboard(window: Window, shop: Installation) -> None:

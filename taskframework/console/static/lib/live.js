@@ -15,7 +15,8 @@ const GATHER = 100;
 const LONGEST_SILENCE = 25_000;
 
 // Follows a stream until the function that it returns is called.
-// `tell` gets lists of {event, id, data}; `resync` among them means that some were missed.
+// `tell` gets lists of {event, id, data}; `connected`, `reconnected` and `resync` among them mean that some may have been
+// missed: what the page has read may be older than the stream.
 export function follow(path, query, tell) {
   const abort = new AbortController();
   const queue = gathered(tell);
@@ -40,8 +41,7 @@ async function run(address, queue, signal) {
       if (answer === null) return; // it is over, or not for this caller
       connection.set("live");
       if (away.get()?.isSilent) away.set(null);
-      // What happened in between may be missing in a stream that has no memory.
-      if (!isFirst) queue.add({ event: "reconnected", id: "", data: null });
+      queue.add({ event: isFirst ? "connected" : "reconnected", id: "", data: null });
       isFirst = false;
       pause = FIRST_PAUSE;
       for await (const event of eventsOf(answer.body)) {

@@ -25,7 +25,7 @@ export function Events({ query }) {
   const number = useRef(0);
   useStream("events", query.task_type ? { task_type: query.task_type } : {}, (heard) => {
     // Whatever was missed, the page reconnected; one row says so.
-    const told = heard.filter(({ event }) => event !== "resync");
+    const told = heard.filter(({ event }) => event !== "connected" && event !== "resync");
     const came = told.map((event) => ({ ...event, number: ++number.current })).reverse();
     waiting.current = [...came, ...waiting.current].slice(0, MOST);
     if (isPaused) setWaits(waiting.current.length);

@@ -64,7 +64,7 @@ function useChanges(list, filter) {
     const newest = new Map([...changed].filter(([id]) => known.has(id)));
     for (const { event, data } of events) {
       const task = data?.data;
-      if (!task) reload(); // connected again: anything may have happened
+      if (!task) reload(); // connected: anything may have happened since the list was read
       else if (known.has(data.subject)) newest.set(data.subject, task);
       else if (event === "task.submitted") reload();
       const belongs = filter.status && task?.status === filter.status;

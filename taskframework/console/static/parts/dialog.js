@@ -47,16 +47,19 @@ function Question({ title, text, confirm, danger, fields = [], run, resolve, ope
     } catch (refused) {
       setProblem(refused);
       setBusy(false);
+      if (!dialog.current.open) dialog.current.showModal(); // a second Escape closes it, whatever is said to the first
     }
   };
-  return html`<dialog ref=${dialog} aria-labelledby="question" onCancel=${(event) => (event.preventDefault(), close())}>
+  // What is under way cannot be taken back, and what came of it is still to be told.
+  const giveUp = () => isBusy || close();
+  return html`<dialog ref=${dialog} aria-labelledby="question" onCancel=${(event) => (event.preventDefault(), giveUp())}>
     <form onSubmit=${submit}>
       <h2 id="question">${title}</h2>
       <div class="text">${text}</div>
       ${fields.map((field) => html`<${Field} key=${field.name} ...${field} />`)}
       ${problem && (problem.isAway ? html`<p class="note bad" role="alert">${problem.message}</p>` : html`<${Problem} problem=${problem} />`)}
       <div class="actions">
-        <button type="button" onClick=${() => close()}>No, go back</button>
+        <button type="button" onClick=${giveUp} disabled=${isBusy}>No, go back</button>
         <button type="submit" class=${danger ? "danger main" : "main"} disabled=${isBusy}>${confirm}</button>
       </div>
     </form>
