@@ -174,6 +174,12 @@ class WorkerSettings(Section):
     max_crashes: int = Field(
         default=3, ge=1, description="Lost leases after which a task becomes a dead letter, even with attempts left"
     )
+    # Longer than nearly all tasks run. After a crash of many workers, each process begins one long task in this time.
+    probation: Duration = Field(
+        default=timedelta(minutes=5),
+        description="How long a running task whose next lost lease would be its last keeps other such tasks from starting"
+        " in its process",
+    )
     max_threads: int = Field(default=32, ge=1, description="Threads for tasks written as plain functions")
     max_processes: int | None = Field(
         default=None, ge=1, description='Processes for tasks with run_in="process"; empty: one per CPU'

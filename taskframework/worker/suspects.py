@@ -2,7 +2,8 @@
 
 If a task kills its worker, the tasks that run beside it lose their leases too. They come back together with it, and
 would become dead letters together with it. So suspects begin one at a time in each worker: then only the task that
-kills the worker becomes a dead letter. Once a suspect has run for its probation time, the next suspect may begin.
+kills the worker becomes a dead letter. Once a suspect has run for its probation time, the next suspect may begin; an
+innocent suspect that runs for longer can still be lost together with it.
 """
 
 from __future__ import annotations

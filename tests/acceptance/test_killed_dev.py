@@ -56,6 +56,16 @@ class Deadly(BackgroundTaskExecutable[None, None]):
 
     async def execute(self, context: TaskContext[None]) -> None:
         os._exit(3)
+
+
+class Patient(BackgroundTaskExecutable[float, int]):
+    '''Runs for so many seconds.'''
+
+    task_type = "patient"
+
+    async def execute(self, context: TaskContext[float]) -> int:
+        await asyncio.sleep(context.parameters)
+        return context.attempt
 """
 
 
@@ -119,4 +129,20 @@ def test_a_task_that_kills_it_again_and_again_is_a_dead_letter(program: Folder) 
         assert dev.wait(timeout=30) == 3
     start(program)
     task = ends(program, task_id)
+    assert (task["status"], task["attempt"], task["error"]["code"]) == ("DEAD_LETTER", 3, "lease_expired")
+
+
+def test_who_runs_beside_it_for_longer_than_a_lease_survives(program: Folder) -> None:
+    quick = {"TASKFRAMEWORK_WORKER__LEASE": "1s", "TASKFRAMEWORK_RETRY__INITIAL_DELAY": "100ms"}
+    deadly = innocent = ""
+    for crash in range(3):
+        dev = program.start(*DEV, env=quick)
+        if not crash:
+            dev.event("ready")
+            innocent = submit(program, "patient", "3")
+            deadly = submit(program, "deadly", "null")
+        assert dev.wait(timeout=30) == 3
+    program.start(*DEV, env=quick).event("ready")
+    assert ends(program, innocent)["status"] == "COMPLETED"
+    task = ends(program, deadly)
     assert (task["status"], task["attempt"], task["error"]["code"]) == ("DEAD_LETTER", 3, "lease_expired")
