@@ -15,6 +15,7 @@ from taskframework.cli.output import note, print_json, say
 from taskframework.cli.store import AnyFramework, operator_name
 from taskframework.cli.submit import parse_past_time
 from taskframework.errors import UnknownTaskTypeError
+from taskframework.model.message import rfc3339
 from taskframework.model.replays import TIMES, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.status import TaskStatus
 from taskframework.model.wording import pluralize
@@ -199,6 +200,8 @@ async def run_bulk_action(
         return
     begin = framework.services.replays.begin
     replay = await begin(action, where, by=operator_name(), rate=rate, reason=reason, reopen=reopen)
+    if is_joined := _was_running(replay, reason):
+        note(_running_text(replay))
     if not in_background:
         replay = await _carry_on(framework, replay, with_notes=replay.total > 0 and not as_json)
     fits_nothing = not replay.total and not replay.done
@@ -209,7 +212,8 @@ async def run_bulk_action(
     elif fits_nothing:
         say(f"Nothing fits --where, so nothing was {_DONE_TEXTS[action]}.")
     elif in_background:
-        say(f"Started: {replay.replay_id}, {replay.total:,} so far.")
+        more = " or more" if replay.is_total_bounded else ""
+        say(f"{'Running' if is_joined else 'Started'}: {replay.replay_id}, for {replay.total:,}{more}.")
         note(f"To see its progress: taskframework replays show {replay.replay_id}")
     else:
         print_progress(replay)
@@ -217,11 +221,22 @@ async def run_bulk_action(
         raise typer.Exit(1)
 
 
+def _was_running(replay: BulkAction, reason: str | None) -> bool:
+    """Whether the answer to a call that was to begin an action is one that somebody began before."""
+    return replay.reason != reason or bool(replay.done + replay.refused + replay.failed + replay.skipped)
+
+
+def _running_text(replay: BulkAction) -> str:
+    why = f" ({replay.reason})" if replay.reason else ""
+    begun = f"begun by {replay.by} at {rfc3339(replay.at)}{why}"
+    return f"The same {replay.action} is running, {begun}: nothing else was begun, and no other reason is kept."
+
+
 def print_progress(replay: BulkAction) -> None:
     """Print how far an action is."""
     counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.skipped:
-        counts += f", {replay.skipped:,} skipped because somebody else changed them first"
+        counts += f", {replay.skipped:,} skipped because they began, ended or were changed before"
     if replay.remaining:
         counts += f", {replay.remaining:,} {'not done' if replay.status is BulkActionStatus.STOPPED else 'to do'}"
     if replay.batch:

@@ -156,7 +156,7 @@ async def _check_servers(settings: Settings, task_types: Sequence[str]) -> list[
     if settings.rate_limiter.type == "redis":
         findings.append(await _check_rate_limits(store, settings))
     if not found.problems and "state" not in found.facts:
-        findings[1:1] = await _check_store_contents(store, settings.concurrency.limits)
+        findings[1:1] = await _check_store_contents(store, settings)
     return findings
 
 
@@ -197,14 +197,14 @@ async def _check_rate_limits(store: TaskStore, settings: Settings) -> Finding:
     return Finding("rate limits", target)
 
 
-async def _check_store_contents(store: TaskStore, concurrency_limits: Mapping[str, int]) -> list[Finding]:
+async def _check_store_contents(store: TaskStore, settings: Settings) -> list[Finding]:
     """The problems in the contents of the store."""
     try:
         await store.open()
         try:
             return [
-                await _check_tasks(store, concurrency_limits),
-                await _check_workers(store),
+                await _check_tasks(store, settings.concurrency.limits),
+                await _check_workers(store, is_embedded=settings.broker.scheme == "embedded"),
                 await _check_parents(store),
                 await _check_schedules(store),
             ]
@@ -227,16 +227,17 @@ async def _check_tasks(store: TaskStore, concurrency_limits: Mapping[str, int]) 
     return Finding("tasks", found, problems)
 
 
-async def _check_workers(store: TaskStore) -> Finding:
-    """The number of workers, and the tasks that wait for one. The latter is no problem: a worker may start next."""
+async def _check_workers(store: TaskStore, *, is_embedded: bool) -> Finding:
+    """The workers, and the tasks that wait for one. The latter is no problem: a worker may start next."""
 
     async def not_counted() -> None: ...
 
-    overview = await OverviewOperations(store, TaskTypes(TaskRegistry(), store), not_counted).read()
+    types = TaskTypes(TaskRegistry(), store)
+    overview = await OverviewOperations(store, types, not_counted, is_embedded=is_embedded).read()
     found = {"live workers": str(overview.worker_count or "none")}
     if waiting := [problem.text for problem in overview.problems() if problem.code == "no_worker"]:
         found["to be started"] = " ".join(waiting)
-    return Finding("workers", found)
+    return Finding("workers", found, [problem.text for problem in overview.problems() if problem.code == "worker_lost"])
 
 
 async def _check_schedules(store: TaskStore) -> Finding:

@@ -28,9 +28,11 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.versions import is_older
 from taskframework.model.view import error_view, format_time
 from taskframework.model.wording import pluralize
+from taskframework.model.workers import start_hint
 
 #: How late a message may be before it counts as not sent. A running sweeper sends a due message within a second or two.
 _OVERDUE = timedelta(seconds=15)
+_MORE_WORKERS_HELP = "More workers, or a higher worker.concurrency, help."
 #: The most types of running tasks that are named.
 _MAX_NAMED_TYPES = 3
 
@@ -179,7 +181,7 @@ def _explain_no_worker(facts: Facts) -> Cause | None:
     return Cause(
         "no_worker",
         f"No running worker handles {task.task_type}{who}.",
-        "Start a worker whose program has this type: taskframework worker --app MODULE",
+        start_hint(is_embedded=facts.is_embedded),
         {
             "task_type": task.task_type,
             "last_worker_id": None if last is None else last.worker_id,
@@ -209,15 +211,13 @@ def _explain_sent(facts: Facts) -> Cause | None:
     task = facts.task
     if not task.dispatches:
         return None
-    ahead = "an unknown number of" if facts.ahead is None else f"{facts.ahead:,}"
-    more = " or more" if facts.is_ahead_bounded else ""
-    tasks = "task is" if ahead == "1" and not more else "tasks are"
-    because = f"Its message was sent; {ahead}{more} {tasks} ahead of it in the {task.lane} lane of {task.task_type}."
+    because = f"Its message was sent; {_tasks_ahead(facts)}"
     if facts.messages == 0:
         because = "A worker has its message but no free slot for it yet; or the message was lost on the way."
     due = task.next_dispatch_at
     again = "" if due is None else f" If its message was lost, another is sent at {rfc3339(due)}."
-    change = "It starts when a worker has a free slot. More workers, or a higher worker.concurrency, help."
+    helpful = "A higher worker.concurrency helps." if facts.is_embedded else _MORE_WORKERS_HELP
+    change = f"It starts when a worker has a free slot. {helpful}"
     if facts.slots is not None:  # a slot is free at this moment, but tasks before this task will take it
         change = (
             f"It starts when its turn comes. Its concurrency limit lets {facts.slots.number} run at once; more workers "
@@ -246,12 +246,13 @@ def _slots_text(facts: Facts) -> str:
     """Which tasks have the slots of the workers; empty if a slot is free, or if it is not known.
 
     A slot that no task of this type has is taken by a task of another type that runs, and that these workers run. If
-    there are several such types, nobody knows which of them.
+    there are several such types, nobody knows which of them. If fewer tasks run now than there are slots, nothing is
+    said: the reports of the workers are older, or short tasks come and go.
     """
     running, task_type = facts.running_by_type, facts.task.task_type
     others = sorted(running.keys() - {task_type}, key=lambda it: -running[it])
     own, number = running.get(task_type, 0), sum(worker.concurrency for worker in facts.workers)
-    if not others or own >= number:
+    if not others or own >= number or sum(running.values()) < number:
         return ""
     *first, last = others[:_MAX_NAMED_TYPES] + (["others"] if len(others) > _MAX_NAMED_TYPES else [])
     names = f"{', '.join(first)} or {last}" if first else last
@@ -266,12 +267,22 @@ def _explain_about_to_be_sent(facts: Facts) -> Cause:
         times = pluralize(task.no_handler, "time")
         because = f"It was put off {times}: the workers that got it do not know {task.task_type}."
     at = "soon" if due is None else f"by {rfc3339(due)}"
+    change = f"If no worker starts it before, a message is sent {at}."
+    if due is not None and due < facts.now:
+        change = f"Its message was due at {rfc3339(due)}. It is sent soon, or when there are fewer messages before it."
     return Cause(
         "about_to_be_sent",
-        because,
-        f"If no worker starts it before, a message is sent {at}.",
-        {"next_dispatch_at": format_time(due), "no_handler": task.no_handler},
+        f"{because} {_tasks_ahead(facts)}" if facts.ahead else because,
+        change,
+        {"ahead": facts.ahead, "next_dispatch_at": format_time(due), "no_handler": task.no_handler},
     )
+
+
+def _tasks_ahead(facts: Facts) -> str:
+    ahead = "an unknown number of" if facts.ahead is None else f"{facts.ahead:,}"
+    more = " or more" if facts.is_ahead_bounded else ""
+    tasks = "task is" if ahead == "1" and not more else "tasks are"
+    return f"{ahead}{more} {tasks} ahead of it in the {facts.task.lane} lane of {facts.task.task_type}."
 
 
 _EXPLANATIONS: tuple[Callable[[Facts], Cause | None], ...] = (

@@ -81,6 +81,8 @@ class Facts:
     workers: tuple[Presence, ...] = ()
     last_worker: Presence | None = None
     declared_at: datetime | None = None
+    #: Whether broker and worker are in one process, so that no second worker can be started.
+    is_embedded: bool = False
     #: How many lost leases make a task a dead letter.
     max_crashes: int = 3
     #: Other suspects that run now.

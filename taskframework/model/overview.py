@@ -14,7 +14,7 @@ from taskframework.model.pauses import Pause
 from taskframework.model.schedules import Schedule
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.traffic import RATE_WINDOW, LaneTraffic, Traffic
-from taskframework.model.workers import Presence, missing_workers
+from taskframework.model.workers import Presence, missing_workers, start_hint
 
 ProblemCode = Literal[
     "broker_away",
@@ -64,6 +64,8 @@ class Overview:
     schedules: tuple[Schedule, ...] = ()
     #: Whether the server that counts rate limits does not answer, so that tasks with one wait for it.
     is_limiter_away: bool = False
+    #: Whether one process executes all tasks, so that no second worker can be started.
+    is_embedded: bool = False
     #: The limits that let no more tasks of a type begin, for types that are behind.
     reached_limits: Mapping[str, Sequence[ReachedLimit]] = field(default_factory=dict)
 
@@ -138,8 +140,8 @@ class Overview:
         types = [(task_type, self.traffic.of_type(task_type)) for task_type in self.task_types]
         for task_type, seen in types:
             if seen.waiting and not self.has_worker_for(task_type):
-                text = f"{self.waiting_text(task_type)}, and no running worker handles this type."
-                yield Problem("no_worker", text, task_type)
+                text = f"{self.waiting_text(task_type)}, and no running worker handles this type"
+                yield Problem("no_worker", f"{text}. {start_hint(is_embedded=self.is_embedded)}", task_type)
         for it in missing_workers(self.workers, self.at):
             lost = f"Worker {it.worker_id} has sent no sign of life since {rfc3339(it.seen_at)}"
             why = "It was killed, is frozen, or cannot reach the store. Others get its tasks when their leases end"

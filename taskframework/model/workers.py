@@ -64,5 +64,13 @@ def missing_workers(workers: Collection[Presence], now: datetime) -> list[Presen
     return missing
 
 
+def start_hint(*, is_embedded: bool) -> str:
+    """How to get a worker for a type that no live worker runs. On the embedded broker, one process executes all."""
+    if is_embedded:
+        one = "One process executes all tasks here. Start it, or restart it, with a program that has this type"
+        return f"{one}: taskframework dev --app MODULE"
+    return "Start a worker whose program has this type: taskframework worker --app MODULE"
+
+
 #: The record of a worker, by its id. A worker that stops normally deletes its own record.
 PRESENCE = RecordKind("worker", Presence)

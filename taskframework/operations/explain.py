@@ -65,7 +65,13 @@ class ExplainOperations:
     """Explains tasks. It does not read all facts at one moment, so the next call may give another cause."""
 
     def __init__(
-        self, store: TaskStore, buckets: Buckets, limits: Mapping[str, BucketLimit], worker: WorkerSettings
+        self,
+        store: TaskStore,
+        buckets: Buckets,
+        limits: Mapping[str, BucketLimit],
+        worker: WorkerSettings,
+        *,
+        is_embedded: bool = False,
     ) -> None:
         """Prepare.
 
@@ -74,11 +80,13 @@ class ExplainOperations:
             buckets: the buckets of the rate limits; if they are in memory, only those of this process are seen.
             limits: how much each bucket lets through, by its name.
             worker: how many crashes make a task a dead letter, and when a task is taken from a lost worker.
+            is_embedded: whether one process executes all tasks.
         """
         self._store = store
         self._buckets = buckets
         self._limits = limits
         self._max_crashes, self._lease_grace = worker.max_crashes, worker.lease_grace
+        self._is_embedded = is_embedded
 
     async def explain(self, task_id: str, scope: Scope, broker: Broker | None = None) -> Explanation:
         """Explain why a task is not running, or not finished.
@@ -95,7 +103,8 @@ class ExplainOperations:
         task = await self._store.get(task_id, scope)
         if task is None:
             raise TaskNotFoundError(task_id)
-        facts = Facts(task=task, now=self._store.now(), max_crashes=self._max_crashes)
+        now = self._store.now()
+        facts = Facts(task=task, now=now, max_crashes=self._max_crashes, is_embedded=self._is_embedded)
         if task.lease is not None:
             facts = await self._with_lease(facts, task.lease)
         elif task.status is TaskStatus.WAITING:
@@ -179,9 +188,10 @@ class ExplainOperations:
             facts = replace(facts, is_broker_connected=broker.is_connected)
         if is_suspect(task.crashes, self._max_crashes):
             return replace(facts, running_suspects=await self._running_suspects(scope))
-        if not task.dispatches:
+        if task.not_before > facts.now:
             return facts
-        return replace(await self._with_lane(facts, broker), running_by_type=await self._running_by_type(workers))
+        facts = await self._with_lane(facts, broker)
+        return replace(facts, running_by_type=await self._running_by_type(workers)) if task.dispatches else facts
 
     async def _running_suspects(self, scope: Scope) -> tuple[str, ...]:
         running = TaskFilter(status=TaskStatus.RUNNING)

@@ -66,6 +66,8 @@ class OverviewOperations:
         count: Callable[[], Awaitable[TaskCounts | None]],
         buckets: Buckets | None = None,
         limits: LimitOperations | None = None,
+        *,
+        is_embedded: bool = False,
     ) -> None:
         """Prepare to look.
 
@@ -75,12 +77,14 @@ class OverviewOperations:
             count: returns how many tasks there are, as counted lately.
             buckets: the buckets of rate limits, if they are not in the store.
             limits: tells which limits are reached.
+            is_embedded: whether one process executes all tasks.
         """
         self._store = store
         self._types = types
         self._count = count
         self._buckets = buckets
         self._limits = limits
+        self._is_embedded = is_embedded
 
     async def read(self, broker: Broker | None = None) -> Overview:
         """Return the installation as it is now; `broker` is the broker of this process, if it has one.
@@ -100,6 +104,7 @@ class OverviewOperations:
             None if broker is None else broker.is_connected,
             tuple(await read_all_contents(self._store, SCHEDULE)),
             await self._is_limiter_away(),
+            is_embedded=self._is_embedded,
         )
         behind = [known for name, known in declared.items() if overview.is_behind(name)]
         return replace(overview, reached_limits=await self._reached_limits(behind)) if behind else overview

@@ -177,8 +177,8 @@ class WorkerSettings(Section):
     # Longer than nearly all tasks run. After a crash of many workers, each process begins one long task in this time.
     probation: Duration = Field(
         default=timedelta(minutes=5),
-        description="How long a running task whose next lost lease would be its last keeps other such tasks from starting"
-        " in its process",
+        description="How long a running task whose next lost lease would be its last keeps other such tasks from"
+        " starting in its process",
     )
     max_threads: int = Field(default=32, ge=1, description="Threads for tasks written as plain functions")
     max_processes: int | None = Field(

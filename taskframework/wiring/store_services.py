@@ -121,6 +121,7 @@ def build_store_services(
     limits = LimitOperations(buckets, rate_limits, store)
     redis_buckets = buckets if settings.rate_limiter.type == "redis" else None
     replays = ReplayOperations(store, settings.retention.audit)
+    is_embedded = settings.broker.scheme == "embedded"
     return StoreServices(
         settings=settings,
         registry=registry,
@@ -131,7 +132,7 @@ def build_store_services(
         types=types,
         submission=submission,
         tasks=tasks,
-        explain=ExplainOperations(store, buckets, rate_limits, settings.worker),
+        explain=ExplainOperations(store, buckets, rate_limits, settings.worker, is_embedded=is_embedded),
         dead_letters=DeadLetterOperations(store, tasks, Edits(types)),
         mending=MessageMending(store, types, submission),
         replays=replays,
@@ -148,7 +149,7 @@ def build_store_services(
         buckets=buckets,
         limits=limits,
         workers=WorkerOperations(store),
-        overview=OverviewOperations(store, types, counter.refresh, redis_buckets, limits),
+        overview=OverviewOperations(store, types, counter.refresh, redis_buckets, limits, is_embedded=is_embedded),
         counter=counter,
         dispatch_after=dispatch_after,
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from taskframework.model.workers import LOST_AFTER, PRESENCE, Presence
 from taskframework.stores.sqlite import SqliteStore
 from tests.acceptance.undriven import finding_of_undriven, plant_undriven
 from tests.acceptance.wrong_parents import finding_of_wrong_parents, plant_wrong_parents
@@ -114,13 +117,30 @@ def test_doctor_finds_parents_that_wait_in_vain(folder: Folder) -> None:
     finding_of_wrong_parents(folder, {})
 
 
+def test_doctor_finds_a_worker_that_is_lost(folder: Folder) -> None:
+    async def lose() -> None:
+        store = SqliteStore(folder.path / "taskframework.db")
+        await store.open()
+        seen_at = store.now() - LOST_AFTER - timedelta(seconds=1)
+        lost = Presence("worker-1", "attic", 7, "1.0", ("count-words",), 10, 0, seen_at, seen_at)
+        await store.write_records([PRESENCE.new("worker-1", content=lost)])
+        await store.close()
+
+    asyncio.run(lose())
+    findings = folder.json("doctor", code=1)["findings"]
+    [problem] = [text for finding in findings for text in finding["problems"]]
+    assert problem.startswith("Worker worker-1 has sent no sign of life since")
+    assert "Look at process 7 on attic" in problem
+
+
 def test_tasks_wait_in_the_file_until_somebody_runs(folder: Folder) -> None:
     """What needs no worker, from submission to cancel."""
     parameters = json.dumps({"text": "one"})
     first = folder.json("submit", "count-words", parameters, "--app", "program", "--idempotency-key", "a")
     again = folder.run("submit", "count-words", "-", "--app", "program", "--idempotency-key", "a", given=parameters)
     assert f"Submitted before: count-words {first['task_id']}" in again.stdout
-    assert "1 count-words task is waiting, and no running worker handles this type." in folder.run("doctor").stdout
+    doctor = " ".join(folder.run("doctor").stdout.split())
+    assert "1 count-words task is waiting, and no running worker handles this type. One process executes all" in doctor
     (folder.path / "p.json").write_text(parameters)
     later = folder.json(
         "--app", "program", "submit", "count-words", "@p.json", "--not-before", "2h", "--priority", "high"
@@ -143,7 +163,7 @@ def test_tasks_wait_in_the_file_until_somebody_runs(folder: Folder) -> None:
 def test_who_waits_without_a_worker_is_told(folder: Folder) -> None:
     done = folder.run("submit", "count-words", '{"text": ""}', "--app", "program", "--wait", "--timeout", "4s", code=1)
     [command] = re.findall("See why: taskframework (.*)", done.stderr)
-    assert "taskframework worker --app" in folder.run(*command.split()).stdout, "the command leads to what helps"
+    assert "taskframework dev --app" in folder.run(*command.split()).stdout, "the command leads to what helps"
 
 
 def test_a_reader_that_leaves_is_no_error(folder: Folder) -> None:

@@ -109,6 +109,8 @@ class EarlierRelease:
                 await self._copy_declarations()
                 if INDEX in await self._tasks.indexes():
                     await self._replace_index()
+        except StoreUnavailableError as error:  # the outage is logged
+            logger.debug("what is left of an earlier release is looked for later: %s", error.message)
         except StoreError as error:
             logger.warning("the index %r of an earlier release stays for now: %s", INDEX, error.message)
 

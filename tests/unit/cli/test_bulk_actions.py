@@ -108,6 +108,18 @@ def test_a_stop_tells_whether_it_came_in_time(cli: Cli, folder: Path) -> None:
     assert (newest["action"], newest["refusal"]) == ("replay.stop", late.err.strip())
 
 
+def test_who_asks_for_what_runs_already_is_told_so(cli: Cli, folder: Path) -> None:
+    work(folder)
+    assert cli("submit", "greets", '"ann"').code == 0
+    cancel = ("tasks", "cancel", "--where", "type=greets", "--background", "--reason")
+    begun = cli(*cancel, "a mistake")
+    assert (begun.err, begun.out.startswith("Started: ")) == (begun.err.splitlines()[0] + "\n", True)
+    again = cli(*cancel, "mine")
+    assert again.out == begun.out.replace("Started", "Running")
+    assert again.err.startswith("The same cancel is running, begun by ")
+    assert "(a mistake): nothing else was begun, and no other reason is kept." in again.err
+
+
 def test_what_somebody_else_did_first_is_told_and_listed_as_skipped(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

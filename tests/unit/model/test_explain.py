@@ -176,6 +176,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(queued(next_dispatch_at=NOW - MINUTE), workers=(), is_broker_connected=None, declared_at=NOW),
         *("no_worker", "The last one started at 2026", "worker --app"),
     ),
+    "nobody, where one process executes all": (
+        facts(queued(next_dispatch_at=NOW - MINUTE), workers=(), is_embedded=True),
+        *("no_worker", "No running worker handles", "restart it, with a program that has this type: taskframework dev"),
+    ),
     "a suspect": (
         facts(queued(crashes=2, dispatches=1), running_suspects=("other",)),
         *("suspect", "died 2 times while running it", "After 3 crashes it becomes a dead letter"),
@@ -185,7 +189,7 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         *("suspect", "died 1 time while running it", "After 1 crash it becomes a dead letter"),
     ),
     "put off once": (
-        facts(queued(no_handler=1, dispatches=0)),
+        facts(queued(no_handler=1, dispatches=0, next_dispatch_at=NOW + MINUTE)),
         *("about_to_be_sent", "It was put off 1 time: the workers", "a message is sent"),
     ),
     "behind others": (
@@ -210,8 +214,22 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     ),
     "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
     "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "A worker has its message", "was lost"),
-    "no message yet": (facts(queued()), "about_to_be_sent", "about to be sent", "message is sent by 2026"),
-    "put off": (facts(queued(no_handler=3)), "about_to_be_sent", "put off 3 times", "message is sent"),
+    "no message yet": (
+        facts(queued(next_dispatch_at=NOW + MINUTE)),
+        *("about_to_be_sent", "about to be sent", "message is sent by 2026"),
+    ),
+    "no message yet, though it is late": (
+        facts(queued(next_dispatch_at=NOW - MINUTE), is_broker_connected=True, ahead=5_000, is_ahead_bounded=True),
+        *(
+            "about_to_be_sent",
+            "5,000 or more tasks are ahead of it",
+            "It is sent soon, or when there are fewer messages",
+        ),
+    ),
+    "put off": (
+        facts(queued(no_handler=3, next_dispatch_at=NOW + MINUTE)),
+        *("about_to_be_sent", "put off 3 times", "message is sent"),
+    ),
 }
 
 
@@ -260,6 +278,7 @@ def test_holders_that_may_not_be_named_are_counted() -> None:
         ({"test-task": 10, "import": 5}, ""),  # which run in other workers
         ({"import": 6, "mail": 4}, " All slots of its workers (10) are taken by tasks of import or mail."),
         ({"import": 10}, " All slots of its workers (10) are taken by tasks of import."),
+        ({"test-task": 4, "import": 1}, ""),  # the workers were full when they reported last, and are not now
         (
             {"test-task": 1, "b": 4, "a": 3, "d": 2, "c": 1},
             " All slots of its workers (10) are taken: 1 by tasks of this type, the others by tasks of b, a, d or "

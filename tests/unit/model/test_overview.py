@@ -38,7 +38,10 @@ UNWELL: Mapping[str, tuple[Overview, str]] = {
     "broker_away": (replace(WELL, is_broker_connected=False), "no connection to the broker"),
     "limiter_away": (replace(WELL, is_limiter_away=True), "Tasks with a rate limit wait until it is back"),
     "undriven": (replace(WELL, counts=TaskCounts(NOW, undriven=2)), "2 unfinished tasks"),
-    "no_worker": (replace(WELL, workers=()), "3 charge tasks are waiting, and no running worker"),
+    "no_worker": (
+        replace(WELL, workers=()),
+        "3 charge tasks are waiting, and no running worker handles this type. Start a worker whose program",
+    ),
     "worker_lost": (replace(WELL, workers=(WORKER, LOST)), "Worker gone has sent no sign of life since 2026-01-02"),
     "failing": (
         replace(WELL, traffic=seen(LaneTraffic(finished_per_second=1.0, failed_per_second=0.75))),

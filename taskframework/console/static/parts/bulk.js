@@ -71,7 +71,7 @@ async function tell({ replay_id: id }) {
     const one = await get(`admin/replays/${part(id)}`);
     if (one.status !== "RUNNING" && one.in_hand === 0) {
       const not = one.refused + one.failed;
-      return say(`${count(one.done)} done${one.skipped ? `, ${count(one.skipped)} skipped because somebody else changed them first` : ""}${not ? `, ${count(not)} not: ${one.refusals.at(-1)?.problem ?? ""}` : ""}.`, not ? "bad" : "good");
+      return say(`${count(one.done)} done${one.skipped ? `, ${count(one.skipped)} skipped because they began, ended or were changed before` : ""}${not ? `, ${count(not)} not: ${one.refusals.at(-1)?.problem ?? ""}` : ""}.`, not ? "bad" : "good");
     }
   }
   return go(["replays", id]);
