@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -367,6 +368,8 @@ async def test_what_was_acknowledged_survives_kill_9(
         assert {type(end) for end in ends} == {StoreUnavailableError}
         await asyncio.to_thread(mongo_server.start)
         await eventually(lambda: _answers(store), what="the store finds the server again")
+        true = Counter(task.status for task in (await store.list_tasks(EVERYONE, TaskFilter(), limit=500)).items)
+        assert +Counter(await store.count_by_status()) == true, "the server's own counter is wrong after a kill"
         order = list(TaskStatus)  # in the order of a life: QUEUED, RUNNING, …, COMPLETED
         for task_id, status in acknowledged.items():
             found = await store.get(task_id, EVERYONE)

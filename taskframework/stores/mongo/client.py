@@ -123,9 +123,13 @@ class Collection:
             yield found
 
     async def count_all(self) -> int:
-        """How many documents there are, by the server's own counter; after a crash it may be a little wrong."""
+        """How many documents there are, by the server's own counter; it stays wrong after the server was killed."""
         async with driver_call(self._seconds):
             return await self._raw.estimated_document_count()
+
+    async def server_run(self) -> object:
+        """What identifies the run of the server that answers: another server, or a restarted one, has another."""
+        return (await self._run({"hello": 1})).get("topologyVersion", {}).get("processId")
 
     async def aggregate(
         self, pipeline: Sequence[Document], *, index: str | None = None, at_one_moment: bool = False

@@ -37,6 +37,7 @@ def _union(pipelines: Iterable[list[Document]]) -> list[Document]:
     return [*first, *({"$unionWith": {"coll": TASKS, "pipeline": other}} for other in others)]
 
 
+COUNT_ALL: Sequence[Document] = _count_by_status({}, TaskStatus)
 #: Most tasks by far are completed; their number is the size of the collection without all others.
 COUNT_UNCOMPLETED: Sequence[Document] = _count_by_status({}, set(TaskStatus) - {TaskStatus.COMPLETED})
 _ANY_STATUS = in_status(*TaskStatus)

@@ -17,10 +17,9 @@ from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFi
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
 from taskframework.model.task import UNREADABLE, CancelRequest, Task
-from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
-from taskframework.stores.mongo import deployment, queries, traffic
+from taskframework.stores.mongo import deployment, queries
 from taskframework.stores.mongo.client import (
     BY_ID,
     Collection,
@@ -50,6 +49,7 @@ from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.search import search_tasks
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.stream_reads import StreamCalls
+from taskframework.stores.mongo.traffic import TrafficCalls
 from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writer import TaskWriter
 
@@ -80,7 +80,7 @@ class _Opened:
     keep: Grouping[Any, None]
 
 
-class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
+class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
     """Tasks in a MongoDB database; implements `TaskStore`."""
 
     def __init__(
@@ -103,6 +103,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
             remembered: how many running attempts are remembered, so that their ends are not read back; 0 for none.
             tls: files for TLS.
         """
+        super().__init__()
         self._url = url
         self._driver: MongoDriver = driver
         self._timeout = timeout
@@ -279,20 +280,6 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
             index="list_by_status",
         )
         return with_utc(found[0]["not_before"]) if found else None
-
-    async def count_by_status(self) -> dict[TaskStatus, int]:
-        return await traffic.count_by_status(self._tasks)
-
-    async def count_lanes(
-        self,
-        selection: CountedTasks,
-        most: int,
-        *,
-        due_before: datetime,
-        since: datetime | None = None,
-        queue: tuple[str, Priority] | None = None,
-    ) -> LaneCounts:
-        return await traffic.count_lanes(self._tasks, selection, most, due_before, since, queue)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = await self._parts.purge(finished, dead_letters, limit)

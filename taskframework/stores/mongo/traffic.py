@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from datetime import datetime
 from typing import Any
 
+from taskframework.errors import StoreUnavailableError
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts
 from taskframework.stores.mongo import queries
@@ -15,30 +17,62 @@ from taskframework.stores.mongo.expressions import in_status
 from taskframework.stores.mongo.indexes import WAITING
 
 
-async def count_by_status(tasks: Collection) -> dict[TaskStatus, int]:
-    """`TaskStore.count_by_status`."""
-    total, found = await asyncio.gather(tasks.count_all(), tasks.aggregate(queries.COUNT_UNCOMPLETED))
-    counts = {entry["_id"]: entry["count"] for entry in found}
-    completed = {TaskStatus.COMPLETED.value: max(0, total - sum(counts.values()))}
-    return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
+class TrafficCalls(ABC):
+    """The calls that count tasks. The store that inherits them has the collection."""
 
+    def __init__(self) -> None:
+        #: By how much the server's own counter of tasks is too low, by the run of the server.
+        self._corrections: dict[object, int] = {}
 
-async def count_lanes(
-    tasks: Collection,
-    selection: CountedTasks,
-    most: int,
-    due_before: datetime,
-    since: datetime | None,
-    queue: tuple[str, Priority] | None,
-) -> LaneCounts:
-    """`TaskStore.count_lanes`."""
-    members, time, index = _of_all(selection, since) if queue is None else _of_queue(selection, *queue)
-    direction = -1 if selection.is_newest_first else 1
-    # The server merges the tasks of each status in this order, and reads no more tasks than the bound.
-    order = {time: direction} if index == WAITING else {time: direction, "_id": direction}
-    pipeline: list[Document] = [{"$match": members}, {"$sort": order}, {"$limit": most}, _group(time, due_before)]
-    found = await tasks.aggregate(pipeline, index=index)
-    return LaneCounts(tuple(map(_counted, found)), sum(entry["count"] for entry in found) >= most)
+    @property
+    @abstractmethod
+    def _tasks(self) -> Collection: ...
+
+    async def count_by_status(self) -> dict[TaskStatus, int]:
+        counter, found = await asyncio.gather(self._count(), self._tasks.aggregate(queries.COUNT_UNCOMPLETED))
+        counts = {entry["_id"]: entry["count"] for entry in found}
+        completed = {TaskStatus.COMPLETED.value: max(0, counter - sum(counts.values()))}
+        return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
+
+    async def count_lanes(
+        self,
+        selection: CountedTasks,
+        most: int,
+        *,
+        due_before: datetime,
+        since: datetime | None = None,
+        queue: tuple[str, Priority] | None = None,
+    ) -> LaneCounts:
+        members, time, index = _of_all(selection, since) if queue is None else _of_queue(selection, *queue)
+        direction = -1 if selection.is_newest_first else 1
+        # The server merges the tasks of each status in this order, and reads no more tasks than the bound.
+        order = {time: direction} if index == WAITING else {time: direction, "_id": direction}
+        pipeline: list[Document] = [{"$match": members}, {"$sort": order}, {"$limit": most}, _group(time, due_before)]
+        found = await self._tasks.aggregate(pipeline, index=index)
+        return LaneCounts(tuple(map(_counted, found)), sum(entry["count"] for entry in found) >= most)
+
+    async def _count(self) -> int:
+        """How many tasks there are, by the server's own counter.
+
+        After a server was killed, its counter stays wrong by what it had not written. So in each run of a server the
+        counter is compared once with a true count.
+        """
+        run = await self._tasks.server_run()
+        if run not in self._corrections:
+            self._corrections[run] = await self._correction()
+        return await self._tasks.count_all() + self._corrections[run]
+
+    async def _correction(self) -> int:
+        """By how much the counter is too low, apart from what tasks that come and go during the count can explain."""
+        before = await self._tasks.count_all()
+        try:
+            found = await self._tasks.aggregate(queries.COUNT_ALL, at_one_moment=True)
+        except StoreUnavailableError:  # very many tasks are not counted within the time for one call
+            return 0
+        after = await self._tasks.count_all()
+        number: int = sum(entry["count"] for entry in found)
+        lowest, highest = number - max(before, after), number - min(before, after)
+        return min(max(0, lowest), highest)
 
 
 def _of_all(selection: CountedTasks, since: datetime | None) -> tuple[Document, str, str]:
