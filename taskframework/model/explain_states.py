@@ -180,7 +180,7 @@ def error_line(task: Task) -> str:
     """The error of the task as part of a sentence; empty if it has no error."""
     if task.error is None:
         return ""
-    return one_line(f"{task.error.type.rpartition('.')[2]}: {task.error.message}").rstrip(".")
+    return one_line(f"{task.error.type.rpartition('.')[2]}: {task.error.message}").rstrip(".?!")
 
 
 def one_line(text: str) -> str:
