@@ -16,6 +16,7 @@ from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.family import FamilyServices
 from taskframework.worker.heartbeat import Heartbeat
+from taskframework.worker.idle_workers import IdleWorkers
 from taskframework.worker.intake import Intake
 from taskframework.worker.keyed_limits import KeyedRateLimits
 from taskframework.worker.lanes import LanePolicy
@@ -64,6 +65,7 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
         Admission([paused, newest, suspects, concurrency, rate_limits, keyed_limits, concurrency, newest, paused]),
         _build_lane_policy(settings.priority),
         store.now,
+        IdleWorkers(store, worker_id, clock).task_types,
         slots=settings.worker.concurrency,
     )
     intake = Intake(

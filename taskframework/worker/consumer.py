@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 #: Seconds that the store has at most to write the mark of a delivery that is handed over.
 _MARK_TIMEOUT_SECONDS = 5.0
+#: Seconds that a delivery waits for a slot here while another worker has a free one. Messages come in turns to all
+#: workers that run a type, also to those whose slots are taken by tasks that take long.
+_MAX_WAIT_BESIDE_IDLE_SECONDS = 3.0
 #: For a delivery that is handed over although no admission check put it off: its task is due at once.
 _DUE_AT_ONCE = PutOff(timedelta(0))
 
@@ -59,6 +62,7 @@ class TaskConsumer:
         admission: Admission,
         lanes: LanePolicy,
         now: Callable[[], datetime],
+        idle_types: Callable[[], Awaitable[Collection[str]]],
         *,
         slots: int,
     ) -> None:
@@ -75,6 +79,7 @@ class TaskConsumer:
             admission: asked before a claim.
             lanes: decides which lane gets the next free slot.
             now: the store's clock.
+            idle_types: returns the task types that another worker could begin at once.
             slots: how many attempts may run at once.
         """
         self._registry = registry
@@ -87,6 +92,7 @@ class TaskConsumer:
         self._admission = admission
         self.slots = slots
         self._now = now
+        self._idle_types = idle_types
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited_time)
         self._handling = Background()
         #: The waits of deliveries that have lent their slot to others.
@@ -112,10 +118,17 @@ class TaskConsumer:
         while True:
             try:
                 self._hand_over_all(self.deliveries.long_waiting())
+                await self._hand_over_to_idle_workers()
                 await self.acknowledge_early()
             except Exception:
                 logger.exception("deliveries in hand could not be handled; retrying")
             await self.deliveries.pause()
+
+    async def _hand_over_to_idle_workers(self) -> None:
+        """Hand over deliveries that wait for a slot here, if another worker has a slot for their tasks."""
+        if waiting := self.deliveries.waiting_for(_MAX_WAIT_BESIDE_IDLE_SECONDS):
+            types = await self._idle_types()
+            self._hand_over_all([it for it in waiting if it.consumed_as in types and it.stage is Stage.WAITING])
 
     async def acknowledge_early(self) -> None:
         """Acknowledge each delivery whose attempt may run longer than the broker's consumer timeout."""

@@ -8,6 +8,7 @@ acknowledged early. A delivery that has waited for long is handed over, so that 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -135,6 +136,15 @@ class PendingDeliveries:
     def long_waiting(self) -> list[PendingDelivery]:
         """Deliveries that have waited for a slot for too long."""
         return [pending for pending in self._older_than(_MAX_UNCLAIMED_SHARE) if pending.stage is Stage.WAITING]
+
+    def waiting_for(self, seconds: float) -> list[PendingDelivery]:
+        """Deliveries that have waited for a slot for at least so many seconds."""
+        latest = self._clock.monotonic() - seconds
+        return [
+            pending
+            for pending in itertools.takewhile(lambda pending: pending.arrived_at <= latest, self._pending)
+            if pending.stage is Stage.WAITING
+        ]
 
     def long_running(self) -> list[PendingDelivery]:
         """Deliveries whose attempts have run for so long that they must be acknowledged now."""

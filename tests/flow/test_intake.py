@@ -18,6 +18,7 @@ from taskframework.model.message import read_message
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.worker import Worker
+from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Counts, Waits
 from tests.support.servers import MongoServer, RabbitServer
@@ -229,3 +230,20 @@ async def _unacknowledged(server: RabbitServer, vhost: str, queue: str, expected
 def _worker(framework: TaskFramework) -> Worker:
     assert framework.process.worker is not None
     return framework.process.worker
+
+
+async def test_what_comes_to_a_worker_full_of_long_tasks_goes_to_an_idle_one(run: Run) -> None:
+    patient = {"redispatch": "10m", "redispatch_max": "10m"}  # no second message comes to the help of the first
+    async with run(concurrency=2, recovery=patient) as busy:
+        gate = Waits.gate
+        long = [await busy.submit("waits") for _ in range(2)]
+        await eventually(lambda: Waits.started == 2)
+        async with run(concurrency=2, recovery=patient) as idle:
+            worker = idle.process.worker
+            assert worker is not None
+            await eventually(lambda: worker.is_live)
+            for handle in [await idle.submit("counts") for _ in range(8)]:
+                assert (await handle.finished(timeout=60)).history[-1].worker_id == worker.worker_id
+        gate.set()
+        for handle in long:
+            assert await handle.result(timeout=30) == "done"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -138,6 +138,8 @@ class Bench:
     def __init__(self, *checks: AdmissionCheck) -> None:
         self.clock = FakeClock()
         self.timeout: timedelta | None = TIMEOUT
+        #: What another worker could begin at once, and how often somebody asked for it.
+        self.idle_types, self.questions = set[str](), 0
         self.claims, self.work, self.heartbeat = FakeClaims(), Work(), FakeHeartbeat()
         self.deliveries = PendingDeliveries(self.clock, lambda: self.timeout)
         self.breaker = StoreBreaker(self._ping, self.clock, lambda: self.deliveries.unanswered)
@@ -152,8 +154,13 @@ class Bench:
             Admission(checks),
             LanePolicy(dict.fromkeys(Priority, 1), timedelta(hours=1)),
             self.clock.now,
+            self._ask,
             slots=1,
         )
+
+    async def _ask(self) -> Collection[str]:
+        self.questions += 1
+        return self.idle_types
 
     async def _ping(self) -> None:
         if self.claims.is_away:
@@ -196,6 +203,21 @@ async def test_what_waits_for_a_slot_is_handed_over_after_a_quarter(bench: Bench
     await bench.after(0)
     assert (running.answers, bench.claims.asked) == (["ack"], 1)
     assert not bench.deliveries._pending, "what is done with costs no memory"
+
+
+async def test_what_another_worker_could_begin_waits_for_seconds(bench: Bench) -> None:
+    bench.idle_types = {"others"}
+    running, waiting = bench.take("t1"), bench.take("t2")
+    await bench.after(2)
+    assert (bench.questions, waiting.answers) == (0, [])
+    await bench.after(3)
+    assert (bench.questions > 0, waiting.answers) == (True, [])
+    bench.idle_types = {"reports"}
+    late = bench.take("t3")
+    await bench.after(2)
+    assert (running.answers, waiting.answers, late.answers, bench.claims.due) == ([], ["ack"], [], ["t2"])
+    await bench.after(2)
+    assert (running.answers, late.answers) == ([], ["ack"])
 
 
 async def test_each_waits_from_its_own_arrival(bench: Bench) -> None:
