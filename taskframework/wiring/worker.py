@@ -65,7 +65,7 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
         Admission([paused, newest, suspects, concurrency, rate_limits, keyed_limits, concurrency, newest, paused]),
         _build_lane_policy(settings.priority),
         store.now,
-        IdleWorkers(store, worker_id, clock).task_types,
+        IdleWorkers(store, process.broker, worker_id, clock).can_begin,
         slots=settings.worker.concurrency,
     )
     intake = Intake(

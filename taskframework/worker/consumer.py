@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -62,7 +62,7 @@ class TaskConsumer:
         admission: Admission,
         lanes: LanePolicy,
         now: Callable[[], datetime],
-        idle_types: Callable[[], Awaitable[Collection[str]]],
+        can_begin_elsewhere: Callable[[str, Priority], Awaitable[bool]],
         *,
         slots: int,
     ) -> None:
@@ -79,7 +79,7 @@ class TaskConsumer:
             admission: asked before a claim.
             lanes: decides which lane gets the next free slot.
             now: the store's clock.
-            idle_types: returns the task types that another worker could begin at once.
+            can_begin_elsewhere: returns whether another worker could begin a task of this type and lane at once.
             slots: how many attempts may run at once.
         """
         self._registry = registry
@@ -92,7 +92,7 @@ class TaskConsumer:
         self._admission = admission
         self.slots = slots
         self._now = now
-        self._idle_types = idle_types
+        self._can_begin_elsewhere = can_begin_elsewhere
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited_time)
         self._handling = Background()
         #: The waits of deliveries that have lent their slot to others.
@@ -126,9 +126,11 @@ class TaskConsumer:
 
     async def _hand_over_to_idle_workers(self) -> None:
         """Hand over deliveries that wait for a slot here, if another worker has a slot for their tasks."""
-        if waiting := self.deliveries.waiting_for(_MAX_WAIT_BESIDE_IDLE_SECONDS):
-            types = await self._idle_types()
-            self._hand_over_all([it for it in waiting if it.consumed_as in types and it.stage is Stage.WAITING])
+        waiting = self.deliveries.waiting_for(_MAX_WAIT_BESIDE_IDLE_SECONDS)
+        for task_type, lane in {(it.consumed_as, it.delivery.lane) for it in waiting}:
+            if await self._can_begin_elsewhere(task_type, lane):
+                of_queue = [it for it in waiting if (it.consumed_as, it.delivery.lane) == (task_type, lane)]
+                self._hand_over_all([it for it in of_queue if it.stage is Stage.WAITING])
 
     async def acknowledge_early(self) -> None:
         """Acknowledge each delivery whose attempt may run longer than the broker's consumer timeout."""

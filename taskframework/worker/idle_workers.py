@@ -1,11 +1,13 @@
-"""Which task types another worker could begin at once: it runs them and has a free slot."""
+"""Whether another worker could begin a task at once: it has a free slot for its type, and no message is before it."""
 
 from __future__ import annotations
 
 import math
 
+from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
-from taskframework.errors import StoreError
+from taskframework.errors import BrokerError, StoreError
+from taskframework.model.status import Priority
 from taskframework.model.workers import PRESENCE, REPORT_INTERVAL, Presence
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_contents
@@ -14,29 +16,38 @@ from taskframework.stores.reading import read_all_contents
 class IdleWorkers:
     """Reads the reports of the other workers, no more often than they report."""
 
-    def __init__(self, store: TaskStore, worker_id: str, clock: Clock) -> None:
+    def __init__(self, store: TaskStore, broker: Broker, worker_id: str, clock: Clock) -> None:
         """Prepare without reading.
 
         Args:
             store: has the reports.
+            broker: has the queues.
             worker_id: of this worker, whose own report does not count.
             clock: of this process.
         """
         self._store = store
+        self._broker = broker
         self._worker_id = worker_id
         self._clock = clock
         self._read_at = -math.inf
         self._task_types: frozenset[str] = frozenset()
 
-    async def task_types(self) -> frozenset[str]:
-        """Return these types; none if the store is away."""
+    async def can_begin(self, task_type: str, lane: Priority) -> bool:
+        """Return whether a message that is sent to this queue now would begin soon; False if that is not known."""
+        try:
+            if task_type not in await self._idle_types():
+                return False
+            # A worker with a free slot takes what is in the queue. If there is more, the report is old, and the message
+            # would go to the end.
+            return await self._broker.queue_depth(task_type, lane) == 0
+        except (StoreError, BrokerError):
+            return False
+
+    async def _idle_types(self) -> frozenset[str]:
         now = self._clock.monotonic()
         if now - self._read_at >= REPORT_INTERVAL.total_seconds():
-            self._read_at = now
-            try:
-                workers = await read_all_contents(self._store, PRESENCE)
-            except StoreError:
-                workers = []
+            self._read_at, self._task_types = now, frozenset()
+            workers = await read_all_contents(self._store, PRESENCE)
             self._task_types = frozenset(name for it in workers if self._is_idle(it) for name in it.task_types)
         return self._task_types
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -154,13 +154,13 @@ class Bench:
             Admission(checks),
             LanePolicy(dict.fromkeys(Priority, 1), timedelta(hours=1)),
             self.clock.now,
-            self._ask,
+            self._can_begin_elsewhere,
             slots=1,
         )
 
-    async def _ask(self) -> Collection[str]:
+    async def _can_begin_elsewhere(self, task_type: str, lane: Priority) -> bool:
         self.questions += 1
-        return self.idle_types
+        return task_type in self.idle_types
 
     async def _ping(self) -> None:
         if self.claims.is_away:

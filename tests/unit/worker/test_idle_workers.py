@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from taskframework.errors import StoreUnavailableError
+from taskframework.brokers.base import Broker
+from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
+from taskframework.model.status import Priority
 from taskframework.model.workers import PRESENCE, REPORT_INTERVAL, Presence
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import START, FakeClock
@@ -27,35 +29,65 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
+class Queues:
+    """A broker with so many messages in each queue of normal tasks."""
+
+    def __init__(self, ready: int | None = 0) -> None:
+        self.ready = ready
+        self.is_away = False
+
+    async def queue_depth(self, task_type: str, lane: Priority) -> int | None:
+        if self.is_away:
+            raise BrokerUnavailableError("no answer")
+        return self.ready if lane is Priority.NORMAL else 0
+
+
+def seen_by(store: SqliteStore, clock: FakeClock, queues: Queues) -> IdleWorkers:
+    return IdleWorkers(store, cast(Broker, queues), "own", clock)
+
+
 @pytest.mark.parametrize(
-    ("fields", "types"),
+    ("fields", "is_idle"),
     [
-        ({}, {"mail", "charge"}),
-        ({"in_flight": 10}, set()),
-        ({"worker_id": "own"}, set()),
-        ({"seen_at": START - timedelta(minutes=1)}, set()),
+        ({}, True),
+        ({"in_flight": 10}, False),
+        ({"worker_id": "own"}, False),
+        ({"task_types": ("mail",)}, False),
+        ({"seen_at": START - timedelta(minutes=1)}, False),
     ],
 )
 async def test_another_worker_with_a_free_slot_is_idle(
-    store: SqliteStore, fields: dict[str, Any], types: set[str]
+    store: SqliteStore, fields: dict[str, Any], is_idle: bool
 ) -> None:
     worker = replace(IDLE, **fields)
     await store.write_records([PRESENCE.new(worker.worker_id, content=worker)])
-    assert await IdleWorkers(store, "own", FakeClock()).task_types() == types
+    assert await seen_by(store, FakeClock(), Queues()).can_begin("charge", Priority.NORMAL) is is_idle
+
+
+async def test_nobody_is_idle_before_messages_that_wait(store: SqliteStore) -> None:
+    await store.write_records([PRESENCE.new("other", content=IDLE)])
+    queues = Queues(1)
+    idle = seen_by(store, FakeClock(), queues)
+    assert not await idle.can_begin("charge", Priority.NORMAL)
+    assert await idle.can_begin("charge", Priority.LOW)
+    queues.ready = None  # there is no such queue
+    assert not await idle.can_begin("charge", Priority.NORMAL)
+    queues.is_away = True
+    assert not await idle.can_begin("charge", Priority.NORMAL)
 
 
 async def test_reports_are_read_as_often_as_they_come(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
-    idle = IdleWorkers(store, "own", clock)
-    assert await idle.task_types() == set()
+    idle = seen_by(store, clock, Queues())
+    assert not await idle.can_begin("charge", Priority.NORMAL)
     await store.write_records([PRESENCE.new("other", content=IDLE)])
-    assert await idle.task_types() == set()
+    assert not await idle.can_begin("charge", Priority.NORMAL)
     clock.advance(REPORT_INTERVAL)
-    assert await idle.task_types() == {"mail", "charge"}
+    assert await idle.can_begin("charge", Priority.NORMAL)
 
     async def fails(kind: str, *, limit: int, after: str = "") -> Any:
         raise StoreUnavailableError("no answer")
 
     monkeypatch.setattr(store, "list_records", fails)
     clock.advance(REPORT_INTERVAL)
-    assert await idle.task_types() == set(), "while the store is away nobody is known to be idle"
+    assert not await idle.can_begin("charge", Priority.NORMAL), "while the store is away nobody is known to be idle"
