@@ -76,7 +76,7 @@ async def main():
     framework = TaskFramework()
     async with framework.running(worker=False):
         handle = await framework.submit("count-words", {"text": "one two three four"})
-        print(await handle.result(timeout=20))
+        print(await handle.result(timeout=60))
 
 asyncio.run(main())
 """

@@ -188,7 +188,7 @@ async def main() -> None:
     framework = TaskFramework()
     async with framework.running(worker=False):
         handle = await framework.submit("count-words", {"text": "one two"})
-        print(await handle.result(timeout=20))
+        print(await handle.result(timeout=60))
     try:
         async with framework.running(worker=True):
             raise AssertionError("a second process executes")

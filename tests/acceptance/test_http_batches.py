@@ -82,7 +82,7 @@ async def test_the_tasks_of_an_upload_begin_before_its_end(tmp_path: Path) -> No
         answer = await api.post(PATH, content=content(0, 101), headers=NDJSON)
         assert (answer.status_code, answer.json()["batch_id"]) == (202, batch["batch_id"])
         handle = api.framework.batch(batch["batch_id"])
-        assert (await handle.finished(timeout=20)).status == "COMPLETED"
+        assert (await handle.finished(timeout=60)).status == "COMPLETED"
 
 
 async def test_two_uploads_with_one_key_at_once_are_one_batch(api: Api) -> None:

@@ -54,7 +54,7 @@ async def test_a_task_is_followed_from_its_snapshot_to_its_end(tmp_path: Path) -
 async def test_who_connects_again_gets_what_happened_meanwhile(tmp_path: Path) -> None:
     async with serve(tmp_path) as api:
         task = await api.submit(COUNT_WORDS)
-        await api.framework.handle(task["task_id"]).finished(timeout=20)
+        await api.framework.handle(task["task_id"]).finished(timeout=60)
         async with api.events_of(task, **{"Last-Event-ID": f"{task['task_id']}-1"}) as source:
             assert await names_until_end(source) == ["task.started", "task.completed"]
         async with api.events_of(task, **{"Last-Event-ID": f"{task['task_id']}-2-p1"}) as source:

@@ -105,7 +105,7 @@ async def test_nor_does_one_that_changes_the_process(tmp_path: Path, amqp_url: s
 async def test_a_tree_is_followed_from_any_task_in_it(tmp_path: Path) -> None:
     async with serve(tmp_path, extra=[Grows]) as api:
         task = await api.submit({"task_type": "grows", "parameters": {"levels": LEVELS}})
-        await api.framework.handle(task["task_id"]).result(timeout=40)
+        await api.framework.handle(task["task_id"]).result(timeout=60)
         below = (await api.get(f"{TASKS}/{task['task_id']}/subtasks", params={"round": 1})).json()["items"][2]
         reader = Reader(above=below["parent_task_id"])
         assert await reader.connect(api, tree_of(below))

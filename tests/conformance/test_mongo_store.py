@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -49,7 +50,8 @@ class OnMongo(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
             clients[self.url][_DATABASE][collection].delete_many({})
 
     async def make_store(self) -> TaskStore:
-        store = MongoStore(self.url, driver=self.driver, **self.options)
+        # Two hundred calls at once take longer than the usual ten seconds where much else runs.
+        store = MongoStore(self.url, driver=self.driver, timeout=timedelta(minutes=1), **self.options)
         await store.open()
         return store
 

@@ -44,7 +44,7 @@ async def test_an_older_store_goes_on_from_where_it_was(run: Run, urls: dict[str
     async with run(extra=[Gathers], lease="3s") as framework:
         finished = [await framework.submit("counts", idempotency_key=f"before-{n}") for n in range(5)]
         for handle in finished:
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         running = [await framework.submit("waits") for _ in range(3)] + [await framework.submit("gathers")]
         batch = await framework.submit_batch("waits", [None] * 4)
         await eventually(lambda: Waits.started == 10)
@@ -55,9 +55,9 @@ async def test_an_older_store_goes_on_from_where_it_was(run: Run, urls: dict[str
         )
         Waits.gate.set()
         for handle in [*running, *(one for one in during if isinstance(one, TaskHandle))]:
-            await handle.finished(timeout=30)
+            await handle.finished(timeout=60)
         after = await framework.submit("counts", idempotency_key="after")
-        assert await after.result(timeout=20) == 1
+        assert await after.result(timeout=60) == 1
     async with run(worker=False, extra=[Gathers]) as framework:
         unknown = [await framework.submit("counts") for _ in range(4)]
         if urls["broker"] != "embedded://":
@@ -80,7 +80,7 @@ async def test_an_older_store_goes_on_from_where_it_was(run: Run, urls: dict[str
             with pytest.raises(TaskNotFoundError):
                 await framework.get(handle.task_id)
         again = await framework.submit("counts", idempotency_key="after")
-        assert (again.task_id != after.task_id, await again.result(timeout=20)) == (True, 1), "its key is forgotten too"
+        assert (again.task_id != after.task_id, await again.result(timeout=60)) == (True, 1), "its key is forgotten too"
         kept = await framework.submit("counts", idempotency_key="before-0")
         assert kept.task_id == finished[0].task_id
         if urls["broker"] != "embedded://":
@@ -97,7 +97,7 @@ async def test_an_older_broker_changes_nothing(run: Run, urls: dict[str, str]) -
         copies = await copy_messages(urls["broker"], queue)
     async with run() as framework:
         for handle in early:
-            await framework.handle(handle.task_id).result(timeout=20)
+            await framework.handle(handle.task_id).result(timeout=60)
     async with run(worker=False, recovery=_RECOVERY) as framework:
         late = [await framework.submit("counts") for _ in range(5)]
         await eventually(lambda: _depth_is(framework, 5))
@@ -105,7 +105,7 @@ async def test_an_older_broker_changes_nothing(run: Run, urls: dict[str, str]) -
         assert len(copies) == 5
     async with run(recovery=_RECOVERY) as framework:
         for handle in late:
-            assert await framework.handle(handle.task_id).result(timeout=30) == 1
+            assert await framework.handle(handle.task_id).result(timeout=60) == 1
         await eventually(lambda: _depth_is(framework, 0))
         assert await _messages_kept_for(framework, set())
     assert [Counts.executions[handle.task_id] for handle in [*early, *late]] == [1] * 10

@@ -35,7 +35,7 @@ async def test_a_list_is_one_write_and_then_done(run: Run) -> None:
         handle = await framework.submit_batch("count-words", WORDS, priority="high", correlation_id="all of them")
         results = [result async for result in handle.results()]
         assert [(one.index, one.result) for one in results] == [(n, {"words": n + 1}) for n in range(30)]
-        status = await handle.finished(timeout=30)
+        status = await handle.finished(timeout=60)
         assert (status.status, status.ended.succeeded, status.percent) == (TaskStatus.COMPLETED, 30, 100.0)
         assert status.batch.batch is not None
         assert status.batch.batch.first_result_at is not None
@@ -120,10 +120,10 @@ async def test_what_failed_is_retried_in_the_background(run: Run) -> None:
     async with run() as framework:
         items = [{"succeed_at": n % 2 + 1, "delay": 0} for n in range(40)]
         handle = await framework.submit_batch("flaky", items, max_attempts=1)
-        status = await handle.finished(timeout=30)
+        status = await handle.finished(timeout=60)
         assert (status.status, status.ended.failed) == (TaskStatus.COMPLETED_WITH_ERRORS, 20)
         await handle.retry_failed()
-        status = await handle.finished(timeout=30)
+        status = await handle.finished(timeout=60)
         assert (status.status, status.ended.failed) == (TaskStatus.COMPLETED_WITH_ERRORS, 20)
         generations = [(await framework.get(one.task_id)).generation async for one in handle.results()]
         assert generations == [0, 1] * 20
@@ -155,7 +155,7 @@ async def test_a_batch_that_has_no_item_left_ends_with_its_seal(run: Run) -> Non
 
         await eventually(are_counted, timeout=60)
         done.set()
-        assert (await (await upload).finished(timeout=30)).status is TaskStatus.COMPLETED
+        assert (await (await upload).finished(timeout=60)).status is TaskStatus.COMPLETED
 
 
 async def test_a_chunk_does_its_items_one_after_the_other(run: Run) -> None:
@@ -165,7 +165,7 @@ async def test_a_chunk_does_its_items_one_after_the_other(run: Run) -> None:
             results = [result async for result in handle.results()]
             assert [(one.index, one.result) for one in results] == [(n, n * n) for n in range(10)]
             assert len({one.task_id for one in results}) == 3
-            status = await handle.finished(timeout=30)
+            status = await handle.finished(timeout=60)
             assert (status.total, status.counts) == (10, {TaskStatus.COMPLETED: 10})
 
 
@@ -183,7 +183,7 @@ async def test_an_item_that_fails_fails_its_chunk_and_no_step_of_another_is_repe
         assert all(one.error is not None and one.error["message"] == told for one in results[3:])
         assert sorted(charged for charged, _ in Charges.charged) == sorted(items)
         assert len({key for _, key in Charges.charged}) == 5, "each item has a key of its own"
-        status = await handle.finished(timeout=30)
+        status = await handle.finished(timeout=60)
         assert (status.ended.succeeded, status.ended.failed) == (3, 2)
 
 
@@ -201,7 +201,7 @@ async def test_the_error_of_a_chunk_says_which_item_it_is_about(run: Run) -> Non
 async def test_a_policy_counts_chunks(run: Run) -> None:
     async with run(extra=EXTRA) as framework:
         handle = await framework.submit_batch("charges", ["a", "b", "c", "d"], chunk_size=2, policy="at_least(2)")
-        assert (await handle.finished(timeout=30)).status is TaskStatus.COMPLETED
+        assert (await handle.finished(timeout=60)).status is TaskStatus.COMPLETED
         with pytest.raises(InvalidRequestError, match=r"at_least\(3\) cannot be met with 2 chunks of 2 items"):
             await framework.submit_batch("charges", ["a", "b", "c", "d"], chunk_size=2, policy="at_least(3)")
 
@@ -223,8 +223,8 @@ async def test_an_item_of_a_chunk_cannot_wait(run: Run) -> None:
 async def test_a_batch_has_the_result_that_its_type_gives_it(run: Run) -> None:
     async with run(extra=EXTRA) as framework:
         handle = await framework.submit_batch("summed", [1, 2, -3, 4])
-        status = await handle.finished(timeout=30)
+        status = await handle.finished(timeout=60)
         assert (status.status, status.batch.result) == (TaskStatus.COMPLETED, {"sum": 7, "failed": 1})
         other = await framework.submit_batch("summed", [-1], policy="all_must_succeed")
-        status = await other.finished(timeout=30)
+        status = await other.finished(timeout=60)
         assert (status.status, status.batch.result) == (TaskStatus.FAILED, None)

@@ -191,7 +191,7 @@ async def test_a_wait_goes_on_over_connections_that_break(opened: Open) -> None:
         await eventually(lambda: Waits.started)
         stage.proxy.cut(refuse=True)
         Waits.gate.set()
-        await stage.framework.handle(task.task_id).finished(timeout=20)
+        await stage.framework.handle(task.task_id).finished(timeout=60)
         stage.proxy.release()
         assert await waiting == "done"
 

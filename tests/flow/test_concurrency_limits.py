@@ -129,7 +129,7 @@ async def test_no_more_run_at_once_and_all_are_done(run: Run) -> None:
             task.task_id for task in [await it.task() for it in handles] if task.status is TaskStatus.RUNNING
         }
         Gate.is_open.set()
-        assert [await handle.result(timeout=30) for handle in handles] == [1] * 8
+        assert [await handle.result(timeout=60) for handle in handles] == [1] * 8
         await all_given_back(framework, "two")
     assert Gate.most == 2
 
@@ -141,7 +141,7 @@ async def test_what_waits_for_a_slot_holds_up_no_other_type(run: Run) -> None:
         await eventually(lambda: len(Gate.running) == 2)
         others = [await framework.submit("counts") for _ in range(20)]
         for handle in others:
-            assert await handle.result(timeout=20) == 1
+            assert await handle.result(timeout=60) == 1
         assert len(Gate.order) == 2
         Gate.is_open.set()
 
@@ -159,9 +159,9 @@ async def test_each_key_has_its_own_slots_and_who_waits_comes_in_order(run: Run)
             await eventually(is_put_off)
         others = [await framework.submit("by-tenant", {"tenant": f"tenant {at}"}) for at in range(5)]
         for handle in others:
-            assert await handle.result(timeout=20) == 1
+            assert await handle.result(timeout=60) == 1
         Gate.is_open.set()
-        assert [await handle.result(timeout=30) for handle in busy] == [1] * 5, "waiting counts no attempt"
+        assert [await handle.result(timeout=60) for handle in busy] == [1] * 5, "waiting counts no attempt"
         await all_given_back(framework, "by-tenant", "busy")
     assert (Gate.order, Gate.most) == (["first", "high", "second", "third", "low"], 1)
 
@@ -180,8 +180,8 @@ async def test_who_is_cancelled_while_it_waits_leaves_nothing_behind(run: Run) -
         await framework.services.tasks.cancel(second.task_id, EVERYONE, by="ada")
         assert await waiting() == [third.task_id]
         Gate.is_open.set()
-        assert await third.result(timeout=20) == 1
-        await first.result(timeout=20)
+        assert await third.result(timeout=60) == 1
+        await first.result(timeout=60)
         await all_given_back(framework, "by-tenant", "busy")
         assert await waiting() == []
 
@@ -194,7 +194,7 @@ async def test_a_repeated_attempt_takes_a_slot_again(run: Run) -> None:
     Gate.is_open.set()
     async with run(extra=[Two]) as framework:
         handles = [await framework.submit("two", "fails") for _ in range(4)]
-        assert [await handle.result(timeout=30) for handle in handles] == [2] * 4
+        assert [await handle.result(timeout=60) for handle in handles] == [2] * 4
         await all_given_back(framework, "two")
     assert Gate.most <= 2
 
@@ -202,7 +202,7 @@ async def test_a_repeated_attempt_takes_a_slot_again(run: Run) -> None:
 async def test_a_parent_that_waits_holds_no_slot(run: Run) -> None:
     async with run(extra=[Waiting]) as framework:
         parent = await framework.submit("waiting")
-        assert await parent.result(timeout=30) == 11
+        assert await parent.result(timeout=60) == 11
         await all_given_back(framework, "waiting")
 
 
@@ -210,7 +210,7 @@ async def test_a_slot_and_a_permit_are_both_needed_and_neither_is_lost(run: Run)
     limiter = {"providers": {"openai": {"rate": 20, "burst_capacity": 1}}}
     async with run(extra=[Both], rate_limiter=limiter) as framework:
         handles = [await framework.submit("both", {"tenant": str(at % 2)}) for at in range(10)]
-        assert [await handle.result(timeout=30) for handle in handles] == [1] * 10
+        assert [await handle.result(timeout=60) for handle in handles] == [1] * 10
         await all_given_back(framework, "both")
 
 

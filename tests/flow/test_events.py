@@ -30,7 +30,7 @@ async def make_every_event_happen(framework: TaskFramework) -> dict[str, list[st
     cancelled = await framework.submit("counts", not_before=datetime.now(UTC) + timedelta(hours=1))
     await framework.services.tasks.cancel(cancelled.task_id, EVERYONE, by="ada")
     for handle in (completed, retried, failed, dead):
-        await handle.finished(timeout=20)
+        await handle.finished(timeout=60)
     return {
         completed.task_id: ["submitted", "started", "completed"],
         retried.task_id: ["submitted", "started", "retrying", "started", "completed"],

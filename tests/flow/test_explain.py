@@ -263,10 +263,10 @@ async def _what_waits_for_its_time(stage: Stage) -> None:
 
 
 async def _what_a_bucket_holds_back(stage: Stage) -> None:
-    await (await stage.framework.submit("limited", None)).result(timeout=20)
+    await (await stage.framework.submit("limited", None)).result(timeout=60)
     limited = await stage.cause(await stage.submit("limited", None), "rate_limit")
     assert (limited.details["name"], limited.details["key"]) == ("openai", None)
-    await (await stage.framework.submit("limited-by-tenant", {"tenant": "a/b"})).result(timeout=20)
+    await (await stage.framework.submit("limited-by-tenant", {"tenant": "a/b"})).result(timeout=60)
     keyed = await stage.cause(await stage.submit("limited-by-tenant", {"tenant": "a/b"}), "rate_limit")
     assert keyed.details["key"] == "a/b"
 

@@ -126,7 +126,7 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
         finally:
             await asyncio.to_thread(come_back)
         for handle in handles:
-            assert (await handle.finished(timeout=40)).status is TaskStatus.COMPLETED
+            assert (await handle.finished(timeout=60)).status is TaskStatus.COMPLETED
         assert _worker(framework).problem is None
     assert arrivals.redelivered == 0
     assert set(arrivals.times.values()) == {1}
@@ -164,7 +164,7 @@ async def test_a_stop_in_the_middle_of_a_registration_starts_nothing_more(
     assert sum(Steady.executions[handle.task_id] for handle in handles) == started
     async with working(settings, **sections) as framework:
         for handle in handles:
-            assert (await framework.handle(handle.task_id).finished(timeout=20)).status is TaskStatus.COMPLETED
+            assert (await framework.handle(handle.task_id).finished(timeout=60)).status is TaskStatus.COMPLETED
     assert {Steady.executions[handle.task_id] for handle in handles} == {1}
 
 
@@ -187,14 +187,14 @@ async def test_a_memory_alarm_stops_publishing_and_nothing_else(
                 meanwhile.append(await framework.submit("counts"))
             Waits.gate.set()
             for handle in before:
-                assert await handle.result(timeout=20) == "done"
+                assert await handle.result(timeout=60) == "done"
             await eventually(lambda: _unacknowledged(rabbit_server, vhost, "tasks.waits.normal", 0), timeout=20)
             assert _worker(framework).problem is None
             assert [(await handle.task()).status for handle in meanwhile] == [TaskStatus.QUEUED] * 4
         finally:
             await _watermark(rabbit_server, "0.4")
         for handle in meanwhile:
-            assert await handle.result(timeout=30) == 1
+            assert await handle.result(timeout=60) == 1
 
 
 async def test_one_busy_type_among_many_fills_the_worker(settings: Callable[..., Settings]) -> None:
@@ -207,7 +207,7 @@ async def test_one_busy_type_among_many_fills_the_worker(settings: Callable[...,
         await eventually(lambda: Waits.started == 4 * SLOTS, timeout=30, what="every slot is taken")
         Waits.gate.set()
         for handle in handles:
-            assert await handle.result(timeout=20) == "done"
+            assert await handle.result(timeout=60) == "done"
 
 
 def _wait_for_confirms(framework: TaskFramework) -> None:
@@ -246,4 +246,4 @@ async def test_what_comes_to_a_worker_full_of_long_tasks_goes_to_an_idle_one(run
                 assert (await handle.finished(timeout=60)).history[-1].worker_id == worker.worker_id
         gate.set()
         for handle in long:
-            assert await handle.result(timeout=30) == "done"
+            assert await handle.result(timeout=60) == "done"

@@ -46,7 +46,7 @@ async def running(framework: TaskFramework, task_id: str) -> Task:
 async def test_a_task_completes_and_its_document_tells_the_story(run: Run) -> None:
     async with run() as framework:
         handle = await framework.submit("count-words", Text(text="one two three"), user_id="ada")
-        assert await handle.result(timeout=20) == {"words": 3}
+        assert await handle.result(timeout=60) == {"words": 3}
         task = await handle.task()
     assert story(task) == [("submitted", 0), ("started", 1), ("completed", 1)]
     assert (task.user_id, task.attempts, task.fencing_token, task.progress) == ("ada", 1, 1, {"percent": 50})
@@ -76,7 +76,7 @@ async def test_a_retryable_failure_is_repeated_not_before_its_delay(run: Run) ->
     delay = timedelta(milliseconds=300)
     async with run() as framework:
         handle = await framework.submit("flaky", {"succeed_at": 3, "delay": delay.total_seconds()})
-        assert await handle.result(timeout=20) == 3
+        assert await handle.result(timeout=60) == 3
         task = await handle.task()
     attempts = [("started", 1), ("retrying", 1), ("started", 2), ("retrying", 2), ("started", 3), ("completed", 3)]
     assert story(task) == [("submitted", 0), *attempts]
@@ -100,7 +100,7 @@ async def test_a_retry_that_an_operator_asks_for_need_not_wait_and_is_made_once(
         done = await asyncio.gather(*asked, return_exceptions=True)
         assert any(isinstance(task, Task) for task in done)
         assert all(isinstance(it, (Task, TransitionRefusedError)) for it in done), "refused once it runs"
-        assert await handle.result(timeout=20) == 2
+        assert await handle.result(timeout=60) == 2
         task = await handle.task()
     told = [("submitted", 0), ("started", 1), ("retrying", 1), ("retry_requested", 1), ("started", 2), ("completed", 2)]
     assert story(task) == told
@@ -128,7 +128,7 @@ async def test_failures_end_where_they_should(
     async with run() as framework:
         handle = await framework.submit(task_type, parameters)
         with pytest.raises(TaskFailedError) as failure:
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         task = await handle.task()
         letters = await framework.services.dead_letters.list_letters(EVERYONE, limit=10)
     assert failure.value.status == status
@@ -141,12 +141,12 @@ async def test_failures_end_where_they_should(
 async def test_a_dead_letter_is_replayed_with_a_new_budget_and_a_growing_token(run: Run) -> None:
     async with run() as framework:
         handle = await framework.submit("flaky", {"succeed_at": 2}, max_attempts=1)
-        dead = await handle.finished(timeout=20)
+        dead = await handle.finished(timeout=60)
         assert dead.status is TaskStatus.DEAD_LETTER
         outcome = await framework.services.dead_letters.replay([dead.task_id, "missing"], EVERYONE, by="operator")
         assert outcome[0].problem is None
         assert outcome[1].problem is not None
-        again = await handle.finished(timeout=20)
+        again = await handle.finished(timeout=60)
         assert (again.generation, again.attempts, again.fencing_token) == (1, 1, 2)
         with pytest.raises(TransitionRefusedError):
             await framework.services.tasks.retry(
@@ -158,7 +158,7 @@ async def test_a_dead_letter_replayed_twice_is_queued_once_and_says_so(run: Run)
     async with run(worker=False) as framework:
         letters = framework.services.dead_letters
         handle = await framework.submit("count-words", {"text": "a"}, deadline=datetime.now(UTC) + timedelta(seconds=1))
-        dead = await handle.finished(timeout=20)
+        dead = await handle.finished(timeout=60)
         assert dead.status is TaskStatus.FAILED
         rivals = await asyncio.gather(*(letters.replay([dead.task_id], EVERYONE, by="operator") for _ in range(5)))
         late = [
@@ -192,7 +192,7 @@ async def test_a_future_task_waits_for_its_time(run: Run) -> None:
         due = datetime.now(UTC) + timedelta(milliseconds=700)
         handle = await framework.submit("count-words", {"text": "a"}, not_before=due)
         assert (await handle.task()).status is TaskStatus.QUEUED
-        task = await handle.finished(timeout=20)
+        task = await handle.finished(timeout=60)
     assert task.started_at is not None
     assert task.started_at >= task.not_before
 
@@ -207,7 +207,7 @@ async def test_cancelling(run: Run) -> None:
         asked = await framework.services.tasks.cancel(now.task_id, EVERYONE, by="ada")
         assert asked.status is TaskStatus.RUNNING
         assert asked.cancel is not None
-        ended = await now.finished(timeout=20)
+        ended = await now.finished(timeout=60)
         assert ended.status is TaskStatus.CANCELLED
         assert story(ended)[-2:] == [("cancel_requested", 1), ("cancelled", 1)]
         with pytest.raises(
@@ -223,19 +223,19 @@ async def test_cancelling_a_plain_function(run: Run) -> None:
         handle = await framework.submit("waits-in-thread")
         await asyncio.to_thread(WaitsInThread.started.wait, 20)
         await framework.services.tasks.cancel(handle.task_id, EVERYONE, by="ada")
-        assert (await handle.finished(timeout=20)).status is TaskStatus.CANCELLED
+        assert (await handle.finished(timeout=60)).status is TaskStatus.CANCELLED
 
 
 async def test_a_deadline_ends_what_waits_and_what_runs(run: Run) -> None:
     async with run() as framework:
         deadline = datetime.now(UTC) + timedelta(seconds=1)
         running_task = await framework.submit("waits", deadline=deadline)
-        ended = await running_task.finished(timeout=20)
+        ended = await running_task.finished(timeout=60)
     assert (ended.status, ended.error and ended.error.code) == (TaskStatus.FAILED, "deadline")
     async with run(worker=False) as framework:
         soon = datetime.now(UTC) + timedelta(seconds=0.3)
         waiting = await framework.submit("count-words", {"text": ""}, deadline=soon)
-        ended = await waiting.finished(timeout=20)
+        ended = await waiting.finished(timeout=60)
     assert (ended.status, ended.error and ended.error.code) == (TaskStatus.FAILED, "deadline")
 
 
@@ -249,12 +249,12 @@ async def test_a_stopping_worker_hands_back_without_counting(run: Run) -> None:
         assert (task.status, task.attempts, task.releases) == (TaskStatus.QUEUED, 0, 1)
     async with run() as framework:
         Waits.gate.set()
-        assert await framework.handle(handle.task_id).result(timeout=20) == "done"
+        assert await framework.handle(handle.task_id).result(timeout=60) == "done"
 
 
 async def test_a_process_executes_elsewhere(run: Run) -> None:
     async with run() as framework:
-        result = await (await framework.submit("in-process", 1000)).result(timeout=30)
+        result = await (await framework.submit("in-process", 1000)).result(timeout=60)
     assert result["sum"] == 499500
     assert result["process"] != os.getpid()
 
@@ -263,6 +263,6 @@ async def test_many_tasks_each_run_once(run: Run) -> None:
     Counts.executions.clear()
     async with run() as framework:
         handles = await asyncio.gather(*(framework.submit("counts") for _ in range(300)))
-        assert [await handle.result(timeout=30) for handle in handles] == [1] * 300
+        assert [await handle.result(timeout=60) for handle in handles] == [1] * 300
         assert await framework.services.store.undriven(10) == []
     assert sorted(Counts.executions) == sorted(handle.task_id for handle in handles)

@@ -137,12 +137,12 @@ async def test_what_a_worker_full_of_long_tasks_cannot_run_goes_to_another_one(w
         async with worker(concurrency=2, consumer_timeout=TIMEOUT) as idle:
             late = [await busy.submit("counts") for _ in range(4)]
             for handle in [early, *late]:
-                assert (await handle.finished(timeout=30)).history[-1].worker_id == _worker(idle).worker_id
+                assert (await handle.finished(timeout=60)).history[-1].worker_id == _worker(idle).worker_id
             assert _worker(busy).problem is not None
             assert [(await handle.task()).status for handle in long] == [TaskStatus.RUNNING] * 2
             Waits.gate.set()
             for handle in long:
-                assert await handle.result(timeout=30) == "done"
+                assert await handle.result(timeout=60) == "done"
             await eventually(lambda: _worker(busy).problem is None, what="the free slots are used again")
     assert Waits.started == 2
 

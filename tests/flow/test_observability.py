@@ -85,7 +85,7 @@ async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMe
         await subscriber.listening()
         with trace.get_tracer("test").start_as_current_span("request") as request:
             handle = await framework.submit("count-words", {"text": "a b"})
-        await handle.finished(timeout=20)
+        await handle.finished(timeout=60)
         await eventually(lambda: heard)
     found: dict[str, ReadableSpan] = {span.name: span for span in spans.get_finished_spans()}
     publish, process = found["publish count-words"], found["process count-words"]
@@ -162,14 +162,14 @@ async def test_where_nobody_listens_a_task_makes_no_span_and_no_log_line(
     async with run(extra=[Logs]) as framework:
         await framework.submit_many([SubmitRequest(task_type="logs") for _ in range(20)])
         handle = await framework.submit("logs")
-        await handle.finished(timeout=20)
+        await handle.finished(timeout=60)
     assert made == []
 
 
 async def test_log_lines_of_a_task_name_it(run: Run, spans: InMemorySpanExporter) -> None:
     async with run(extra=[Logs]) as framework:
         handle = await framework.submit("logs", user_id="ada", correlation_id="order-7")
-        await handle.finished(timeout=20)
+        await handle.finished(timeout=60)
     (process,) = [span for span in spans.get_finished_spans() if span.name == "process logs"]
     assert Logs.seen == {
         "task_id": handle.task_id,
@@ -192,7 +192,7 @@ async def test_a_task_that_blocks_the_loop_is_named_in_the_log(run: Run, caplog:
     BlocksTheLoop.was_seen = lambda: bool(told("WARNING"))
     async with run(extra=[BlocksTheLoop]) as framework:
         handle = await framework.submit("blocks-the-loop")
-        await handle.finished(timeout=30)
+        await handle.finished(timeout=60)
         await eventually(lambda: told("INFO"))
         metrics = framework.process.metrics.exposition().decode()
     (warning,), (over,) = told("WARNING"), told("INFO")
@@ -239,7 +239,7 @@ async def test_the_contract_metrics_are_there_and_count(run: Run) -> None:
             ("flaky", {"succeed_at": 2, "delay": 0}),
             ("broken", None),
         ):
-            await (await framework.submit(task_type, parameters)).finished(timeout=20)
+            await (await framework.submit(task_type, parameters)).finished(timeout=60)
         await framework.process.bridge.drain()
         await framework.services.counter.refresh()
         lines = set(framework.process.metrics.exposition().decode().splitlines())

@@ -26,7 +26,7 @@ async def test_submissions_are_accepted_without_a_broker_and_run_when_it_is_back
     run: Run, rabbit_server: RabbitServer
 ) -> None:
     async with run(broker={"publish_timeout": "2s"}) as framework:
-        await (await framework.submit("counts")).result(timeout=20)
+        await (await framework.submit("counts")).result(timeout=60)
         await asyncio.to_thread(rabbit_server.ctl, "stop_app")
         try:
             await eventually(lambda: not framework.process.broker.is_connected)
@@ -39,7 +39,7 @@ async def test_submissions_are_accepted_without_a_broker_and_run_when_it_is_back
         finally:
             await asyncio.to_thread(rabbit_server.ctl, "start_app")
         for handle in handles:
-            assert await handle.result(timeout=30) == 1
+            assert await handle.result(timeout=60) == 1
 
 
 @pytest.mark.parametrize("urls", ["servers"], indirect=True)
@@ -85,7 +85,7 @@ async def test_a_deleted_queue_is_made_again_and_its_tasks_run(run: Run, urls: d
             await (await connection.channel()).queue_delete("tasks.counts.normal")
     async with run(recovery=recovery) as framework:
         for handle in handles:
-            assert await framework.handle(handle.task_id).result(timeout=30) == 1
+            assert await framework.handle(handle.task_id).result(timeout=60) == 1
 
 
 async def test_a_task_whose_worker_died_is_executed_by_another_one(run: Run) -> None:
@@ -94,7 +94,7 @@ async def test_a_task_whose_worker_died_is_executed_by_another_one(run: Run) -> 
         claim = Claim(handle.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))
         assert await framework.services.store.apply(claim) is not None
     async with run(lease=LEASE) as framework:
-        assert await framework.handle(handle.task_id).result(timeout=20) == 1
+        assert await framework.handle(handle.task_id).result(timeout=60) == 1
         task = await framework.get(handle.task_id)
         assert (task.crashes, task.attempts, task.fencing_token) == (1, 2, 2)
         assert task.errors[0].code == "lease_expired"
@@ -123,7 +123,7 @@ async def test_a_poison_task_is_a_dead_letter_after_its_crashes(run: Run) -> Non
             epoch = await eventually(lambda: _claimable(framework, handle.task_id))
             claim = Claim(handle.task_id, epoch, f"claim-{crash}", "dead-worker", timedelta(seconds=0.1))
             await eventually(partial(framework.services.store.apply, claim))
-        ended = await handle.finished(timeout=20)
+        ended = await handle.finished(timeout=60)
     assert (ended.status, ended.crashes) == (TaskStatus.DEAD_LETTER, 3)
     assert ended.task_id not in Counts.executions
 

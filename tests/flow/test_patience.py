@@ -47,7 +47,7 @@ async def test_a_task_waits_for_a_week_over_restarts_and_goes_on(tmp_path: Path)
         handle = framework.handle(handle.task_id)
         await handle.signal("approved", {"by": "alice"}, key="once")
         await handle.signal("approved", {"by": "alice"}, key="once")
-        assert await handle.result(timeout=20) == {"payload": {"by": "alice"}, "timed_out": False}
+        assert await handle.result(timeout=60) == {"payload": {"by": "alice"}, "timed_out": False}
         assert [entry.type for entry in (await handle.task()).history].count("resumed") == 1
 
 
@@ -58,7 +58,7 @@ async def test_a_signal_that_is_there_before_the_task_waits_is_heard_at_once(tmp
         await handle.signal("approved", "yes")
     async with framework_at(tmp_path, clock).running() as framework:
         handle = framework.handle(handle.task_id)
-        assert await handle.result(timeout=20) == {"payload": "yes", "timed_out": False}
+        assert await handle.result(timeout=60) == {"payload": "yes", "timed_out": False}
 
 
 async def test_a_task_that_waited_for_too_long_is_told_so(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_task_that_waited_for_too_long_is_told_so(tmp_path: Path) -> Non
         await eventually(lambda: is_waiting(framework, handle.task_id))
     clock.advance(11 * _DAY)
     async with framework_at(tmp_path, clock).running() as framework:
-        assert await framework.handle(handle.task_id).result(timeout=20) == {"payload": None, "timed_out": True}
+        assert await framework.handle(handle.task_id).result(timeout=60) == {"payload": None, "timed_out": True}
 
 
 async def is_waiting(framework: TaskFramework, task_id: str) -> bool:

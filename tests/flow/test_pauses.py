@@ -69,13 +69,13 @@ async def test_what_is_submitted_meanwhile_waits_and_begins_when_it_goes_on(
         async with paused(framework, "count-words"):
             handles = [await framework.submit("count-words", {"text": "one two"}) for _ in range(TASKS)]
             other = await framework.submit("flaky", {"succeed_at": 2})
-            assert await other.result(timeout=20) == 2, "another type, with its retry"
+            assert await other.result(timeout=60) == 2, "another type, with its retry"
             store = framework.services.store
             await eventually(lambda: _are_put_off(handles, store.now()), what="the sweeper has seen them all")
             assert "count-words" not in sent
             assert {(await handle.task()).status for handle in handles} == {TaskStatus.QUEUED}
         for handle in handles:
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         tasks = [await handle.task() for handle in handles]
         assert {(task.status, task.attempts) for task in tasks} == {(TaskStatus.COMPLETED, 1)}
 
@@ -96,12 +96,12 @@ async def test_what_is_in_hand_does_not_begin_and_what_runs_goes_on(run: Run) ->
             await eventually(lambda: "waits" not in worker._intake._consumed)
             assert worker._consumer.lanes.waiting, "nothing is in hand; the test shows nothing"
             Waits.gate.set()
-            await (await framework.submit("count-words", {"text": "one"})).result(timeout=20)
+            await (await framework.submit("count-words", {"text": "one"})).result(timeout=60)
             await eventually(lambda: not worker._consumer.lanes.waiting)
             assert (Waits.started, worker.problem) == (SLOTS, None)
             assert b'tasks_paused{task_type="waits"} 1.0' in framework.process.metrics.exposition()
         for handle in handles:
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         assert {(await handle.task()).attempts for handle in handles} == {1}
         assert b"tasks_paused{" not in framework.process.metrics.exposition()
 
@@ -114,7 +114,7 @@ async def test_a_retry_waits_too(run: Run) -> None:
             FailsOnce.gate.set()
             await eventually(lambda: _is_due_later(framework, handle.task_id), what="the sweeper has put it off")
             assert (await handle.task()).status is TaskStatus.RETRYING
-        assert await handle.result(timeout=20) == 2
+        assert await handle.result(timeout=60) == 2
 
 
 async def _is_due_later(framework: TaskFramework, task_id: str) -> bool:

@@ -78,6 +78,6 @@ async def test_a_retry_travels_one_lane_lower_if_the_settings_say_so(
     monkeypatch.setattr(TaskConsumer, "take_delivery", noting)
     async with run(extra=[FailsOnce], priority={"retries": retries}) as framework:
         handle = await framework.submit("fails-once")
-        await handle.result(timeout=20)
+        await handle.result(timeout=60)
         task = await handle.task()
     assert (lanes, task.priority) == (["normal", lane], "normal")

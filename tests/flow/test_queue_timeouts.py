@@ -57,13 +57,13 @@ async def test_what_no_worker_begins_in_time_is_a_dead_letter_and_runs_when_it_i
         assert (task.error and task.error.code, task.attempts) == ("queue_timeout", 0)
         Waits.gate.set()
         await framework.services.tasks.retry(task.task_id, EVERYONE, by="tests")
-        assert await handle.result(timeout=20) == 1
+        assert await handle.result(timeout=60) == 1
 
 
 async def test_what_waits_for_a_permit_is_not_late(run: Run) -> None:
     async with run(extra=[Limited, Takes], recovery=SWEEPS, rate_limiter=NEVER) as framework:
         first = await framework.submit("takes")
-        assert await first.result(timeout=20) == 1
+        assert await first.result(timeout=60) == 1
         waiting = [await framework.submit("limited") for _ in range(20)]
         since = [(await handle.task()).start_by for handle in waiting]
 

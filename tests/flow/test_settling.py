@@ -66,7 +66,7 @@ async def test_settlements_whose_replies_were_lost_are_recognised(
         counting = [await framework.submit("counts") for _ in range(together)]
         failing = [await framework.submit("broken") for _ in range(together)]
         retrying = [await framework.submit("flaky", {"succeed_at": 2, "delay": 0}) for _ in range(together)]
-        ended = [await handle.finished(timeout=30) for handle in [*counting, *failing, *retrying]]
+        ended = [await handle.finished(timeout=60) for handle in [*counting, *failing, *retrying]]
         # The store knew of the ends before they were asked for again, and only then they are told.
         await eventually(lambda: framework.process.worker is not None and not framework.process.worker.in_flight)
         await framework.services.bus.drain()
@@ -92,7 +92,7 @@ async def test_an_attempt_that_lost_its_lease_is_counted_once_and_told_with_both
         assert await store.apply(hasty) is not None
         await eventually(lambda: _stale_writes(framework, "waits") > 0)
         Waits.gate.set()
-        assert (await handle.finished(timeout=20)).fencing_token == 2
+        assert (await handle.finished(timeout=60)).fencing_token == 2
         assert _stale_writes(framework, "waits") == 1
     (record,) = [vars(record) for record in caplog.records if hasattr(record, "current_token")]
     assert (record["task_id"], record["fencing_token"], record["levelno"]) == (handle.task_id, 1, logging.WARNING)
@@ -108,7 +108,7 @@ async def test_a_cancel_that_another_process_wrote_is_heard_between_beats(run: R
         await eventually(lambda: Waits.started == 1 and WaitsInThread.started.is_set())
         for handle in handles:
             await _cancelled_elsewhere(framework, handle.task_id)
-        ended = [await handle.finished(timeout=20) for handle in handles]
+        ended = [await handle.finished(timeout=60) for handle in handles]
     assert [task.status for task in ended] == [TaskStatus.CANCELLED] * 2
 
 
@@ -118,7 +118,7 @@ async def test_a_cancel_reaches_code_deep_in_a_process_that_does_not_react(run: 
         handle = await framework.submit("spins", str(mark))
         pid = int(await eventually(partial(asyncio.to_thread, _text_of, mark), timeout=20))
         await _cancelled_elsewhere(framework, handle.task_id)
-        assert (await handle.finished(timeout=20)).status is TaskStatus.CANCELLED
+        assert (await handle.finished(timeout=60)).status is TaskStatus.CANCELLED
         await eventually(partial(asyncio.to_thread, _is_gone, pid))
 
 

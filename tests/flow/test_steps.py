@@ -33,7 +33,7 @@ async def test_a_later_attempt_repeats_no_step_and_sees_the_same(
     framework: TaskFramework, executable: type[BackgroundTaskExecutable[Any, Any]]
 ) -> None:
     handle = await framework.submit(executable.task_type)
-    result = await handle.result(timeout=40)
+    result = await handle.result(timeout=60)
     task = await handle.task()
     assert result["calls"] == 0, "the second attempt did not do what the first one had done"
     assert result["first"] == result["second"] == [entry.outcome for entry in task.steps[:-1]]
@@ -57,7 +57,7 @@ async def test_a_step_is_done_again_only_if_it_was_not_recorded(
 ) -> None:
     failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": fault})
     handle = await framework.submit("charges")
-    assert await handle.result(timeout=20) == times
+    assert await handle.result(timeout=60) == times
     task = await handle.task()
     assert (task.attempts, Charges.charged[task.task_id]) == (attempts, times)
     assert [entry.outcome for entry in task.steps] == [times]
@@ -65,16 +65,16 @@ async def test_a_step_is_done_again_only_if_it_was_not_recorded(
 
 async def test_a_replay_keeps_what_was_done(framework: TaskFramework) -> None:
     handle = await framework.submit("charges", "breaks")
-    assert (await handle.finished(timeout=20)).status is TaskStatus.FAILED
+    assert (await handle.finished(timeout=60)).status is TaskStatus.FAILED
     await framework.services.tasks.retry(handle.task_id, EVERYONE, by="operator")
-    assert await handle.result(timeout=20) == 1
+    assert await handle.result(timeout=60) == 1
     assert (await handle.task()).generation == 1
 
 
 @pytest.mark.parametrize("parameters", ["bad name", "bad outcome"])
 async def test_what_cannot_be_stored_fails_the_task_for_good(framework: TaskFramework, parameters: str) -> None:
     handle = await framework.submit("charges", parameters)
-    ended = await handle.finished(timeout=20)
+    ended = await handle.finished(timeout=60)
     assert (ended.status, ended.attempts) == (TaskStatus.FAILED, 1)
     assert ended.error is not None
     assert ended.error.type.endswith("ValueNotStorableError")

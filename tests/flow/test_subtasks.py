@@ -208,7 +208,7 @@ async def framework(run: Run) -> AsyncIterator[TaskFramework]:
 
 async def test_a_parent_goes_on_when_its_sub_tasks_are_over(framework: TaskFramework) -> None:
     handle = await framework.submit(SumOfSquares, [1, -1, 2, 3])
-    assert await handle.result(timeout=20) == {"sum": 14, "counts": [4, 3, 1, 0], "errors": ["negative"]}
+    assert await handle.result(timeout=60) == {"sum": 14, "counts": [4, 3, 1, 0], "errors": ["negative"]}
     task = await handle.task()
     assert [entry.type for entry in task.history if entry.type not in ("submitted", "completed")] == [
         "started",
@@ -222,30 +222,30 @@ async def test_a_parent_goes_on_when_its_sub_tasks_are_over(framework: TaskFrame
 async def test_a_plain_function_has_sub_tasks_too(
     framework: TaskFramework, executable: type[BackgroundTaskExecutable[Any, Any]]
 ) -> None:
-    assert await (await framework.submit(executable, [1, 2, 3])).result(timeout=40) == 14
+    assert await (await framework.submit(executable, [1, 2, 3])).result(timeout=60) == 14
 
 
 async def test_without_sub_tasks_in_the_round_it_goes_on_all_the_same(framework: TaskFramework) -> None:
     handle = await framework.submit(SumOfSquares, [])
-    assert (await handle.result(timeout=20))["counts"] == [0, 0, 0, 0]
+    assert (await handle.result(timeout=60))["counts"] == [0, 0, 0, 0]
 
 
 async def test_who_submits_nothing_for_ever_is_failed(
     framework: TaskFramework, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "MAX_EMPTY_ROUNDS", 3)
-    task = await (await framework.submit(Idles, None)).finished(timeout=20)
+    task = await (await framework.submit(Idles, None)).finished(timeout=60)
     assert (task.status, task.subtasks and task.subtasks.round) == (TaskStatus.FAILED, 6)
     assert task.error is not None
     assert "submit sub-tasks or return the result" in task.error.message
     await framework.services.tasks.retry(task.task_id, EVERYONE, by="ann")
-    again = await framework.handle(task.task_id).finished(timeout=20)
+    again = await framework.handle(task.task_id).finished(timeout=60)
     assert (again.generation, again.subtasks and again.subtasks.round) == (1, 6), "counted from the beginning"
 
 
 async def test_a_failure_under_the_usual_policy_ends_the_parent_and_the_rest(framework: TaskFramework) -> None:
     handle = await framework.submit(SumInThread, [1000, -1, 1000])
-    ended = await handle.finished(timeout=20)
+    ended = await handle.finished(timeout=60)
     assert ended.status is TaskStatus.FAILED
     assert ended.error is not None
     assert ended.error.code == "subtasks_failed"
@@ -262,7 +262,7 @@ async def test_a_failure_under_the_usual_policy_ends_the_parent_and_the_rest(fra
 
 async def test_what_is_not_needed_any_more_is_cancelled(framework: TaskFramework) -> None:
     handle = await framework.submit(Fastest, [2, 1000, 3])
-    assert await handle.result(timeout=20) == [4, 9]
+    assert await handle.result(timeout=60) == [4, 9]
 
     async def is_cancelled() -> bool:
         page = await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9)
@@ -273,7 +273,7 @@ async def test_what_is_not_needed_any_more_is_cancelled(framework: TaskFramework
 
 async def test_a_parent_that_does_not_go_on_has_the_result_of_execute(framework: TaskFramework) -> None:
     handle = await framework.submit(Sends, [1, 2])
-    assert await handle.result(timeout=20) == "sent"
+    assert await handle.result(timeout=60) == "sent"
     task = await handle.task()
     assert task.subtasks is not None
     assert (task.subtasks.planned, task.subtasks.succeeded) == (2, 2)
@@ -281,7 +281,7 @@ async def test_a_parent_that_does_not_go_on_has_the_result_of_execute(framework:
 
 async def test_round_after_round_and_only_what_a_settled_attempt_planned(framework: TaskFramework) -> None:
     handle = await framework.submit(Halving, [1, 2, 3, 4, 5, 6, 7])
-    assert await handle.result(timeout=40) == [28]
+    assert await handle.result(timeout=60) == [28]
     task = await handle.task()
     assert task.subtasks is not None
     assert task.subtasks.round == 3
@@ -292,7 +292,7 @@ async def test_round_after_round_and_only_what_a_settled_attempt_planned(framewo
 
 async def test_a_large_plan_gets_through(framework: TaskFramework) -> None:
     handle = await framework.submit(Large)
-    assert await handle.result(timeout=20) == 8 * 150_000
+    assert await handle.result(timeout=60) == 8 * 150_000
 
     async def is_deleted() -> bool:
         return await framework.services.store.list_records("plan", limit=9) == []
@@ -309,13 +309,13 @@ async def test_a_task_waits_for_a_signal(framework: TaskFramework, is_early: boo
     if not is_early:
         await eventually(lambda: Approval.heard == ["approved"])
     await handle.signal("approved again", {"by": "bob"})
-    assert await handle.result(timeout=20) == {"payload": {"by": "bob"}, "timed_out": False}
+    assert await handle.result(timeout=60) == {"payload": {"by": "bob"}, "timed_out": False}
     assert Approval.heard == ["approved", "approved again"]
 
 
 async def test_a_signal_that_does_not_come_in_time_is_heard_as_late(framework: TaskFramework) -> None:
     handle = await framework.submit(Approval, {"timeout": 0.2})
-    assert await handle.result(timeout=20) == {"payload": None, "timed_out": True}
+    assert await handle.result(timeout=60) == {"payload": None, "timed_out": True}
 
 
 @pytest.mark.parametrize("is_signal_first", [True, False])
@@ -326,7 +326,7 @@ async def test_whichever_comes_first(framework: TaskFramework, is_signal_first: 
         _waits(framework, handle.task_id) if is_signal_first else eventually(lambda: Approval.heard == ["sub-tasks"])
     )
     await handle.signal("approved", 1)
-    assert await handle.result(timeout=20) == {"payload": 1, "timed_out": False}
+    assert await handle.result(timeout=60) == {"payload": 1, "timed_out": False}
     assert Approval.heard == (["approved"] if is_signal_first else ["sub-tasks", "approved"])
 
 

@@ -43,7 +43,7 @@ async def test_messages_that_are_lost_are_sent_again(run: Run) -> None:
         await connection.close()
         async with run(recovery=IMPATIENT) as other:
             for handle in handles:
-                assert await other.handle(handle.task_id).result(timeout=20) == 1
+                assert await other.handle(handle.task_id).result(timeout=60) == 1
 
 
 async def test_what_was_only_stored_is_swept(run: Run, settings: Callable[..., Settings]) -> None:
@@ -54,14 +54,14 @@ async def test_what_was_only_stored_is_swept(run: Run, settings: Callable[..., S
     async with submitter.store_only():
         handle = await submitter.submit("counts")
     async with run() as framework:
-        assert await framework.handle(handle.task_id).result(timeout=20) == 1
+        assert await framework.handle(handle.task_id).result(timeout=60) == 1
 
 
 async def test_a_message_that_comes_a_little_early_waits_for_its_time(run: Run) -> None:
     async with run(broker={"delay_limit": "0s"}, recovery={"sweep_interval": "1h"}) as framework:
         handle = await framework.submit("counts", not_before=datetime.now(UTC) + timedelta(milliseconds=500))
         await framework.process.broker.publish(TaskMessage.for_task(await handle.task()))
-        assert await handle.result(timeout=20) == 1
+        assert await handle.result(timeout=60) == 1
         task = await handle.task()
     assert task.started_at is not None
     assert task.started_at >= task.not_before

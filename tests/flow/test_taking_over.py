@@ -37,7 +37,7 @@ async def test_the_only_process_of_a_file_takes_over_at_once(run: Run, settings:
     task_ids = [await left_running(settings()) for _ in range(3)]
     async with run(retry={"initial_delay": "1h"}) as framework:
         for task_id in task_ids:
-            task = await framework.handle(task_id).finished(timeout=20)
+            task = await framework.handle(task_id).finished(timeout=60)
             assert (task.status, task.attempts, task.crashes) == (TaskStatus.COMPLETED, 2, 1)
             assert [error.code for error in task.errors] == ["lease_expired"]
 
@@ -62,5 +62,5 @@ async def test_a_program_that_only_submits_takes_nothing(run: Run, settings: Cal
 async def test_where_others_may_be_alive_the_lease_decides(run: Run, settings: Callable[..., Settings]) -> None:
     task_id = await left_running(settings())
     async with run() as framework:
-        assert await (await framework.submit("count-words", {"text": "one"})).result(timeout=20) == {"words": 1}
+        assert await (await framework.submit("count-words", {"text": "one"})).result(timeout=60) == {"words": 1}
         assert (await framework.get(task_id)).status is TaskStatus.RUNNING

@@ -33,7 +33,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 
 async def ended(framework: TaskFramework, task_type: str, parameters: Any = None, **options: Any) -> str:
     handle = await framework.submit(task_type, parameters, **options)
-    await handle.finished(timeout=20)
+    await handle.finished(timeout=60)
     await framework.services.bus.drain()
     return handle.task_id
 
@@ -81,7 +81,7 @@ async def test_a_cancelled_task_is_no_error(run: Run, told: Told) -> None:
         waiting = await framework.submit("waits", not_before=datetime.now(UTC) + timedelta(hours=1))
         for handle in (running, waiting):
             await framework.services.tasks.cancel(handle.task_id, EVERYONE, by="ada", reason="enough")
-            await handle.finished(timeout=20)
+            await handle.finished(timeout=60)
     (line,), (unstarted,) = told(running.task_id), told(waiting.task_id)
     assert short(line) == ("INFO", "CANCELLED", 1)
     assert short(unstarted) == ("INFO", "CANCELLED", 0)
@@ -92,12 +92,12 @@ async def test_a_cancelled_task_is_no_error(run: Run, told: Told) -> None:
 async def test_the_repairs_tell_of_the_ends_they_write(run: Run, told: Told) -> None:
     async with run(worker=False, recovery={"sweep_interval": "100ms"}) as framework:
         late = await framework.submit("counts", deadline=datetime.now(UTC) + timedelta(seconds=1))
-        await late.finished(timeout=20)
+        await late.finished(timeout=60)
         orphan = await framework.submit("counts")
         claim = Claim(orphan.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))
         assert await framework.services.store.apply(claim) is not None
     async with run(lease="6s") as framework:  # the reaper waits for a quarter of it
-        await framework.handle(orphan.task_id).finished(timeout=20)
+        await framework.handle(orphan.task_id).finished(timeout=60)
     (line,) = told(late.task_id)
     assert short(line) == ("ERROR", "FAILED", 0)
     assert line["text"].endswith(") failed and is not retried: The deadline passed.")

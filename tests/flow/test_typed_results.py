@@ -63,13 +63,13 @@ ALL: Any = (counts, doubles, Sums)
 async def test_a_handle_gives_what_execute_gave(run: Run) -> None:
     async with run(extra=ALL) as framework:
         handle = await framework.submit(counts, "one two")
-        assert await handle.result(timeout=20) == Words(words=2)
+        assert await handle.result(timeout=60) == Words(words=2)
         assert (await handle.task()).result == {"words": 2}
         assert await framework.handle(handle.task_id, counts).result() == Words(words=2)
         assert await framework.handle(handle.task_id).result() == {"words": 2}
-        assert await (await framework.submit("counts-typed", "one")).result(timeout=20) == {"words": 1}
+        assert await (await framework.submit("counts-typed", "one")).result(timeout=60) == {"words": 1}
         assert await (await framework.submit(doubles, 4)).result(timeout=60) == 8
-        assert await (await framework.submit(Sums(), ["a b", "c", "broken"])).result(timeout=20) == Words(words=3)
+        assert await (await framework.submit(Sums(), ["a b", "c", "broken"])).result(timeout=60) == Words(words=3)
         with pytest.raises(ResultUnreadableError, match=r"not of the type of OfAnotherRelease: Input should be"):
             await framework.handle(handle.task_id, OfAnotherRelease).result()
 

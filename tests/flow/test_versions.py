@@ -52,7 +52,7 @@ async def test_the_newest_runs_and_each_version_once_at_the_most(run: Run) -> No
         assert max(Counter(Renders.begun).values()) == 1
         assert all(newest > version for version, newest in refused.items())
         late = await framework.submit("renders", VERSIONS, unique={"key": "page", "version": VERSIONS})
-        assert (late.is_new, await late.result(timeout=20)) == (False, VERSIONS)
+        assert (late.is_new, await late.result(timeout=60)) == (False, VERSIONS)
         with pytest.raises(NewerVersionError):
             await framework.submit("renders", 1, unique={"key": "page", "version": 1})
         statuses = Counter(task.status for task in await _tasks(framework.services.store))

@@ -36,6 +36,7 @@ from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.limits.redis import RedisBuckets
 from tests.support.certificates import Authority
+from tests.support.eventually import eventually
 from tests.support.process import free_ports
 from tests.support.redis import RedisServer
 from tests.support.servers import MongoServer, RabbitServer, ServerUnavailable
@@ -144,7 +145,7 @@ async def test_a_task_goes_all_its_way_by_tls(
             assert server.url.startswith("https://")
             submitted = await client.post("/api/v1/tasks", json={"task_type": "echo", "parameters": "hello"})
             assert submitted.headers["strict-transport-security"]
-            task = await framework.handle(submitted.json()["task_id"]).finished(timeout=30)
+            task = await framework.handle(submitted.json()["task_id"]).finished(timeout=60)
             assert task.result == "hello"
             said = submitted.text
             for path in (
@@ -238,11 +239,14 @@ async def test_a_file_that_is_not_there_or_no_certificate_is_named_at_the_start(
 async def test_where_redis_is_not_trusted_the_setting_for_that_is_named(servers: Servers) -> None:
     url = servers.settings["rate_limiter"]["redis_url"]
     buckets = RedisBuckets(url, "tests:", SystemClock())
-    try:
+
+    async def is_refused() -> bool:
         with pytest.raises(LimiterUnavailableError) as refused:
             await buckets.list_known(1)
+        assert PLANTED not in str(refused.value)
+        return "rate_limiter.redis_ca_file" in str(refused.value.hint)
+
+    try:
+        await eventually(is_refused, what="on a crowded machine, the first tries may only say that they took too long")
     finally:
         await buckets.close()
-    assert refused.value.hint is not None
-    assert "rate_limiter.redis_ca_file" in refused.value.hint
-    assert PLANTED not in str(refused.value)
