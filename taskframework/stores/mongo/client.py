@@ -129,7 +129,8 @@ class Collection:
 
     async def server_run(self) -> object:
         """What identifies the run of the server that answers: another server, or a restarted one, has another."""
-        return (await self._run({"hello": 1})).get("topologyVersion", {}).get("processId")
+        async with driver_call(self._seconds):
+            return (await self._run({"hello": 1})).get("topologyVersion", {}).get("processId")
 
     async def aggregate(
         self, pipeline: Sequence[Document], *, index: str | None = None, at_one_moment: bool = False

@@ -15,7 +15,7 @@ async def test_an_explanation_is_one_cause_with_its_change(api: Api) -> None:
     told = ExplanationView.model_validate(answer.json(), strict=False)
     assert (told.task_id, told.status, told.code) == (task["task_id"], "QUEUED", "no_worker")
     assert "count-words" in told.because
-    assert "taskframework worker" in told.change
+    assert "taskframework dev" in told.change
 
 
 async def test_another_users_task_is_not_there(api: Api) -> None:
