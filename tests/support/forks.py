@@ -85,8 +85,12 @@ class Forks:
     def close(self) -> None:
         """End it, and with it whatever it started and still runs."""
         self._popen.kill()
-        self._popen.communicate()
-        self._socket.close()
+        with self._talking:  # who asked last may be reading what it said
+            self._popen.wait()
+            for stream in (self._popen.stdin, self._popen.stdout):
+                if stream is not None:
+                    stream.close()
+            self._socket.close()
 
 
 class Forked:
