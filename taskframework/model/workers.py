@@ -35,6 +35,11 @@ class Presence:
     started_at: datetime
     seen_at: datetime
 
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether it could run another attempt at the time of the report."""
+        return self.in_flight < self.concurrency
+
     def is_lost(self, now: datetime) -> bool:
         """Return whether the last report is too old."""
         return now - self.seen_at > LOST_AFTER

@@ -201,7 +201,7 @@ class ExplainOperations:
 
     async def _running_by_type(self, workers: Sequence[Presence]) -> Mapping[str, int]:
         """Return what runs, of the types that these workers run, if all their slots are in use; else nothing."""
-        if not workers or any(worker.in_flight < worker.concurrency for worker in workers):
+        if not workers or any(worker.has_free_slot for worker in workers):
             return {}
         types = {task_type for worker in workers for task_type in worker.task_types}
         running = await self._store.count_lanes(CountedTasks.RUNNING, MAX_WAITING, due_before=self._store.now())

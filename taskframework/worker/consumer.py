@@ -118,8 +118,8 @@ class TaskConsumer:
         while True:
             try:
                 self._hand_over_all(self.deliveries.long_waiting())
-                await self._hand_over_to_idle_workers()
                 await self.acknowledge_early()
+                await self._hand_over_to_idle_workers()
             except Exception:
                 logger.exception("deliveries in hand could not be handled; retrying")
             await self.deliveries.pause()
@@ -127,10 +127,13 @@ class TaskConsumer:
     async def _hand_over_to_idle_workers(self) -> None:
         """Hand over deliveries that wait for a slot here, if another worker has a slot for their tasks."""
         waiting = self.deliveries.waiting_for(_MAX_WAIT_BESIDE_IDLE_SECONDS)
-        for task_type, lane in {(it.consumed_as, it.delivery.lane) for it in waiting}:
-            if await self._can_begin_elsewhere(task_type, lane):
-                of_queue = [it for it in waiting if (it.consumed_as, it.delivery.lane) == (task_type, lane)]
-                self._hand_over_all([it for it in of_queue if it.stage is Stage.WAITING])
+        queues = list({(it.consumed_as, it.delivery.lane) for it in waiting})
+        # All at once: the broker has the same few seconds for all answers, and early acknowledgements come after them.
+        answers = await asyncio.gather(*(self._can_begin_elsewhere(*queue) for queue in queues))
+        wanted = {queue for queue, can_begin in zip(queues, answers, strict=True) if can_begin}
+        self._hand_over_all(
+            [it for it in waiting if (it.consumed_as, it.delivery.lane) in wanted and it.stage is Stage.WAITING]
+        )
 
     async def acknowledge_early(self) -> None:
         """Acknowledge each delivery whose attempt may run longer than the broker's consumer timeout."""

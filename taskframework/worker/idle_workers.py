@@ -53,4 +53,4 @@ class IdleWorkers:
 
     def _is_idle(self, worker: Presence) -> bool:
         is_other = worker.worker_id != self._worker_id
-        return is_other and worker.in_flight < worker.concurrency and not worker.is_silent(self._store.now())
+        return is_other and worker.has_free_slot and not worker.is_silent(self._store.now())
