@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 from taskframework.brokers.base import Broker
@@ -29,6 +30,7 @@ class IdleWorkers:
         self._broker = broker
         self._worker_id = worker_id
         self._clock = clock
+        self._reading = asyncio.Lock()
         self._read_at = -math.inf
         self._task_types: frozenset[str] = frozenset()
 
@@ -44,12 +46,13 @@ class IdleWorkers:
             return False
 
     async def _idle_types(self) -> frozenset[str]:
-        now = self._clock.monotonic()
-        if now - self._read_at >= REPORT_INTERVAL.total_seconds():
-            self._read_at, self._task_types = now, frozenset()
-            workers = await read_all_contents(self._store, PRESENCE)
-            self._task_types = frozenset(name for it in workers if self._is_idle(it) for name in it.task_types)
-        return self._task_types
+        async with self._reading:  # several queues are asked for at once
+            now = self._clock.monotonic()
+            if now - self._read_at >= REPORT_INTERVAL.total_seconds():
+                self._read_at, self._task_types = now, frozenset()
+                workers = await read_all_contents(self._store, PRESENCE)
+                self._task_types = frozenset(name for it in workers if self._is_idle(it) for name in it.task_types)
+            return self._task_types
 
     def _is_idle(self, worker: Presence) -> bool:
         is_other = worker.worker_id != self._worker_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -62,6 +63,12 @@ async def test_another_worker_with_a_free_slot_is_idle(
     worker = replace(IDLE, **fields)
     await store.write_records([PRESENCE.new(worker.worker_id, content=worker)])
     assert await seen_by(store, FakeClock(), Queues()).can_begin("charge", Priority.NORMAL) is is_idle
+
+
+async def test_all_who_ask_at_once_get_the_same_answer(store: SqliteStore) -> None:
+    await store.write_records([PRESENCE.new("other", content=IDLE)])
+    idle = seen_by(store, FakeClock(), Queues())
+    assert await asyncio.gather(*(idle.can_begin(name, Priority.NORMAL) for name in IDLE.task_types)) == [True, True]
 
 
 async def test_nobody_is_idle_before_messages_that_wait(store: SqliteStore) -> None:
