@@ -84,6 +84,7 @@ async def test_work_that_waits_is_done_once_and_on_the_parent_as_it_was_read_las
     last = parents[-1].evolve(cascade_at=store.now() + MINUTE)
     for parent in (last, last.evolve(revision=0)):  # one is due again, and the other was read before the first
         work.start(parent)
+    assert len(work._background.tasks) == len(parents), "what waits already costs nothing more"
     await eventually(lambda: len(work.worked_on) == 8)
     work.go.set()
     await work.finished()
