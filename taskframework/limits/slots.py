@@ -79,7 +79,7 @@ class SlotKeeper:
             slots = await self.change(GiveSlotBack(limit, claim_id, until))
             await failpoint.reached("slots.after_release")
             self.on_given_back(limit, slots)
-            if slots.has_waiting_tasks:
+            if slots.has_waiting_tasks and slots.free > 0:
                 await self._wake_next(limit, slots, claim_id)
         except StoreUnavailableError as error:
             logger.info("a slot of %s is given back later: %s", limit, error.message)
@@ -129,21 +129,22 @@ class SlotKeeper:
         await self.give_back(held.limit, held.claim_id)
 
     async def _wake_next(self, limit: str, slots: Slots, claim_id: str) -> None:
-        """Wake the first task that waits in the store and that nobody has woken yet."""
+        """Wake the first task that waits in the store and that nobody has woken yet, if a slot is free for it."""
         for task in await self._store.waiting_for(limit, len(slots.line) + _EXTRA_TASKS_READ):
             if slots.place_of(task.task_id) is not None:
                 continue
             since = seconds_of(task.not_before)
-            slots = await self.change(
-                KeepPlace(limit, task.task_id, rank_of(task.lane), since, claim_id, _KEPT_FOR_WOKEN_SECONDS)
-            )
+            keep = KeepPlace(limit, task.task_id, rank_of(task.lane), since, claim_id, _KEPT_FOR_WOKEN_SECONDS, True)
+            slots = await self.change(keep)
             place = slots.place_of(task.task_id)
-            if place is not None and place.by == claim_id:
+            if place is None:
+                return  # others have taken the free slots, and wake the next task when they give them back
+            if place.by == claim_id:
                 await failpoint.reached("slots.after_promise")
                 try:
                     await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch))
                     await self._dispatch(task)
+                    return
                 except TaskUnreadableError as error:  # the processes of the newer release that wrote it wake it
                     logger.info("another task is woken for a slot of %s: %s", limit, error.message)
-                    continue
-                return
+                    slots = await self.change(replace(keep, seconds=0.0))

@@ -164,11 +164,15 @@ class TakeSlot(_SlotsChange):
         if held is not None:
             holders = tuple([replace(it, until=until) if it is held else it for it in slots.holders])
             return replace(slots, holders=holders)
-        if not slots.is_free_for(self.number, self.task_id, self.rank, self.since):
-            return replace(slots, waiting_until=max(slots.waiting_until, now + self.asks_again_within))
-        holder = Holder(self.task_id, self.claim_id, self.worker_id, now, until)
-        line = tuple([place for place in slots.line if place.until > now and place.task_id != self.task_id])
-        return replace(slots, holders=(*slots.holders, holder), line=line)
+        others = tuple([place for place in slots.line if place.until > now and place.task_id != self.task_id])
+        if slots.is_free_for(self.number, self.task_id, self.rank, self.since):
+            holder = Holder(self.task_id, self.claim_id, self.worker_id, now, until)
+            return replace(slots, holders=(*slots.holders, holder), line=others)
+        if not self.asks_again_within:
+            return slots
+        # The task goes back to the store, where the next free slot finds it. With its place in the line it would be
+        # passed over there, and meanwhile its place would keep a slot from everybody else.
+        return replace(slots, line=others, waiting_until=max(slots.waiting_until, now + self.asks_again_within))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +199,14 @@ class KeepPlace(_SlotsChange):
     by: str
     #: How many seconds the place counts.
     seconds: float
+    #: Whether the place is for a slot that is free now: without one, no place is given.
+    for_free_slot: bool = False
 
     def apply(self, slots: Slots, now: float) -> Slots:
         present = slots.place_of(self.task_id)
         if present is not None and present.by != self.by:
+            return slots
+        if self.for_free_slot and present is None and slots.free <= 0:
             return slots
         place = Place(self.task_id, self.rank, self.since, self.by, now + self.seconds)
         others = [it for it in slots.line if it.until > now and it.task_id != self.task_id]

@@ -102,7 +102,8 @@ def _take_slot(take: slots.TakeSlot) -> Changes:
     names = {"task_id": literal(take.task_id), "claim_id": literal(take.claim_id), "worker_id": literal(take.worker_id)}
     holder = {**names, "since": "$$now", "until": until}
     taken = {"holders": {"$concatArrays": ["$$holders", [holder]]}, "line": _filtered("$$line", others)}
-    back = {"waiting_until": {"$max": [_field("waiting_until"), {"$add": ["$$now", float(take.asks_again_within)]}]}}
+    waiting_until = {"$max": [_field("waiting_until"), {"$add": ["$$now", float(take.asks_again_within)]}]}
+    back = {"waiting_until": waiting_until, "line": taken["line"]} if take.asks_again_within else {}
     holds = {"$in": [literal(take.claim_id), "$$holders.claim_id"]}
     refused = {"$gte": [in_use, take.number]}
     changed = {"$cond": [holds, {"holders": renewed}, {"$cond": [refused, back, taken]}]}
@@ -125,7 +126,12 @@ def _keep_place(keep: slots.KeepPlace) -> Changes:
     place = {"task_id": literal(keep.task_id), "rank": keep.rank, "since": float(keep.since), "by": literal(keep.by)}
     others = _filtered("$$line", {"$and": [_COUNTS, {"$not": is_it}]})
     line = {"$concatArrays": [others, [{**place, "until": until}]]}
-    return _slots({"line": {"$cond": [{"$ne": [_filtered("$$line", is_given), []]}, "$$line", line]}})
+    stays = [{"$ne": [_filtered("$$line", is_given), []]}]
+    if keep.for_free_slot:
+        in_use = {"$add": [{"$size": "$$holders"}, {"$size": _filtered("$$line", _COUNTS)}]}
+        has_none = {"$eq": [_filtered("$$line", {"$and": [is_it, _COUNTS]}), []]}
+        stays.append({"$and": [has_none, {"$gte": [in_use, _field("number", 0)]}]})
+    return _slots({"line": {"$cond": [{"$or": stays}, "$$line", line]}})
 
 
 #: Whether a place in the line still counts.

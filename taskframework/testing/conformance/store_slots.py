@@ -47,8 +47,15 @@ def take(claim: str, task: str = "t", number: int = 2, **options: Any) -> TakeSl
     return TakeSlot(RESIZE, number, task, claim, **values)
 
 
-def keep(task: str, rank: int = 1, since: float = 100.0, by: str = "w", seconds: float = 60.0) -> KeepPlace:
-    return KeepPlace(RESIZE, task, rank, since, by, seconds)
+def keep(
+    task: str,
+    rank: int = 1,
+    since: float = 100.0,
+    by: str = "w",
+    seconds: float = 60.0,
+    for_free_slot: bool = False,
+) -> KeepPlace:
+    return KeepPlace(RESIZE, task, rank, since, by, seconds, for_free_slot)
 
 
 async def change_and_check(store: TaskStore, change: Change) -> Slots:
@@ -160,6 +167,23 @@ class SlotCases(StoreSuite):
         assert place.by == "one"
         [place] = (slots := await change_and_check(store, keep("first", by="one", seconds=50.0))).line
         assert place.until == pytest.approx(slots.asked_at + 50, abs=_TIME_TOLERANCE)
+
+    async def test_a_task_that_goes_back_to_the_store_has_no_place_in_the_line(self, store: TaskStore) -> None:
+        await change_and_check(store, take("a", number=1))
+        for task in ("here", "in the store"):
+            await change_and_check(store, keep(task))
+        assert len((await change_and_check(store, take("b", "here", number=1))).line) == 2
+        slots = await change_and_check(store, take("c", "in the store", number=1, asks_again_within=30.0))
+        assert ([place.task_id for place in slots.line], slots.held_by("c")) == (["here"], None)
+
+    async def test_no_more_places_are_given_for_free_slots_than_there_are(self, store: TaskStore) -> None:
+        await change_and_check(store, take("a", number=3))
+        for task in ("first", "second", "third"):
+            slots = await change_and_check(store, keep(task, for_free_slot=True))
+        assert ([place.task_id for place in slots.line], slots.free) == (["first", "second"], 0)
+        longer = await change_and_check(store, keep("second", seconds=90.0, for_free_slot=True))
+        assert longer.line[1].until > longer.asked_at + 80
+        assert len((await change_and_check(store, keep("third"))).line) == 3, "a worker keeps a place in any case"
 
     async def test_what_looks_like_an_operator_is_a_text(self, store: TaskStore) -> None:
         slots = await change_and_check(store, take("$data", "$holders", worker_id="$$NOW"))

@@ -30,10 +30,19 @@ _RANKS = st.integers(0, 2)
 _SINCE = st.sampled_from([1.0, 2.0, 3.0])
 _CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(
-        TakeSlot, st.just(RESIZE), st.integers(1, 3), _NAMES, _NAMES, st.just("w"), _RANKS, _SINCE, st.just(15.0)
+        TakeSlot,
+        st.just(RESIZE),
+        st.integers(1, 3),
+        _NAMES,
+        _NAMES,
+        st.just("w"),
+        _RANKS,
+        _SINCE,
+        st.just(15.0),
+        st.sampled_from([0.0, 30.0]),
     ),
     st.builds(GiveSlotBack, st.just(RESIZE), _NAMES),
-    st.builds(KeepPlace, st.just(RESIZE), _NAMES, _RANKS, _SINCE, _NAMES, st.just(2.0)),
+    st.builds(KeepPlace, st.just(RESIZE), _NAMES, _RANKS, _SINCE, _NAMES, st.just(2.0), st.booleans()),
 )
 
 

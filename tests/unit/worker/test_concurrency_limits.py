@@ -249,7 +249,9 @@ async def test_who_may_wait_no_longer_comes_later(stage: Stage) -> None:
 
 async def test_who_waits_in_the_store_is_woken_one_for_each_slot_and_once(stage: Stage) -> None:
     ada = SLOTS.id_of("one-of-user", "ada")
-    await stage.check.admit(stage.candidate(await stage.task(), "a"))
+    stage.numbers["one-of-user"] = 2
+    for claim in "ab":
+        await stage.check.admit(stage.candidate(await stage.task(), claim))
     now, tasks = stage.clock.now(), []
     for name, age in (("late", 1), ("early", 2), ("last", 0)):
         task = await stage.task(task_id=name, not_before=now - timedelta(seconds=age))
@@ -262,9 +264,49 @@ async def test_who_waits_in_the_store_is_woken_one_for_each_slot_and_once(stage:
     assert (due.task_id, due.due) == ("early", stage.clock.now())
     newcomer = await stage.check.admit(stage.candidate(await stage.task(), "new"))
     assert newcomer is not None, "the slot is for whoever was woken"
-    await stage.keeper.give_back(ada, "of another slot")
+    await stage.keeper.give_back(ada, "of nobody")
+    assert stage.sent == ["early"], "no other slot is free"
+    await stage.keeper.give_back(ada, "b")
     assert stage.sent == ["early", "late"]
     assert await stage.check.admit(stage.candidate(tasks[1], "early")) is None
+
+
+async def test_a_slot_that_somebody_took_at_once_wakes_nobody(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is woken without a slot finds none, and its place in the line would keep the next slot idle."""
+    ada = SLOTS.id_of("one-of-user", "ada")
+    await stage.check.admit(stage.candidate(await stage.task(), "a"))
+    waiting = await stage.task(task_id="waiting", not_before=stage.clock.now() - timedelta(seconds=1))
+    await stage.check.admit(stage.candidate(waiting, "waiting"))
+    await stage.store.mark(MakeDue("waiting", 1, timedelta(seconds=20), ada))
+    newcomer = stage.candidate(await stage.task(not_before=stage.clock.now() - timedelta(seconds=9)), "new")
+    waiting_for = stage.store.waiting_for
+
+    async def others_come_first(limit: str, most: int) -> Any:
+        found = await waiting_for(limit, most)
+        assert await stage.check.admit(newcomer) is None
+        return found
+
+    monkeypatch.setattr(stage.store, "waiting_for", others_come_first)
+    await stage.keeper.give_back(ada, "a")
+    assert (stage.sent, (await stage.slots("one-of-user", "ada")).line) == ([], ())
+    monkeypatch.setattr(stage.store, "waiting_for", waiting_for)
+    await stage.keeper.give_back(ada, "new")
+    assert stage.sent == ["waiting"]
+
+
+async def test_a_woken_task_that_finds_no_slot_is_woken_again(stage: Stage) -> None:
+    ada = SLOTS.id_of("one-of-user", "ada")
+    await stage.check.admit(stage.candidate(await stage.task(), "a"))
+    waiting = await stage.task(task_id="waiting", not_before=stage.clock.now() - timedelta(seconds=1))
+    await stage.check.admit(stage.candidate(waiting, "first"))
+    await stage.store.mark(MakeDue("waiting", 1, timedelta(seconds=20), ada))
+    await stage.keeper.give_back(ada, "a")
+    earlier = await stage.task(not_before=stage.clock.now() - timedelta(seconds=9))
+    assert await stage.check.admit(stage.candidate(earlier, "earlier")) is None
+    assert await stage.check.admit(stage.candidate(waiting, "second")) is not None
+    await stage.store.mark(MakeDue("waiting", 1, timedelta(seconds=20), ada))
+    await stage.keeper.give_back(ada, "earlier")
+    assert stage.sent == ["waiting", "waiting"]
 
 
 async def test_who_only_a_newer_release_can_read_does_not_keep_others_from_being_woken(
