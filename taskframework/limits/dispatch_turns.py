@@ -1,90 +1,94 @@
-"""Turns at dispatch: a task that must wait long for a permit of its key gets a turn, and until then no message.
+"""Turns at dispatch: a task that must wait long for a limit of its key gets a turn, and until then no message.
 
 With a message, it would stand in the queue before the tasks of all other keys, and a worker would have to take the
-message only to find out that the task may not begin. The workers decide about every permit; this only spares messages.
+message only to find out that the task may not begin. The workers decide about every permit and every slot; this only
+spares messages. `rate_turns` and `slot_turns` have the rules of the two kinds of limits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
+from typing import Protocol
 
-from taskframework import failpoint
 from taskframework.background import Background
-from taskframework.clock import Clock
 from taskframework.errors import TaskframeworkError
-from taskframework.limits.buckets import Buckets, MemoryBuckets
-from taskframework.limits.task_limits import bucket_id
 from taskframework.model.marks import MakeDue
-from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits, next_turn_at, seconds_of
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
-from taskframework.tasks.limits import RateLimit
-from taskframework.tasks.registry import TaskRegistry
+from taskframework.tasks.registry import Registration, TaskRegistry
 
 logger = logging.getLogger(__name__)
 
-#: A task that has to wait less than this many seconds gets its message: a worker lets it wait for its permit.
-_MIN_WAIT_SECONDS = 2.0
-#: The most tasks that get their turns together: one write for each bucket, and one for the tasks.
+#: The most tasks that get their turns together: one write for each record of a limit, and one for the tasks.
 _GROUP_SIZE = 500
 #: The most tasks that wait for their turns; all others are left to the sweeper, so that memory stays bounded.
 _MAX_WAITING = 20_000
-#: Seconds in which a bucket must answer. After that the tasks get messages, and the workers wait for the bucket.
+#: Seconds in which a limit must answer. After that the tasks get messages, and the workers ask the limit.
 _ANSWER_TIMEOUT_SECONDS = 5.0
+
+
+class TurnRule(Protocol):
+    """Says which tasks of a limit with a key wait without a message."""
+
+    def record_to_ask(self, registration: Registration, task: Task) -> str | None:
+        """Return the id of the record of the task's key.
+
+        Returns:
+            None if the record need not be asked: the type has no such limit, or few tasks of this key were published.
+        """
+        ...
+
+    async def waits_of(self, record_id: str, registration: Registration, count: int) -> Sequence[timedelta | None]:
+        """Return for each of `count` tasks of one key how long it waits; None for one that is to be published now.
+
+        Raises:
+            TaskframeworkError: if the limit cannot be asked. Then all are published.
+        """
+        ...
+
+    async def after_write(self, record_id: str, published: int) -> None:
+        """Do what is to be done when some tasks of a key have their turns, and the others are published."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A task for which the bucket is asked."""
+    """A task for which a limit is asked."""
 
     task: Task
     record_id: str
-    limit: RateLimit
+    registration: Registration
+    rule: TurnRule
 
 
 class DispatchTurns:
     """Takes tasks over before they are published, if too many tasks of their key were published already."""
 
-    def __init__(
-        self,
-        buckets: Buckets,
-        limits: Mapping[str, BucketLimit],
-        registry: TaskRegistry,
-        store: TaskStore,
-        clock: Clock,
-        on_put_off: Callable[[str], None] = lambda name: None,
-    ) -> None:
+    def __init__(self, rules: Sequence[TurnRule], registry: TaskRegistry, store: TaskStore) -> None:
         """Prepare.
 
         Args:
-            buckets: where the buckets are.
-            limits: how much the buckets of a name let through.
-            registry: says which task type has which limit.
+            rules: the rules; the first one that wants to ask its record decides about a task.
+            registry: says which task type has which limits.
             store: where the turns are written.
-            clock: of this process.
-            on_put_off: called with the name of the limit for each task that got a turn.
         """
-        self._buckets = buckets
-        self._limits = limits
+        self._rules = rules
         self._registry = registry
         self._store = store
-        self._on_put_off = on_put_off
-        #: Buckets from which this process takes a permit for each message. While they have permits, the real bucket
-        #: need not be asked: at the usual rates, dispatch costs nothing more.
-        self._published = MemoryBuckets(clock)
         self._waiting: deque[_Waiting] = deque()
         self._work = Background()
         #: Publishes a task that may begin soon. Set by the producer.
         self.publish: Callable[[Task], None] = lambda task: None
 
     def take_over(self, task: Task) -> bool:
-        """Take a task over that is to be published now, if its bucket must be asked first.
+        """Take a task over that is to be published now, if a limit must be asked first.
 
         The task then gets a turn, is published, or is left to the sweeper.
 
@@ -92,64 +96,63 @@ class DispatchTurns:
             False if the caller is to publish the task.
         """
         registration = self._registry.get(task.task_type)
-        limit = None if registration is None else registration.rate_limit
-        if limit is None or limit.key is None or _has_turn(task):
+        if registration is None or _has_turn(task):
             return False
-        record_id = bucket_id(limit, task.parameters)
-        if self._published.change(TakePermits(record_id, self._limits[limit.name], ahead=_MIN_WAIT_SECONDS)).granted:
-            return False
-        if len(self._waiting) < _MAX_WAITING:
-            # Without the parameters, which may be large: thousands may wait.
-            self._waiting.append(_Waiting(task.evolve(parameters=None), record_id, limit))
-            if not self._work.tasks:
-                # In a separate context: the work runs on after the caller of its first task, whose spans end.
-                self._work.start(self._run(), Context())
-        return True
+        for rule in self._rules:
+            if (record_id := rule.record_to_ask(registration, task)) is not None:
+                self._add(task, record_id, registration, rule)
+                return True
+        return False
 
     async def finished(self) -> None:
         """Wait until every task until now has a turn, is published, or is left to the sweeper."""
         await self._work.finished()
 
+    def _add(self, task: Task, record_id: str, registration: Registration, rule: TurnRule) -> None:
+        if len(self._waiting) < _MAX_WAITING:
+            # Without the parameters, which may be large: thousands may wait.
+            self._waiting.append(_Waiting(task.evolve(parameters=None), record_id, registration, rule))
+            if not self._work.tasks:
+                # In a separate context: the work runs on after the caller of its first task, whose spans end.
+                self._work.start(self._run(), Context())
+
     async def _run(self) -> None:
         while self._waiting:
             groups: dict[str, list[_Waiting]] = defaultdict(list)
             for _ in range(min(len(self._waiting), _GROUP_SIZE)):
-                waiting = self._waiting.popleft()
-                groups[waiting.record_id].append(waiting)
+                next_one = self._waiting.popleft()
+                groups[next_one.record_id].append(next_one)
             try:
-                turns = await asyncio.gather(*map(self._give_turns, groups.values()))
-                await self._write([mark for marks in turns for mark in marks])
+                await self._give_turns(groups)
             except Exception:
-                logger.exception("tasks under rate limits are left to the sweeper: %s", ", ".join(groups))
+                logger.exception("tasks under limits are left to the sweeper: %s", ", ".join(groups))
         self._work.leave()
 
-    async def _give_turns(self, group: Sequence[_Waiting]) -> list[MakeDue]:
-        """Return the turns of tasks of one bucket; if they need none, publish them."""
-        bucket = None
+    async def _give_turns(self, groups: Mapping[str, Sequence[_Waiting]]) -> None:
+        waits = await asyncio.gather(*map(self._waits_of, groups.values()))
+        turns, published = [], []
+        for waiting, wait in zip(chain(*groups.values()), chain(*waits), strict=True):
+            if wait is None:
+                published.append(waiting)
+            else:
+                turns.append(_turn(waiting, wait))
+        if turns:
+            await self._write(turns)
+        left = Counter(waiting.record_id for waiting in published)
+        for waiting in published:  # after the write: a task that ends soon finds the tasks that wait for its slot
+            self.publish(waiting.task)
+        waited_for = [group[0] for group in groups.values() if left[group[0].record_id] < len(group)]
+        await asyncio.gather(*(it.rule.after_write(it.record_id, left[it.record_id]) for it in waited_for))
+
+    async def _waits_of(self, group: Sequence[_Waiting]) -> Sequence[timedelta | None]:
+        """Return how long the tasks of one key wait; None for those that are to be published."""
+        first = group[0]
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_SECONDS):
-                bucket = await self._take_turns(group)
+                return await first.rule.waits_of(first.record_id, first.registration, len(group))
         except (TaskframeworkError, TimeoutError) as error:
-            logger.debug("tasks under %s are sent without a turn: %s", group[0].record_id, error)
-        if bucket is None:
-            for waiting in group:
-                self.publish(waiting.task)
-            return []
-        name, wait = group[0].limit.name, bucket.first_at - bucket.asked_at
-        for _ in group:
-            self._on_put_off(name)
-        return [_turn(waiting, wait + place / self._limits[name].rate) for place, waiting in enumerate(group)]
-
-    async def _take_turns(self, group: Sequence[_Waiting]) -> Bucket | None:
-        """Take a turn for each task; return None if the next turn comes soon."""
-        record_id, limit = group[0].record_id, self._limits[group[0].limit.name]
-        bucket = await self._buckets.read(record_id)
-        now = seconds_of(self._store.now())
-        if bucket is None or next_turn_at(bucket, limit, now) - now < _MIN_WAIT_SECONDS:
-            return None
-        bucket = await self._buckets.take(TakePermits(record_id, limit, most=len(group), in_line=True))
-        await failpoint.reached("limits.after_take")
-        return None if bucket.granted else bucket
+            logger.debug("tasks under %s are sent without a turn: %s", first.record_id, error)
+            return [None] * len(group)
 
     async def _write(self, turns: Sequence[MakeDue]) -> None:
         try:
@@ -163,7 +166,6 @@ def _has_turn(task: Task) -> bool:
     return task.waits_for_limit is not None and task.waits_for_limit.dispatch_epoch == task.dispatch_epoch
 
 
-def _turn(waiting: _Waiting, wait: float) -> MakeDue:
+def _turn(waiting: _Waiting, wait: timedelta) -> MakeDue:
     task = waiting.task
-    delay = timedelta(seconds=wait)
-    return MakeDue(task.task_id, task.dispatch_epoch, delay, waiting.record_id, due=task.next_dispatch_at)
+    return MakeDue(task.task_id, task.dispatch_epoch, wait, waiting.record_id, due=task.next_dispatch_at)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from taskframework import failpoint
-from taskframework.errors import StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.events import TaskEvent
 from taskframework.model.limits import slot_to_give_back
@@ -21,14 +21,14 @@ from taskframework.model.slots import (
     GiveSlotBack,
     Holder,
     KeepPlace,
+    SlotChange,
     SlotChanges,
     Slots,
-    TakeSlot,
     rank_of,
 )
 from taskframework.model.task import HeldSlot, new_claim_id
 from taskframework.stores.base import DueTask, TaskStore
-from taskframework.stores.reading import read_all_records
+from taskframework.stores.reading import read_all_records, read_record
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +45,22 @@ class SlotKeeper:
         """Prepare; `dispatch` sends the message of a task that is due."""
         self._store = store
         self._dispatch = dispatch
-        self._changes: Grouping[TakeSlot | KeepPlace | GiveSlotBack, Slots] = Grouping(self._change_all)
+        self._changes: Grouping[SlotChange, Slots] = Grouping(self._change_all)
         #: Called with the id of a limit, and its slots, when one of the slots was given back in this process.
         self.on_given_back: Callable[[str, Slots], None] = lambda limit, slots: None
 
-    async def change(self, change: TakeSlot | KeepPlace | GiveSlotBack) -> Slots:
+    async def read(self, limit: str, number: int) -> Slots:
+        """Return the slots of a limit as they are now; `number` free ones if nobody has asked for one yet.
+
+        Raises:
+            StoreUnavailableError: if the store is away.
+            RecordUnreadableError: if a newer release wrote them.
+        """
+        record = await read_record(self._store, limit)
+        slots = Slots(number) if record is None else SLOTS.content(record)
+        return replace(slots, asked_at=seconds_of(self._store.now()))
+
+    async def change(self, change: SlotChange) -> Slots:
         """Make one change of the slots of a limit. Changes that come while others are under way are written together.
 
         Returns:
@@ -84,6 +95,13 @@ class SlotKeeper:
         except StoreUnavailableError as error:
             logger.info("a slot of %s is given back later: %s", limit, error.message)
 
+    async def wake_waiting(self, limit: str, spared: int) -> None:
+        """Wake a waiting task for each free slot beside `spared` ones. If this fails, `reconcile` does it."""
+        try:
+            await self._wake_for_free_slots(limit, await self.read(limit, 0), spared)
+        except StoreError as error:
+            logger.info("tasks are woken later for the slots of %s: %s", limit, error.message)
+
     async def reconcile(self) -> bool:
         """Free slots that were not given back because a process died or the store was away. Wake tasks for free slots
         if a process died before it woke them.
@@ -98,8 +116,7 @@ class SlotKeeper:
             late += [
                 (record.id, holder) for holder in slots.holders if holder.until + MAX_CLOCK_DIFFERENCE_SECONDS <= now
             ]
-            for _ in range(slots.free if slots.has_waiting_tasks else 0):
-                await self._wake_next(record.id, slots, new_claim_id())
+            await self._wake_for_free_slots(record.id, slots)
         claims = await self._store.claims_of({holder.task_id for _, holder in late}) if late else {}
         for limit, holder in late:
             if claims.get(holder.task_id) != holder.claim_id:
@@ -107,18 +124,20 @@ class SlotKeeper:
                 await self.give_back(limit, holder.claim_id, holder.until)
         return False
 
-    async def _change_all(self, changes: Sequence[TakeSlot | KeepPlace | GiveSlotBack]) -> Sequence[Slots | Exception]:
+    async def _wake_for_free_slots(self, limit: str, slots: Slots, spared: int = 0) -> None:
+        for _ in range(slots.free - spared if slots.has_waiting_tasks else 0):
+            await self._wake_next(limit, slots, new_claim_id())
+
+    async def _change_all(self, changes: Sequence[SlotChange]) -> Sequence[Slots | Exception]:
         # All processes write to the record of a limit, one write after the other. So there should be few writes.
-        by_limit: dict[str, list[TakeSlot | KeepPlace | GiveSlotBack]] = defaultdict(list)
+        by_limit: dict[str, list[SlotChange]] = defaultdict(list)
         for change in changes:
             by_limit[change.record_id].append(change)
         written = await asyncio.gather(*map(self._change_limit, by_limit, by_limit.values()))
         slots = dict(zip(by_limit, written, strict=True))
         return [slots[change.record_id] for change in changes]
 
-    async def _change_limit(
-        self, limit: str, changes: Sequence[TakeSlot | KeepPlace | GiveSlotBack]
-    ) -> Slots | Exception:
+    async def _change_limit(self, limit: str, changes: Sequence[SlotChange]) -> Slots | Exception:
         try:
             return SLOTS.content(await self._store.change_record(SlotChanges(limit, tuple(changes))))
         except Exception as error:

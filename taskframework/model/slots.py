@@ -214,10 +214,26 @@ class KeepPlace(_SlotsChange):
 
 
 @dataclass(frozen=True, slots=True)
+class AnnounceWaiting(_SlotsChange):
+    """Say that tasks may be waiting in the store for a slot. Their processes have not asked for a slot."""
+
+    number: int
+    #: For how many seconds.
+    seconds: float
+
+    def apply(self, slots: Slots, now: float) -> Slots:
+        return replace(slots, number=self.number, waiting_until=max(slots.waiting_until, now + self.seconds))
+
+
+#: One change of the slots of a limit.
+SlotChange = TakeSlot | GiveSlotBack | KeepPlace | AnnounceWaiting
+
+
+@dataclass(frozen=True, slots=True)
 class SlotChanges(_SlotsChange):
     """Several changes of the slots of one limit as one write, one after the other."""
 
-    changes: tuple[TakeSlot | GiveSlotBack | KeepPlace, ...]
+    changes: tuple[SlotChange, ...]
 
     def apply(self, slots: Slots, now: float) -> Slots:
         for change in self.changes:

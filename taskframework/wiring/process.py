@@ -14,6 +14,8 @@ from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.limits.dispatch_turns import DispatchTurns
 from taskframework.limits.pauses import Pauses
+from taskframework.limits.rate_turns import RateTurns
+from taskframework.limits.slot_turns import SlotTurns
 from taskframework.limits.slots import SlotKeeper
 from taskframework.limits.task_limits import limits_of
 from taskframework.observability.loop_watch import LoopWatch
@@ -66,6 +68,8 @@ def _build_without_worker_and_repairs(services: StoreServices, broker: Broker, *
     pauses = Pauses(store)
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
+    dispatches = executes or broker.outlives_process
+    slots = SlotKeeper(store, (lambda task: producer.dispatch_now(task)) if dispatches else _leave_to_sweeper)
     producer = TaskMessageProducer(
         store,
         broker,
@@ -74,15 +78,19 @@ def _build_without_worker_and_repairs(services: StoreServices, broker: Broker, *
         topology.request_check,
         pauses.is_paused,
         DispatchTurns(
-            services.buckets, limits_of(settings.rate_limiter), services.registry, store, clock, metrics.turns.add
+            [
+                RateTurns(services.buckets, limits_of(settings.rate_limiter), store, clock, metrics.turns.add),
+                SlotTurns(slots, settings.concurrency.limits, clock, metrics.slot_waits.add),
+            ],
+            services.registry,
+            store,
         ),
     )
-    dispatches = executes or broker.outlives_process
     return ProcessServices(
         services=services,
         broker=broker,
         pauses=pauses,
-        slots=SlotKeeper(store, producer.dispatch_now if dispatches else _leave_to_sweeper),
+        slots=slots,
         producer=producer,
         spawner=Spawner(store, services.bus, services.dispatch_after),
         reporter=reporter,

@@ -134,6 +134,12 @@ def _keep_place(keep: slots.KeepPlace) -> Changes:
     return _slots({"line": {"$cond": [{"$or": stays}, "$$line", line]}})
 
 
+@changes_of.register
+def _announce_waiting(announce: slots.AnnounceWaiting) -> Changes:
+    waiting_until = {"$max": [_field("waiting_until"), {"$add": ["$$now", float(announce.seconds)]}]}
+    return _slots({"number": announce.number, "waiting_until": waiting_until})
+
+
 #: Whether a place in the line still counts.
 _COUNTS: Expression = {"$gt": ["$$it.until", "$$now"]}
 

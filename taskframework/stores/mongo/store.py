@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from collections.abc import Collection as Several
 from dataclasses import dataclass
@@ -248,17 +250,20 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         return await self._find_due_tasks(DISPATCH, queries.put_off(task_type, since, until), limit)
 
     async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
-        found: list[Document] = []
-        for lane in LANES:
-            if len(found) < most:
-                found += await self._tasks.find(
+        # At once, because a slot is idle until its next task is known.
+        found = await asyncio.gather(
+            *(
+                self._tasks.find(
                     queries.waiting_for(limit, lane),
                     sort={"not_before": 1},
-                    limit=most - len(found),
+                    limit=most,
                     fields=_DISPATCH_FIELDS,
                     index=WAITING_FOR_LIMIT,
                 )
-        return read_documents(found, partial(_due_of, DISPATCH))
+                for lane in LANES
+            )
+        )
+        return read_documents(list(itertools.chain(*found))[:most], partial(_due_of, DISPATCH))
 
     async def _find_due_tasks(self, driver: Driver, filter: Document, limit: int) -> Sequence[DueTask]:
         fields = (*queries.DUE_FIELDS, driver.field)

@@ -13,7 +13,17 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.limits import slot_to_give_back, waiting_limit
 from taskframework.model.marks import MakeDue
 from taskframework.model.records import Record
-from taskframework.model.slots import KEPT_AFTER_USE, SLOTS, GiveSlotBack, KeepPlace, SlotChanges, Slots, TakeSlot
+from taskframework.model.slots import (
+    KEPT_AFTER_USE,
+    SLOTS,
+    AnnounceWaiting,
+    GiveSlotBack,
+    KeepPlace,
+    SlotChange,
+    SlotChanges,
+    Slots,
+    TakeSlot,
+)
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import HeldSlot
 from taskframework.model.transitions import Complete, Fail, TakenSlot
@@ -39,7 +49,7 @@ from taskframework.testing.conformance.store_suite import (
 RESIZE = SLOTS.id_of("resize")
 #: The last digits of a time, in seconds, may be rounded differently by another server.
 _TIME_TOLERANCE = 1e-5
-Change = TakeSlot | GiveSlotBack | KeepPlace | SlotChanges
+Change = SlotChange | SlotChanges
 
 
 def take(claim: str, task: str = "t", number: int = 2, **options: Any) -> TakeSlot:
@@ -184,6 +194,14 @@ class SlotCases(StoreSuite):
         longer = await change_and_check(store, keep("second", seconds=90.0, for_free_slot=True))
         assert longer.line[1].until > longer.asked_at + 80
         assert len((await change_and_check(store, keep("third"))).line) == 3, "a worker keeps a place in any case"
+
+    async def test_tasks_that_wait_are_announced_before_anybody_has_asked_for_a_slot(self, store: TaskStore) -> None:
+        slots = await change_and_check(store, AnnounceWaiting(RESIZE, 3, 100.0))
+        assert (slots.free, slots.has_waiting_tasks) == (3, True)
+        await change_and_check(store, take("a", number=3))
+        longer = await change_and_check(store, AnnounceWaiting(RESIZE, 2, 10.0))
+        assert (longer.free, len(longer.holders)) == (1, 1)
+        assert longer.waiting_until > longer.asked_at + 80, "a shorter time is no news"
 
     async def test_what_looks_like_an_operator_is_a_text(self, store: TaskStore) -> None:
         slots = await change_and_check(store, take("$data", "$holders", worker_id="$$NOW"))

@@ -15,6 +15,7 @@ from taskframework.brokers.base import Broker
 from taskframework.errors import StoreUnavailableError
 from taskframework.limits.buckets import LimiterUnavailableError, StoreBuckets
 from taskframework.limits.dispatch_turns import DispatchTurns
+from taskframework.limits.rate_turns import RateTurns
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.marks import Mark
 from taskframework.model.message import TaskMessage
@@ -91,7 +92,8 @@ class Process:
         registry.register(shared)
         self.put_off: list[str] = []
         limits = {"openai": LIMIT}
-        self.turns = DispatchTurns(self.buckets, limits, registry, self.store, self.clock, self.put_off.append)
+        self.rule = RateTurns(self.buckets, limits, self.store, self.clock, self.put_off.append)
+        self.turns = DispatchTurns([self.rule], registry, self.store)
         self.producer = TaskMessageProducer(
             self.store, cast(Broker, self.broker), self.clock, DispatchPolicy(), turns=self.turns
         )
@@ -212,9 +214,9 @@ async def test_a_mistake_leaves_its_tasks_to_the_sweeper_and_the_next_get_their_
 ) -> None:
     await process.use_up("busy")
     with monkeypatch.context() as patched:
-        patched.setattr(process.turns, "_take_turns", None)
+        patched.setattr(process.rule, "waits_of", None)
         await process.submit("busy", 2)
-    assert caplog.messages == ["tasks under rate limits are left to the sweeper: rate/openai/busy"]
+    assert caplog.messages == ["tasks under limits are left to the sweeper: rate/openai/busy"]
     [later] = await process.submit("busy")
     assert (process.sent, later.waits_for_limit is not None) == (1, True)
 
