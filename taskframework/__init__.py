@@ -12,12 +12,14 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.blocking.framework import SyncTaskFramework as SyncTaskFramework
     from taskframework.blocking.handles import SyncBatchHandle as SyncBatchHandle
     from taskframework.blocking.handles import SyncTaskHandle as SyncTaskHandle
+    from taskframework.blocking.thread import OpenedBeforeForkError as OpenedBeforeForkError
     from taskframework.client.asynchronous import TaskClient as TaskClient
     from taskframework.client.blocking import SyncTaskClient as SyncTaskClient
     from taskframework.errors import ApiError as ApiError
     from taskframework.errors import ApiUnavailableError as ApiUnavailableError
     from taskframework.errors import BrokerUnavailableError as BrokerUnavailableError
     from taskframework.errors import ConfigurationError as ConfigurationError
+    from taskframework.errors import ExtraMissingError as ExtraMissingError
     from taskframework.errors import IdempotencyConflictError as IdempotencyConflictError
     from taskframework.errors import InvalidParametersError as InvalidParametersError
     from taskframework.errors import InvalidRequestError as InvalidRequestError
@@ -28,11 +30,13 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.errors import RegistrationError as RegistrationError
     from taskframework.errors import ResultTimeoutError as ResultTimeoutError
     from taskframework.errors import RetryableError as RetryableError
+    from taskframework.errors import StoreOnlyError as StoreOnlyError
     from taskframework.errors import StoreUnavailableError as StoreUnavailableError
     from taskframework.errors import SubmissionError as SubmissionError
     from taskframework.errors import TaskFailedError as TaskFailedError
     from taskframework.errors import TaskframeworkError as TaskframeworkError
     from taskframework.errors import TaskNotFoundError as TaskNotFoundError
+    from taskframework.errors import TopologyMismatchError as TopologyMismatchError
     from taskframework.errors import TransitionRefusedError as TransitionRefusedError
     from taskframework.errors import UnknownTaskTypeError as UnknownTaskTypeError
     from taskframework.errors import ValueNotStorableError as ValueNotStorableError
@@ -78,20 +82,23 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.tasks.subtasks import SubtaskSummary as SubtaskSummary
     from taskframework.tasks.subtasks import WaitForSignal as WaitForSignal
     from taskframework.wiring.subscriber import event_subscriber as event_subscriber
+    from taskframework.worker.processes import ExecutionFailedError as ExecutionFailedError
+    from taskframework.worker.processes import ProcessDiedError as ProcessDiedError
 
 #: The public names, by the module of this package that defines them.
 _PUBLIC = {
     "api.mounting": "mount",
     "blocking.framework": "SyncTaskFramework",
     "blocking.handles": "SyncBatchHandle SyncTaskHandle",
+    "blocking.thread": "OpenedBeforeForkError",
     "client.asynchronous": "TaskClient",
     "client.blocking": "SyncTaskClient",
     "errors": (
         "ApiError ApiUnavailableError BrokerUnavailableError "
-        "ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError NewerVersionError "
-        "NonRetryableError NotRunningError ParentFinishedError RegistrationError ResultTimeoutError RetryableError "
-        "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
-        "TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
+        "ConfigurationError ExtraMissingError IdempotencyConflictError InvalidParametersError InvalidRequestError "
+        "NewerVersionError NonRetryableError NotRunningError ParentFinishedError RegistrationError ResultTimeoutError "
+        "RetryableError StoreOnlyError StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError "
+        "TaskframeworkError TopologyMismatchError TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
     ),
     "events.external": "ExternalEvent",
     "events.subscriber": "EventSubscriber",
@@ -120,6 +127,7 @@ _PUBLIC = {
     "tasks.retention": "Retention",
     "tasks.subtasks": "SubtaskOutcome SubtaskSummary WaitForSignal",
     "wiring.subscriber": "event_subscriber",
+    "worker.processes": "ExecutionFailedError ProcessDiedError",
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -129,7 +137,15 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "starlette"):
+            raise
+        from taskframework.errors import ExtraMissingError
+
+        raise ExtraMissingError(f"taskframework.{name}", error.name, "api") from None
+    value = globals()[name] = getattr(home, name)
     return value
 
 

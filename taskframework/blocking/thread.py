@@ -177,7 +177,11 @@ class _RunningFramework:
     def _work(self) -> None:
         if self._thread_lock.acquire(blocking=False):
             self._thread = threading.current_thread()
-            asyncio.run(self._main())
+            with (
+                concurrent.futures.ThreadPoolExecutor(thread_name_prefix="asyncio") as threads,
+                asyncio.Runner(loop_factory=lambda: _Loop(threads)) as runner,
+            ):
+                runner.run(self._main())
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -190,6 +194,19 @@ class _RunningFramework:
             if self._is_open.done():
                 raise
             self._is_open.set_exception(error)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop that can be closed while the program ends. To end the threads of its executor, asyncio starts one more
+    thread, and Python 3.12 starts no thread then.
+    """
+
+    def __init__(self, threads: concurrent.futures.ThreadPoolExecutor) -> None:
+        super().__init__()
+        self.set_default_executor(threads)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Do nothing: who made the threads waits for their end, when the loop is closed."""
 
 
 def _wait_for(future: concurrent.futures.Future[T]) -> T:

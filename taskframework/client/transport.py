@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -14,6 +15,8 @@ from taskframework.events.http import is_loopback
 from taskframework.tasks.steps import refuse_on_event_loop
 
 Value = TypeVar("Value")
+
+_CLOSED = "The client is closed. Make a new one, or close it only when it is no longer used."
 
 
 @runtime_checkable
@@ -66,11 +69,17 @@ class HttpTransport(Protocol):
 
 
 class AsyncTransport:
-    """HTTP from asyncio."""
+    """HTTP from asyncio.
+
+    Connections belong to the event loop that opened them. A program may have several loops, one after the other: each
+    `asyncio.run` has its own, and in Django under WSGI each request has. So each loop gets its own connections.
+    """
 
     def __init__(self, url: str, http: httpx.AsyncClient | None) -> None:
-        self._http = http or httpx.AsyncClient(transport=httpx.AsyncHTTPTransport() if is_loopback(url) else None)
-        self._owns_client = http is None
+        self._url = url
+        self._given_client = http
+        self._own_clients: dict[asyncio.AbstractEventLoop, AsyncGenerator[httpx.AsyncClient, None]] = {}
+        self._is_closed = False
 
     async def send(
         self,
@@ -82,8 +91,9 @@ class AsyncTransport:
         timeout: httpx.Timeout,
         is_streamed: bool,
     ) -> httpx.Response:
-        request = self._http.build_request(method, url, headers=headers, content=body, timeout=timeout)
-        return await self._http.send(request, stream=is_streamed)
+        http = await self._client()
+        request = http.build_request(method, url, headers=headers, content=body, timeout=timeout)
+        return await http.send(request, stream=is_streamed)
 
     def iterate_events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         return EventSource(response).aiter_sse()
@@ -105,16 +115,40 @@ class AsyncTransport:
         return time.monotonic()
 
     async def close(self) -> None:
-        if self._owns_client:
-            await self._http.aclose()
+        self._is_closed = True
+        if (opened := self._own_clients.pop(asyncio.get_running_loop(), None)) is not None:
+            await opened.aclose()  # those of other loops end with their loops
+
+    async def _client(self) -> httpx.AsyncClient:
+        if self._given_client is not None:
+            return self._given_client
+        if self._is_closed:
+            raise RuntimeError(_CLOSED)
+        loop = asyncio.get_running_loop()
+        if (opened := self._own_clients.get(loop)) is None:
+            self._own_clients = {it: its for it, its in self._own_clients.items() if not it.is_closed()}
+            opened = self._own_clients[loop] = self._open()
+        return await opened.asend(None)
+
+    async def _open(self) -> AsyncGenerator[httpx.AsyncClient, None]:
+        """Give the client of one event loop. At its end a loop closes its generators, and so this client."""
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport() if is_loopback(self._url) else None) as http:
+            while True:
+                yield http
 
 
 class BlockingTransport:
-    """HTTP that blocks."""
+    """HTTP that blocks.
+
+    A forked process must not use the connections of its parent: each would read answers that are for the other one.
+    """
 
     def __init__(self, url: str, http: httpx.Client | None) -> None:
-        self._http = http or httpx.Client(transport=httpx.HTTPTransport() if is_loopback(url) else None)
-        self._owns_client = http is None
+        self._url = url
+        self._given_client = http
+        #: By the id of the process. Those of a parent stay here unused, because closing them could end its connections.
+        self._own_clients: dict[int, httpx.Client] = {}
+        self._is_closed = False
 
     async def send(
         self,
@@ -128,8 +162,9 @@ class BlockingTransport:
     ) -> httpx.Response:
         refuse_on_event_loop("SyncTaskClient", "await TaskClient.submit(...)")
         content = iterate_blocking(_as_generator(body)) if isinstance(body, AsyncIterable) else body
-        request = self._http.build_request(method, url, headers=headers, content=content, timeout=timeout)
-        return self._http.send(request, stream=is_streamed)
+        http = self._client()
+        request = http.build_request(method, url, headers=headers, content=content, timeout=timeout)
+        return http.send(request, stream=is_streamed)
 
     async def iterate_events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         for sent in EventSource(response).iter_sse():
@@ -152,8 +187,20 @@ class BlockingTransport:
         return time.monotonic()
 
     async def close(self) -> None:
-        if self._owns_client:
-            self._http.close()
+        self._is_closed = True
+        if (http := self._own_clients.get(os.getpid())) is not None:
+            http.close()
+
+    def _client(self) -> httpx.Client:
+        if self._given_client is not None:
+            return self._given_client
+        if self._is_closed:
+            raise RuntimeError(_CLOSED)
+        pid = os.getpid()
+        if (http := self._own_clients.get(pid)) is None:
+            http = httpx.Client(transport=httpx.HTTPTransport() if is_loopback(self._url) else None)
+            http = self._own_clients.setdefault(pid, http)  # another thread may have been faster
+        return http
 
 
 async def _as_generator(pieces: AsyncIterable[Value]) -> AsyncGenerator[Value, None]:

@@ -168,6 +168,11 @@ async def _entered_hook(hook: Lifespan) -> AsyncIterator[object]:
     """Run one hook. An error at its start ends the worker; after an error at its stop, the other hooks still stop."""
     try:
         manager = hook()
+        if not isinstance(manager, AbstractAsyncContextManager):
+            raise TypeError(
+                f"it returned a {type(manager).__name__}, not an asynchronous context manager. "
+                "Write an async def with one yield, and @contextlib.asynccontextmanager right above it"
+            )
         product = await manager.__aenter__()
     except Exception as error:
         what = f"The lifespan hook {_qualified_name(hook)}{place_in_source(hook)} failed at the start"

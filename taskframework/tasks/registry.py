@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSche
 from pydantic.errors import PydanticUserError
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
+from taskframework.frames import place_in_source
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import LANES
 from taskframework.model.values import Json, problem, problems_of
@@ -243,6 +244,11 @@ def _to_instance(
     executable: AnyExecutable,
 ) -> BackgroundTaskExecutable[Any, Any]:
     kind = executable if inspect.isclass(executable) else type(executable)
+    if inspect.isroutine(executable):
+        raise RegistrationError(
+            f"The function {executable.__qualname__}{place_in_source(executable)} is not a task.",
+            hint='Write @taskframework.task("its-type") right above it.',
+        )
     if not issubclass(kind, BackgroundTaskExecutable):
         raise RegistrationError(
             f"{describe_executable(kind)} is not a BackgroundTaskExecutable.",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from taskframework.model.drivers import CHECK, DRIVERS, OUTBOX, UNBLOCK
-from taskframework.model.records import Record
 from taskframework.model.schedules import SCHEDULE, Schedule
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
+from taskframework.model.streams import STREAMS, StreamKey, stream_of
 from taskframework.model.task import Task
+from taskframework.schedules import all_schedules
+from taskframework.stores.base import TaskStore
 from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.pages import tasks_of
 from taskframework.stores.sqlite.rows import TaskRow
@@ -31,21 +33,46 @@ class Timeline:
     now: datetime
     tasks: tuple[Task, ...]
     schedules: tuple[Schedule, ...]
+    #: The streams of `streams_between_tasks` whose turn is about to move.
+    moving_streams: frozenset[StreamKey] = frozenset()
 
     @classmethod
-    async def of(cls, database: Database, now: datetime, schedules: Sequence[Record]) -> Timeline:
-        """Read the tasks. The schedules were read before: so the task of a schedule that moved on is among them."""
+    async def of(cls, store: TaskStore, database: Database, now: datetime) -> Timeline:
+        """Read all of it; `database` is that of the store."""
+        schedules = await all_schedules(
+            store
+        )  # before the tasks: so the task of a schedule that moved on is among them
         tasks = tasks_of(await database.fetch(_LIVE_TASKS))
-        return cls(now, tuple(tasks), tuple(map(SCHEDULE.content, schedules)))
+        timeline = cls(now, tuple(tasks), tuple(map(SCHEDULE.content, schedules)))
+        if not (streams := timeline.streams_between_tasks):
+            return timeline
+        records = await store.read_records([stream.record_id for stream in streams])
+        halted = {name for name, record in records.items() if STREAMS.content(record).is_halted}
+        moving = frozenset(stream for stream in streams if stream.record_id not in halted)
+        return replace(timeline, moving_streams=moving)
 
     def is_running(self, worker_id: str) -> bool:
         """Return whether this worker executes a task."""
         return any(task.lease is not None and task.lease.worker_id == worker_id for task in self.tasks)
 
     @property
+    def streams_between_tasks(self) -> frozenset[StreamKey]:
+        """The streams in which tasks wait for the turn and no task has it: it moves on, unless the stream is halted."""
+        blocked: set[StreamKey] = set()
+        others: set[StreamKey] = set()
+        for task in self.tasks:
+            if (stream := stream_of(task)) is not None:
+                (blocked if task.status is TaskStatus.BLOCKED else others).add(stream)
+        return frozenset(blocked - others)
+
+    @property
     def is_due(self) -> bool:
         """Whether something should happen now."""
-        if any(schedule.is_due(self.now) for schedule in self.schedules) or any(map(self._is_due, self.tasks)):
+        if (
+            self.moving_streams
+            or any(schedule.is_due(self.now) for schedule in self.schedules)
+            or any(map(self._is_due, self.tasks))
+        ):
             return True
         parents = {task.parent.task_id for task in self.tasks if task.parent is not None}
         waiting = [task for task in self.tasks if task.status is TaskStatus.WAITING and task.waits_for is None]

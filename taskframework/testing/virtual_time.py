@@ -25,10 +25,10 @@ from taskframework.model.wording import duration_text, pluralize
 from taskframework.operations.batch_handle import BatchHandle
 from taskframework.operations.handle import TaskHandle
 from taskframework.runtime import TaskFramework
-from taskframework.schedules import all_schedules
 from taskframework.settings import Settings
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite.connection import Database
+from taskframework.submission.schedules import parse_settings
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Lifespan, Middleware
 from taskframework.tasks.kinds import AnyTaskType, read_result, type_name
@@ -195,16 +195,17 @@ class Harness:
 
         Raises:
             AssertionError: with a list of all tasks that were submitted.
+            UnknownTaskTypeError: if there is no such type, and no task of it.
         """
-        found = self.submitted(task_type)
+        if not (found := self.submitted(task_type)):
+            self.framework.registry.require(type_name(task_type))
         if parameters is not ...:
             wanted = self.framework.registry.require(type_name(task_type)).accept(parameters)[0]
             found = [task for task in found if task.parameters == wanted]
         submissions = [(task.task_type, task.parameters) for task in self.submitted()]
         is_as_expected = bool(found) if times is None else len(found) == times
-        assert is_as_expected, (
-            f"{type_name(task_type)} was submitted {pluralize(len(found), 'time')}; there were {submissions}"
-        )
+        what = f"{type_name(task_type)} was submitted {pluralize(len(found), 'time')}; there were {submissions}"
+        assert is_as_expected, what
 
     async def story(self, task: TaskHandle[Any] | BatchHandle[Any] | str) -> list[str]:
         """The events of a task, the last 100 of them, such as `["submitted", "started", "completed"]`.
@@ -273,7 +274,7 @@ class Harness:
         while True:
             if self._faults.is_dead:
                 await self._restart()
-            timeline = await self._timeline()
+            timeline = await Timeline.of(self._store, self._database, self.now)
             is_busy = bool(self._running_claims)
             # A task that runs without a claim here is about to begin, or was stopped and is about to be reaped.
             if not is_busy and not timeline.is_due and not timeline.is_running(self._worker.worker_id):
@@ -293,10 +294,6 @@ class Harness:
                 f"an attempt runs for more than {_MAX_REAL_SECONDS:g} real seconds"
             )
             await asyncio.sleep(_POLL_SECONDS)
-
-    async def _timeline(self) -> Timeline:
-        schedules = await all_schedules(self._store)
-        return await Timeline.of(self._database, self.now, schedules)
 
     @property
     def _worker(self) -> Worker:
@@ -372,6 +369,7 @@ async def harness(
     Raises:
         RegistrationError: if one of the tasks is not a task type.
         ConfigurationError: if the settings cannot be used, or a task wants a resource that nothing gives.
+        UnknownTaskTypeError: if a schedule in the settings has a type that is none of the tasks.
         LifespanError: if a hook fails.
     """
 
@@ -388,6 +386,8 @@ async def harness(
     async with temporary_folder() as folder:
         file = folder / "tasks.db"
         async with Harness(equip, settings_with(sections, file), FakeClock(start), file)._open() as running:
+            for schedule in parse_settings(running.framework.settings.schedules.named).values():
+                running.framework.registry.require(schedule.task_type)
             yield running
 
 

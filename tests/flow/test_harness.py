@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from taskframework import (
     BackgroundTaskExecutable,
     CallNext,
     ConfigurationError,
+    NonRetryableError,
     ResultTimeoutError,
     RetryableError,
     Signal,
@@ -25,6 +27,7 @@ from taskframework import (
     TaskContext,
     TaskFailedError,
     TaskFramework,
+    UnknownTaskTypeError,
     resource,
     task,
 )
@@ -46,6 +49,14 @@ async def patient(parameters: int, context: TaskContext[int]) -> str:
 @task("reports")
 def reports(parameters: str) -> str:
     return f"report for {parameters}"
+
+
+@task("slow")
+def slow(parameters: int) -> int:
+    time.sleep(0.02)
+    if parameters < 0:
+        raise NonRetryableError("below zero")
+    return parameters
 
 
 class Held(BackgroundTaskExecutable[None, int]):
@@ -361,3 +372,33 @@ async def test_a_wait_that_fails_says_what_is_waited_for() -> None:
             assert "within" not in str(told.value)
         await waits.signal("approved")
         assert await waits.result() == "approved"
+
+
+async def test_tasks_of_a_stream_run_one_after_the_other_however_long_their_code_takes() -> None:
+    async with harness(slow) as running:
+        handles = [await running.framework.submit(slow, place, stream={"key": "k"}) for place in range(5)]
+        assert [await running.result(handle) for handle in handles] == [0, 1, 2, 3, 4]
+        more = [await running.framework.submit(slow, place, stream={"key": "k"}) for place in range(3)]
+        await running.advance(timedelta(seconds=1))
+        assert {(await running.finished(handle)).status for handle in more} == {"COMPLETED"}
+
+
+async def test_time_does_not_wait_for_a_halted_stream() -> None:
+    async with harness(slow) as running:
+        failed = await running.framework.submit(slow, -1, stream={"key": "k", "on_failure": "halt"})
+        waiting = await running.framework.submit(slow, 1, stream={"key": "k", "on_failure": "halt"})
+        await running.finished(failed)
+        await running.advance(timedelta(seconds=1))
+        assert running.now - START < timedelta(seconds=20)
+        assert (await waiting.task()).status == "BLOCKED"
+
+
+async def test_a_misspelled_type_is_told() -> None:
+    every_minute = {"task_type": "report", "cron": "* * * * *", "parameters": "x"}
+    with pytest.raises(UnknownTaskTypeError, match="reports"):
+        async with harness(reports, schedules={"hourly": every_minute}):
+            pass
+    async with harness(reports) as running:
+        running.assert_submitted("reports", times=0)
+        with pytest.raises(UnknownTaskTypeError, match="reports"):
+            running.assert_submitted("report", times=0)

@@ -213,6 +213,16 @@ def test_closed_it_is_opened_anew_by_the_next_call(tasks: SyncTaskFramework) -> 
     assert tasks.get(handle.task_id).parameters == 4
 
 
+def test_closing_it_starts_no_thread(tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts none while the program ends, which closes a framework that was left open."""
+    tasks.run(lambda: asyncio.to_thread(int))
+    started: list[threading.Thread] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", started.append)
+        tasks.close()
+    assert started == []
+
+
 def test_a_call_that_is_under_way_when_it_is_closed_says_so(tasks: SyncTaskFramework) -> None:
     begun = threading.Event()
 

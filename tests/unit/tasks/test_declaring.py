@@ -372,3 +372,12 @@ def test_a_delay_that_is_not_used_is_told(given: Any, is_told: bool, caplog: pyt
     RetryableError("later", delay=given)
     told = f"the delay {given!r} is neither a timedelta nor a number of seconds; the policy decides"
     assert caplog.messages == [told] * is_told
+
+
+def test_a_function_without_the_decorator_is_told_by_its_line() -> None:
+    def plain(parameters: int) -> int:
+        return parameters
+
+    line = plain.__code__.co_firstlineno
+    with pytest.raises(RegistrationError, match=rf"plain \(.*test_declaring\.py, line {line}\) is not a task.*@taskfr"):
+        TaskRegistry().register(plain)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -102,6 +102,19 @@ async def test_hooks_are_entered_in_order_and_left_in_reverse() -> None:
     async with program._enter_lifespans(TaskRegistry()):
         happened.append("works")
     assert happened == ["first opens", "second opens", "works", "second closes", "first closes"]
+
+
+async def test_a_hook_that_is_no_asynchronous_context_manager_is_told() -> None:
+    program = Extensible()
+
+    @contextlib.contextmanager
+    def blocking() -> Iterator[None]:
+        yield
+
+    program.lifespan(blocking)  # type: ignore[type-var]
+    with pytest.raises(LifespanError, match=r"blocking.*returned a _GeneratorContextManager.*asynccontextmanager"):
+        async with program._enter_lifespans(TaskRegistry()):
+            pass
 
 
 async def test_a_hook_that_fails_at_the_start_leaves_those_before_it() -> None:

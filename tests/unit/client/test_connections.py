@@ -1,0 +1,74 @@
+"""Which connections a client uses: none of another event loop, and none of the process that it was forked from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from taskframework.client import SyncTaskClient, TaskClient
+from tests.unit.client.conftest import task_view
+
+
+class _Api(BaseHTTPRequestHandler):
+    """Answers each request with a task, and keeps the connection. The task tells by its owner who is connected."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = json.dumps(task_view(user_id=str(self.client_address[1]))).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_process_that_was_forked_opens_its_own_connections(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(SyncTaskClient(url)) as client:
+        connections = [client.get("t").user_id for _ in range(2)]
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: 1)  # as in a child
+            connections += [client.get("t").user_id for _ in range(2)]
+            client.close()
+            with pytest.raises(RuntimeError, match="The client is closed"):
+                client.get("t")
+    assert connections[0] == connections[1] != connections[2] == connections[3]
+
+
+def test_each_event_loop_has_its_own_connections(url: str) -> None:
+    client = TaskClient(url)
+
+    async def ask_twice() -> list[str]:
+        return [(await client.get("t")).user_id for _ in range(2)]
+
+    async def ask_and_close() -> None:
+        async with client:
+            await client.get("t")
+        with pytest.raises(RuntimeError, match="The client is closed"):
+            await client.get("t")
+
+    first, second = asyncio.run(ask_twice()), asyncio.run(ask_twice())
+    assert first[0] == first[1] != second[0] == second[1]
+    asyncio.run(ask_and_close())
