@@ -162,13 +162,15 @@ class Harness:
         """
         running = self._running_claims
         assert running, "no attempt runs"
-        failpoint.arm("heartbeat.before_write", _fail)
+        is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failpoint.arm("heartbeat.before_write", lambda: is_over)
         try:
             while running & self._running_claims:
                 self.clock.advance(1)
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             failpoint.disarm("heartbeat.before_write")
+            is_over.set_result(None)
 
     @contextlib.contextmanager
     def store_away(self) -> Iterator[None]:
@@ -393,7 +395,3 @@ async def harness(
 
 def _as_duration(duration: timedelta | float) -> timedelta:
     return duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
-
-
-async def _fail() -> None:
-    raise failpoint.FailpointError("the test holds the heartbeat back")
