@@ -57,6 +57,7 @@ POINTS: Mapping[str, str] = {
     "slots.after_take": "a slot of a concurrency limit is taken for a claim, nothing is claimed",
     "slots.before_release": "an attempt has ended, its slot is not given back",
     "slots.after_release": "a slot is given back, who waits for it was not told",
+    "slots.after_announce": "tasks are announced to wait for a slot, and are not put off yet",
     "slots.after_promise": "who waits for a slot has a place in the line, and is not due yet",
     "deliver.before_claim": "a worker read a message, nothing is written",
     "hand_over.after_write": "a message that waited for too long is left to the sweeper and not acknowledged",

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
+from taskframework import failpoint
 from taskframework.clock import Clock
 from taskframework.limits.buckets import MemoryBuckets
 from taskframework.limits.slots import SlotKeeper
@@ -65,6 +66,7 @@ class SlotTurns:
             # Announced before the tasks wait: whoever gives a slot back after this looks for them.
             seconds = _ASKS_AGAIN_SECONDS * _LATENESS_FACTOR
             free = (await self._keeper.change(AnnounceWaiting(record_id, limit.number, seconds))).free
+            await failpoint.reached("slots.after_announce")
         through = min(count, max(0, free))
         for _ in range(count - through):
             self._on_wait(registration.task_type)

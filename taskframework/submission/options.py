@@ -307,5 +307,7 @@ def _invalid_option_error(error: ValidationError) -> InvalidRequestError:
     found = problem(wrong["loc"], wrong["msg"])
     hint = {**option_schemas(), **batch_option_schemas()}[str(wrong["loc"][0])]["description"]
     names_no_value = wrong["type"] in ("missing", "extra_forbidden", "unexpected_keyword_argument")
-    given = "" if names_no_value else f", not {wrong['input']!r:.50}"
+    value = wrong["input"]
+    shown = str(value) if isinstance(value, datetime) else f"{value!r:.50}"
+    given = "" if names_no_value else f", not {shown}"
     return InvalidRequestError(found["field"], found["message"] + given, f"{hint}.")

@@ -85,7 +85,10 @@ def _with_options(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[
         if unknown := options.keys() - _OPTIONS:
             by_name = f'Give them by name: @task("{task_type}", max_attempts=5).'
             raise unknown_option_error(f"@task({task_type!r})", min(unknown), _OPTIONS, by_name)
-        chosen = make(*args, **options)
+        try:
+            chosen = make(*args, **options)
+        except RegistrationError as error:
+            raise RegistrationError(f"@task({task_type!r}): {error.message}", hint=error.hint) from None
         caller_locals = sys._getframe(1).f_locals  # types that the function names may be defined there
 
         def decorate(function: Function) -> type[BackgroundTaskExecutable[Any, Any]]:

@@ -476,6 +476,7 @@ SCENARIOS = (
     Scenario("slots.after_take", waits_for_a_slot, "back"),
     Scenario("slots.before_release", waits_for_a_slot, "back"),
     Scenario("slots.after_release", waits_for_the_slot_of_its_key, "back"),
+    Scenario("slots.after_announce", waits_for_the_slot_of_its_key, "front"),
     Scenario("slots.after_promise", waits_for_the_slot_of_its_key, "back"),
     Scenario("deliver.before_claim", submits, "back"),
     Scenario("claim.after_write", submits, "back"),

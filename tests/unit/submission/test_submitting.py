@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from taskframework import (
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
+from taskframework.submission.options import accept_options
 
 
 class Counts(BackgroundTaskExecutable[str, int]):
@@ -208,3 +210,9 @@ async def test_types_that_cannot_be_found_now_are_the_outcome_of_their_requests(
     *stored, last = await framework.submit_many([*requests, SubmitRequest(task_type="elsewhere")])
     assert isinstance(last, StoreUnavailableError)
     assert not [handle for handle in stored if isinstance(handle, Exception)]
+
+
+def test_a_time_that_is_too_far_away_is_shown_whole() -> None:
+    far = datetime(2140, 12, 25, tzinfo=UTC)
+    with pytest.raises(InvalidRequestError, match=r"within ten years, not 2140-12-25 00:00:00\+00:00"):
+        accept_options({"not_before": far})

@@ -162,7 +162,7 @@ def test_what_shows_only_when_it_is_registered_has_the_line_too() -> None:
 
 
 def test_a_wrong_option_is_refused() -> None:
-    with pytest.raises(RegistrationError, match="option max_attempts is 0"):
+    with pytest.raises(RegistrationError, match=r"@task\('wrong'\): The option max_attempts is 0"):
         task("wrong", max_attempts=0)
 
 
