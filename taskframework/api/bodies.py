@@ -30,10 +30,10 @@ from taskframework.api.operator_bodies import (
 )
 from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal
 from taskframework.api.schedule_views import SCHEDULE_NAME
+from taskframework.durations import Duration
 from taskframework.model.keys import Role
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.model.wording import pluralize
-from taskframework.settings.durations import Duration
 from taskframework.submission.options import BatchOptions, Name, SubmissionOptions
 from taskframework.submission.schedules import ScheduleDefinition
 

@@ -13,7 +13,7 @@ from taskframework.cli.render import event_line
 from taskframework.events.http import EventsUnavailableError, HttpEvents
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.settings import Settings
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 from taskframework.wiring.subscriber import build_subscriber
 
 app = typer.Typer(no_args_is_help=True, help="External events, as other programs receive them.")

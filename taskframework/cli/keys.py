@@ -14,10 +14,10 @@ from taskframework.cli.options import Cursor, Json, Limit, choice_option, or_bad
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
+from taskframework.durations import parse_duration
 from taskframework.model.keys import ApiKey, Role
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
-from taskframework.settings.durations import parse_duration
 
 app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
 

@@ -110,6 +110,6 @@ def seconds_or_duration(text: str) -> timedelta:
     Raises:
         ValueError: for anything else.
     """
-    from taskframework.settings.durations import parse_duration  # with all settings, which the help need not load
+    from taskframework.durations import parse_duration  # with pydantic, which the help need not load
 
     return timedelta(seconds=int(text)) if text.isdecimal() else parse_duration(text)

@@ -16,12 +16,12 @@ from taskframework.cli.output import ago, as_json_text, facts, out, print_json, 
 from taskframework.cli.render import print_next_step, print_page, print_rows, shorten, status_text
 from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.cli.submit import Type, read_json
+from taskframework.durations import format_duration
 from taskframework.model.message import rfc3339
 from taskframework.model.schedules import Missed, Overlap, Schedule
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.operations.schedules import SeenSchedule, schedule_view
-from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition, parse_definition
 
 app = typer.Typer(no_args_is_help=True, help="Schedules: submit a task regularly, by cron or at an interval.")

@@ -32,11 +32,11 @@ from taskframework.cli.render import print_next_step, print_outcome
 from taskframework.cli.store import AnyFramework, is_store_missing, register_types, remote_framework
 from taskframework.cli.watching import follow
 from taskframework.clock import SystemClock
+from taskframework.durations import parse_duration
 from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
-from taskframework.settings.durations import parse_duration
 from taskframework.submission.options import SubmissionOptions, option_schemas
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import naming_store

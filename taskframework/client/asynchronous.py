@@ -11,7 +11,7 @@ import httpx
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection
 from taskframework.client.transport import AsyncTransport
-from taskframework.events.http import address_of
+from taskframework.events.requests import address_of
 
 #: Default of a client: seconds to wait for an answer. An API whose store is away says so after 11 s at first
 #: (`store.timeout` and a ping); a client that waits for less would only learn that there was no answer.

@@ -15,7 +15,7 @@ from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection
 from taskframework.client.transport import BlockingTransport, iterate_blocking, run_blocking
-from taskframework.events.http import address_of
+from taskframework.events.requests import address_of
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 

@@ -21,8 +21,8 @@ from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_respons
 from taskframework.client.transport import Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
 from taskframework.errors import ApiError, ApiUnavailableError, ValueNotStorableError
-from taskframework.events.http import authorization
-from taskframework.settings.urls import redacted
+from taskframework.events.requests import authorization
+from taskframework.urls import redacted
 
 _PREFIX = "/api/v1"
 _TOO_MANY_REQUESTS = 429

@@ -15,7 +15,7 @@ from taskframework.client.connection import ApiConnection, Call
 from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS, StreamReader, events_in
 from taskframework.errors import ApiError
 from taskframework.events.external import ExternalEvent
-from taskframework.events.http import MAX_SILENCE_SECONDS
+from taskframework.events.requests import MAX_SILENCE_SECONDS
 
 _EVENT_FIELDS = [field.name for field in fields(ExternalEvent)]
 

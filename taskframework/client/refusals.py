@@ -27,7 +27,6 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
-from taskframework.settings.urls import redacted
 from taskframework.submission.refusals import (
     BatchClosedError,
     BatchConflictError,
@@ -35,6 +34,7 @@ from taskframework.submission.refusals import (
     StreamModeError,
     VersionConflictError,
 )
+from taskframework.urls import redacted
 
 #: Exceptions that are raised inside as well, with the attributes that they have there.
 _ERROR_ATTRIBUTES: Mapping[type[Any], tuple[str, ...]] = {

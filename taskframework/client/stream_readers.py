@@ -17,9 +17,9 @@ from taskframework.brokers.base import ExternalMessage
 from taskframework.client.connection import ApiConnection, Call, task_path
 from taskframework.errors import ApiError, ApiUnavailableError, TaskframeworkError
 from taskframework.events.external import PREFIX, SINGLE, ExternalEvent, read_events
-from taskframework.events.http import MAX_SILENCE_SECONDS, is_heartbeat, require_event_stream
+from taskframework.events.requests import MAX_SILENCE_SECONDS, is_heartbeat, require_event_stream
 from taskframework.model.status import TaskStatus
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 
 ValueT = TypeVar("ValueT")
 

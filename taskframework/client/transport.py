@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from taskframework.events.http import is_loopback
+from taskframework.events.requests import is_loopback
 from taskframework.tasks.steps import refuse_on_event_loop
 
 Value = TypeVar("Value")

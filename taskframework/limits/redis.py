@@ -19,7 +19,7 @@ from taskframework.model.rate_limits import (
     HoldBucket,
     TakePermits,
 )
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 
 try:
     from redis.asyncio import Redis

@@ -15,8 +15,8 @@ from structlog.typing import EventDict, Processor
 
 from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
-from taskframework.settings.urls import without_secrets
 from taskframework.telemetry import log_structlog_by_logging, log_threads
+from taskframework.urls import without_secrets
 
 #: Quotes by libraries from values that they refuse: pydantic quotes about 50 characters, pymongo the whole document.
 #: The search ends after 100 characters: a text with thousands of beginnings and no end would block the event loop.

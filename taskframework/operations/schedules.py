@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from taskframework.durations import format_duration
 from taskframework.errors import SubmissionError, TaskframeworkError, TaskUnreadableError
 from taskframework.model.query import Page
 from taskframework.model.schedules import (
@@ -25,7 +26,6 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import format_time
 from taskframework.schedules import all_schedules, change_schedule, load_zone, read_schedule
-from taskframework.settings.durations import format_duration
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_page
 from taskframework.submission.schedules import (

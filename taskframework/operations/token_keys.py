@@ -16,7 +16,7 @@ import orjson
 
 from taskframework.errors import ConfigurationError, ExtraMissingError
 from taskframework.operations.keys import TokenKeysUnavailableError
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 
 try:
     import jwt

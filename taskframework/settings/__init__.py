@@ -17,7 +17,7 @@ from taskframework.settings.schema import (
 )
 from taskframework.settings.security import SecuritySettings
 from taskframework.settings.servers import BrokerSettings, StoreSettings
-from taskframework.settings.urls import redacted, sqlite_file
+from taskframework.urls import redacted, sqlite_file
 
 __all__ = [
     "ApiSettings",

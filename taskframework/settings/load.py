@@ -16,7 +16,7 @@ from taskframework.settings import validation_errors
 from taskframework.settings.keys import flatten, known_keys
 from taskframework.settings.schema import Settings
 from taskframework.settings.sources import Layer, from_environment, from_file, from_overrides
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 
 FILE_NAME = "application.yml"
 PROFILE_VARIABLE = "TASKFRAMEWORK_PROFILE"

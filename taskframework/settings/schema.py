@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 
-from taskframework.settings.durations import Duration
+from taskframework.durations import Duration
 from taskframework.settings.limits import ConcurrencySettings, RateLimiterSettings
 from taskframework.settings.section import ZERO, Section, check_not_below
 from taskframework.settings.security import SecuritySettings

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
+from taskframework.durations import format_duration
 from taskframework.settings import validation_errors
-from taskframework.settings.durations import format_duration
-from taskframework.settings.urls import redacted, scheme_of
+from taskframework.urls import redacted, scheme_of
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from taskframework.settings.durations import Duration
+from taskframework.durations import Duration
 from taskframework.settings.limits import BucketSettings
 from taskframework.settings.section import ZERO, Section
 

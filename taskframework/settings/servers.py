@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from taskframework.settings.durations import Duration
+from taskframework.durations import Duration
 from taskframework.settings.section import ZERO, Section, check_only_with_scheme
-from taskframework.settings.urls import check_broker_url, check_store_url, scheme_of
+from taskframework.urls import check_broker_url, check_store_url, scheme_of
 
 
 def _false_to_off(value: object) -> object:

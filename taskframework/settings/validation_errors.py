@@ -14,9 +14,9 @@ from pydantic import BaseModel, ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from taskframework.durations import format_duration
 from taskframework.errors import ConfigurationError
-from taskframework.settings.durations import format_duration
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 
 KeyPath = tuple[str, ...]
 

@@ -22,13 +22,13 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from taskframework.clock import whole_milliseconds
+from taskframework.durations import parse_duration
 from taskframework.errors import InvalidRequestError
 from taskframework.model.options import StreamMode
 from taskframework.model.status import LANES, Priority
 from taskframework.model.streams import OnFailure
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
 from taskframework.model.values import MAX_NAME_LENGTH, is_name, problem
-from taskframework.settings.durations import parse_duration
 from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.

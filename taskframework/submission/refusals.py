@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from taskframework.errors import SubmissionError
 from taskframework.model.wording import pluralize
-from taskframework.stores.base import Inserted
+
+if TYPE_CHECKING:  # the client needs the errors, and imports no store for them
+    from taskframework.stores.base import Inserted
 
 
 def was_refused(reply: Inserted | Exception | None) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from taskframework.durations import Duration
 from taskframework.errors import (
     WHOLE,
     ConfigurationError,
@@ -20,7 +21,6 @@ from taskframework.model.recurrence import MAX_CRON_CHARACTERS, check_cron
 from taskframework.model.schedules import DEFAULT_USER, MAX_SCHEDULES, Missed, Overlap, Schedule, start_schedule
 from taskframework.model.values import MAX_NAME_LENGTH, Json, problem
 from taskframework.schedules import load_zone
-from taskframework.settings.durations import Duration
 from taskframework.submission.options import Name
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes

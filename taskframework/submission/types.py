@@ -12,11 +12,11 @@ from taskframework.errors import StoreError, UnknownTaskTypeError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import Record
 from taskframework.model.values import Json
-from taskframework.settings.urls import redacted, scheme_of, sqlite_file
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_all_contents
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
+from taskframework.urls import redacted, scheme_of, sqlite_file
 
 logger = logging.getLogger(__name__)
 

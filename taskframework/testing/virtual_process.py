@@ -19,13 +19,13 @@ from taskframework.operations.batch_handle import BatchHandle
 from taskframework.operations.handle import R, TaskHandle
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings
-from taskframework.settings.urls import sqlite_file
 from taskframework.stores.base import TaskStore
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.tasks.kinds import AnyTaskType, kind_of
 from taskframework.telemetry import running_code
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.faults import Faults, FaultyStore, ProcessClock
+from taskframework.urls import sqlite_file
 from taskframework.wiring.store_services import StoreServices
 
 #: The settings of a harness; all others have their defaults.

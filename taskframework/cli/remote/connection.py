@@ -11,7 +11,7 @@ from taskframework.cli.output import note
 from taskframework.client.connection import ApiConnection, Call
 from taskframework.client.refusals import error_of_response
 from taskframework.errors import ApiError
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 
 
 class CommandConnection(ApiConnection):

@@ -13,7 +13,7 @@ from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection
 from taskframework.client.transport import AsyncTransport
-from taskframework.events.http import address_of
+from taskframework.events.requests import address_of
 from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task

@@ -17,6 +17,7 @@ from taskframework.cli.remote.remote_method import RemoteService, items_of, page
 from taskframework.client.bulk import error_context_of, with_idempotency_key
 from taskframework.client.connection import Call, json_call, new_key, task_path
 from taskframework.client.family_readers import follow_results
+from taskframework.durations import format_duration
 from taskframework.model.batch_status import BatchResult
 from taskframework.model.pauses import Pause
 from taskframework.model.query import MAX_LIMIT, Page
@@ -35,7 +36,6 @@ from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.streams import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, StreamOperations, StreamStatus
 from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
-from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import TaskTypes

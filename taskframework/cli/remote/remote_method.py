@@ -12,10 +12,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from taskframework.client.connection import ApiConnection, Call, json_call
+from taskframework.durations import format_duration
 from taskframework.model.letters import LetterFilter
 from taskframework.model.query import Page, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.settings.durations import format_duration
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")

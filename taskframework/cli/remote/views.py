@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from taskframework.client.answers import read
+from taskframework.durations import parse_duration
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.counts import TaskCounts
 from taskframework.model.facts import Cause
@@ -35,7 +36,6 @@ from taskframework.operations.queues import Queue
 from taskframework.operations.schedules import SeenSchedule
 from taskframework.operations.streams import ListedStream, StreamStatus
 from taskframework.operations.workers import WorkerState
-from taskframework.settings.durations import parse_duration
 
 View = Mapping[str, Any]
 

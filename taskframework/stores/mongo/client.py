@@ -23,7 +23,6 @@ from pymongo.read_concern import ReadConcern
 
 from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
-from taskframework.settings.urls import redacted
 from taskframework.stores.mongo.codec import CODEC, with_plain_integers
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.faults import (
@@ -34,6 +33,7 @@ from taskframework.stores.mongo.faults import (
     driver_errors,
     write_error,
 )
+from taskframework.urls import redacted
 
 MongoDriver = Literal["motor", "pymongo"]
 #: The failpoints after the reply to a write.

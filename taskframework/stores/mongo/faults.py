@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError, WriteConcernError
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
-from taskframework.settings.urls import redacted
+from taskframework.urls import redacted
 
 _DUPLICATE_KEY = 11_000
 #: Codes of errors after which a write may still have been made: the server is no longer primary, is shutting down, was

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -72,3 +74,11 @@ def test_each_event_loop_has_its_own_connections(url: str) -> None:
     first, second = asyncio.run(ask_twice()), asyncio.run(ask_twice())
     assert first[0] == first[1] != second[0] == second[1]
     asyncio.run(ask_and_close())
+
+
+def test_the_client_imports_neither_settings_nor_a_store() -> None:
+    """They would double the time until a script has asked its first question."""
+    code = "import sys; from taskframework import SyncTaskClient, TaskClient; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = ("settings", "stores", "wiring", "worker", "api", "runtime")
+    assert not [name for name in heavy if f"taskframework.{name}" in ended.stdout.split()]

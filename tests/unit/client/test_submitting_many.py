@@ -19,7 +19,7 @@ from taskframework import (
 from taskframework.api.bodies import MAX_BULK_ITEMS
 from taskframework.api.problems import problem_of
 from taskframework.client.answers import RemoteTask
-from taskframework.settings.durations import parse_duration
+from taskframework.durations import parse_duration
 from tests.unit.client.conftest import Connect, problem, task_view
 
 MAIL = "send-mail"

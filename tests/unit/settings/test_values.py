@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from taskframework.settings.sizes import Size
-from taskframework.settings.urls import check_broker_url, check_store_url, redacted, scheme_of, sqlite_file
+from taskframework.urls import check_broker_url, check_store_url, redacted, scheme_of, sqlite_file
 
 _SIZE = TypeAdapter[int](Size)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from taskframework.settings.durations import format_duration, parse_duration
+from taskframework.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

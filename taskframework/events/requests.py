@@ -1,0 +1,78 @@
+"""What every program needs that asks the interface over HTTP: its address, its key, and its streams of events.
+
+The client imports this; so nothing here imports a broker or the settings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskframework.errors import ConfigurationError
+from taskframework.urls import redacted
+
+if TYPE_CHECKING:
+    import httpx
+    from httpx_sse import ServerSentEvent
+
+#: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
+MAX_SILENCE_SECONDS = 30.0
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+def address_of(url: str) -> str:
+    """The address of an interface, with the path it is mounted at, if any.
+
+    Raises:
+        ConfigurationError: if the URL is not such an address.
+    """
+    import httpx
+
+    try:
+        if httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host:
+            return url.rstrip("/")
+    except httpx.InvalidURL:
+        pass
+    raise ConfigurationError(
+        f"{redacted(url)!r} is not the address of an API.", hint="Give an address such as http://localhost:8000."
+    )
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether an address is on this machine itself, so that no proxy in the environment is meant for it.
+
+    A client with its own transport uses no proxy. Without `trust_env` it would ignore `SSL_CERT_FILE` too.
+    """
+    import httpx
+
+    return httpx.URL(url).host in _LOOPBACK_HOSTS
+
+
+def require_event_stream(response: httpx.Response) -> None:
+    """Check that an answer is a stream of events.
+
+    Raises:
+        SSEError: if the answer has another type.
+    """
+    from httpx_sse import SSEError
+
+    kind = response.headers.get("content-type", "without a type")
+    if not kind.startswith("text/event-stream"):
+        raise SSEError(f"the answer is {kind}, not a stream of events")
+
+
+def is_heartbeat(event: ServerSentEvent) -> bool:
+    """Return whether this is no event: after the first id, httpx-sse makes an event from every blank line."""
+    return not event.data
+
+
+def authorization(api_key: str | None) -> dict[str, str]:
+    """Return the header with an API key; no header without a key. A key from a file may end with a newline.
+
+    Raises:
+        ConfigurationError: if a header cannot contain the key, such as a key with `…` that was copied from a page.
+    """
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        hint = "Copy it again, or create a new one: taskframework keys create."
+        raise ConfigurationError("The API key contains a character that is not allowed in keys.", hint=hint)
+    return {"Authorization": f"Bearer {key}"} if key else {}
