@@ -18,7 +18,6 @@ from taskframework.limits.dispatch_turns import DispatchTurns
 from taskframework.limits.rate_turns import RateTurns
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.marks import Mark
-from taskframework.model.message import TaskMessage
 from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, TakePermits
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import LimitWait, Task
@@ -28,6 +27,7 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
+from tests.unit.limits.published import Published
 
 #: One attempt in ten seconds for each tenant; one at once after a pause.
 LIMIT = AttemptLimit(0.1, 1)
@@ -64,19 +64,6 @@ class Store(SqliteStore):
         if self.is_away:
             raise StoreUnavailableError("away")
         await super().mark(*marks)
-
-
-class Published:
-    """A broker that takes every message."""
-
-    is_connected = True
-    holds_delays = False
-
-    def __init__(self) -> None:
-        self.messages: list[TaskMessage] = []
-
-    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
-        self.messages.append(message)
 
 
 class Process:

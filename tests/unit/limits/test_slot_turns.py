@@ -17,7 +17,6 @@ from taskframework.limits.slot_turns import SlotTurns
 from taskframework.limits.slots import SlotKeeper
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.marks import Mark
-from taskframework.model.message import TaskMessage
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS, GiveSlotBack, TakeSlot
@@ -28,6 +27,7 @@ from taskframework.submission.producer import DispatchPolicy, TaskMessageProduce
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
+from tests.unit.limits.published import Published
 
 
 @task("keyed", concurrency_limit=ConcurrencyLimit(2, key="tenant"))
@@ -55,19 +55,6 @@ class Store(SqliteStore):
     async def mark(self, *marks: Mark) -> None:
         await self.before_marks()
         await super().mark(*marks)
-
-
-class Published:
-    """A broker that takes every message."""
-
-    is_connected = True
-    holds_delays = False
-
-    def __init__(self) -> None:
-        self.messages: list[TaskMessage] = []
-
-    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
-        self.messages.append(message)
 
 
 class Process:
