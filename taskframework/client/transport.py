@@ -126,7 +126,8 @@ class AsyncTransport:
             raise RuntimeError(_CLOSED)
         loop = asyncio.get_running_loop()
         if (opened := self._own_clients.get(loop)) is None:
-            self._own_clients = {it: its for it, its in self._own_clients.items() if not it.is_closed()}
+            for ended in [it for it in list(self._own_clients) if it.is_closed()]:  # threads may add theirs meanwhile
+                self._own_clients.pop(ended, None)
             opened = self._own_clients[loop] = self._open()
         return await opened.asend(None)
 

@@ -53,8 +53,7 @@ class SlotKeeper:
         """Return the slots of a limit as they are now; `number` free ones if nobody has asked for one yet.
 
         Raises:
-            StoreUnavailableError: if the store is away.
-            RecordUnreadableError: if a newer release wrote them.
+            StoreError: if the store is away, or a newer release wrote them.
         """
         record = await read_record(self._store, limit)
         slots = Slots(number) if record is None else SLOTS.content(record)

@@ -39,9 +39,8 @@ class Timeline:
     @classmethod
     async def of(cls, store: TaskStore, database: Database, now: datetime) -> Timeline:
         """Read all of it; `database` is that of the store."""
-        schedules = await all_schedules(
-            store
-        )  # before the tasks: so the task of a schedule that moved on is among them
+        # The schedules first: so the task of a schedule that moved on is among the tasks.
+        schedules = await all_schedules(store)
         tasks = tasks_of(await database.fetch(_LIVE_TASKS))
         timeline = cls(now, tuple(tasks), tuple(map(SCHEDULE.content, schedules)))
         if not (streams := timeline.streams_between_tasks):
