@@ -137,15 +137,11 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "starlette"):
-            raise
-        from taskframework.errors import ExtraMissingError
+    if _HOMES[name].startswith("api."):
+        from taskframework.wiring.extras import require_extra
 
-        raise ExtraMissingError(f"taskframework.{name}", error.name, "api") from None
-    value = globals()[name] = getattr(home, name)
+        require_extra("api", f"taskframework.{name}")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     return value
 
 

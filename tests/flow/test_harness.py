@@ -199,12 +199,13 @@ async def test_a_crash_while_code_runs_repeats_it() -> None:
         assert await running.result(handle) == 2
 
 
-async def test_a_lost_lease_stops_the_code_and_the_task_is_tried_again() -> None:
+async def test_a_lost_lease_stops_the_code_and_the_task_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     async with harness(Held) as running:
         handle = await begun(running)
         await running.lose_leases()
         Held.gate.set()
         assert await running.result(handle) == 2
+        assert not [said for said in caplog.records if said.levelname == "ERROR"], "it is no fault of the framework"
         with pytest.raises(AssertionError, match="no attempt runs"):
             await running.lose_leases()
 

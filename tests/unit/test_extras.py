@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import taskframework
 from taskframework import ConfigurationError, Settings, TaskFramework
 from taskframework.clock import SystemClock
 from taskframework.errors import ExtraMissingError
@@ -87,3 +88,9 @@ def test_a_package_whose_parent_is_missing_is_missing(monkeypatch: pytest.Monkey
     monkeypatch.setitem(EXTRA_MODULES, "other", ("no_such_package.part",))
     with pytest.raises(ExtraMissingError, match=r"This needs no_such_package\.part"):
         require_extra("other", "This")
+
+
+def test_mount_needs_the_extra_of_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(taskframework), "mount", raising=False)
+    with pytest.raises(ExtraMissingError, match=r"taskframework\.mount needs fastapi.*taskframework\[api\]"):
+        taskframework.mount  # noqa: B018 - it is imported here
