@@ -27,7 +27,8 @@ def signature_of(name: str, value: Any) -> str:
     found = inspect.signature(value)
     parameters = [_plain(each) for each in found.parameters.values() if each.name not in ("self", "cls")]
     answer = "" if isinstance(value, type) else _returned(found.return_annotation)
-    prefix = "class " if isinstance(value, type) else "async def " if inspect.iscoroutinefunction(value) else "def "
+    is_async = inspect.iscoroutinefunction(value) or hasattr(value, "must_be_awaited")
+    prefix = "class " if isinstance(value, type) else "async def " if is_async else "def "
     line = f"{prefix}{name}{_listed(parameters)}{answer}"
     if len(line) <= _WIDTH:
         return line

@@ -56,6 +56,7 @@ class RepairLoop:
         clock: Clock,
         on_failure: Callable[[str], None] = lambda name: None,
         is_store_away: Callable[[StoreUnavailableError], Awaitable[bool]] = _never,
+        pace: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """Prepare the loop.
 
@@ -66,6 +67,7 @@ class RepairLoop:
             clock: for the pause, and for the time of the last look.
             on_failure: called with the name after each look that failed.
             is_store_away: asked when the store did not answer. If it returns True, it has logged this itself.
+            pace: returns how many times as long as `interval` the next pause is.
         """
         self.name = name
         self._repair = repair
@@ -73,6 +75,7 @@ class RepairLoop:
         self._clock = clock
         self._on_failure = on_failure
         self._is_store_away = is_store_away
+        self._pace = pace
         #: How many looks succeeded.
         self.looks = 0
         #: When the last look succeeded, by the clock of this machine; None before the first.
@@ -96,7 +99,7 @@ class RepairLoop:
     @property
     def interval(self) -> float:
         """The planned pause between two looks, in seconds."""
-        return self._interval
+        return self._interval * self._pace()
 
     def problem(self) -> str | None:
         """Why the process is not ready: the loop ended, or its last success is much longer ago than planned."""
@@ -110,13 +113,13 @@ class RepairLoop:
         ago = f"last succeeded {self.seconds_since_success:.0f} s ago"
         if self._task is not None and self._task.done():
             return f"ended; {ago}"
-        return ago if self.seconds_since_success > _LATE_INTERVALS * self._interval + seconds else None
+        return ago if self.seconds_since_success > _LATE_INTERVALS * self.interval + seconds else None
 
     async def _run(self) -> None:
         while True:
             more = await self._run_once()
             # Vary the pause, so that processes that started together do not look together.
-            await self._clock.sleep(0 if more else self._interval * random.uniform(*_PAUSE_SHARES))
+            await self._clock.sleep(0 if more else self.interval * random.uniform(*_PAUSE_SHARES))
 
     async def _run_once(self) -> bool:
         try:

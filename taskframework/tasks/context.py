@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from taskframework.model.values import Json
 from taskframework.tasks.kinds import AnyTaskType, KindOf
@@ -23,6 +25,7 @@ from taskframework.tasks.subtasks import (
 
 P = TypeVar("P")
 Q = TypeVar("Q")
+Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 class AttemptControl(Protocol):
@@ -42,6 +45,23 @@ class AttemptControl(Protocol):
     def report_progress_soon(self, value: object) -> None:
         """`report_progress` from any thread, without waiting."""
         ...
+
+
+def _must_be_awaited(method: Method) -> Method:
+    """Count the calls of a method that have not begun: without `await` it does nothing, and the task would succeed."""
+
+    @functools.wraps(method)
+    def call(context: TaskContext[Any], *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
+        async def begin() -> Any:
+            context._not_begun[method.__name__] -= 1
+            return await method(context, *args, **options)
+
+        context._not_begun[method.__name__] += 1
+        begin.__qualname__ = method.__qualname__  # Python's own warning names it
+        return begin()
+
+    vars(call)["must_be_awaited"] = True  # `inspect` takes it for a plain function
+    return cast(Method, call)
 
 
 @dataclass(frozen=True)  # without slots: a generic class with them cannot be made as TaskContext[P](...) on Python 3.11
@@ -72,6 +92,8 @@ class TaskContext(Generic[P]):
     item: int | None = None
     #: What `wait_for` gave to the code, which has to return it.
     _waits: list[WaitForSignal] = field(default_factory=list, repr=False, compare=False)
+    #: By method: how many calls the code made and did not await.
+    _not_begun: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
 
     async def update_progress(self, value: Json) -> None:
         """Store and publish the progress of the task.
@@ -94,6 +116,7 @@ class TaskContext(Generic[P]):
         """
         self.control.report_progress_soon(value)
 
+    @_must_be_awaited
     async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
         """Do a step of the task once.
 
@@ -143,6 +166,7 @@ class TaskContext(Generic[P]):
     async def submit_subtask(
         self, task_type: KindOf[Q, Any], parameters: Q, *, policy: str | None = None, **options: Any
     ) -> str: ...
+    @_must_be_awaited
     async def submit_subtask(
         self, task_type: AnyTaskType, parameters: Any = None, *, policy: str | None = None, **options: Any
     ) -> str:
@@ -201,6 +225,7 @@ class TaskContext(Generic[P]):
         policy: str | None = None,
         **options: Any,
     ) -> list[str]: ...
+    @_must_be_awaited
     async def submit_subtasks(
         self,
         task_type: AnyTaskType,
@@ -276,6 +301,11 @@ class TaskContext(Generic[P]):
     def is_cancel_requested(self) -> bool:
         """Whether this task was asked to stop; a long loop should check this regularly."""
         return self.control.cancel_requested
+
+
+def forgotten_await(context: TaskContext[Any]) -> str | None:
+    """The name of a method that code called and did not await, so that it did nothing; None if there is none."""
+    return next((name for name, calls in context._not_begun.items() if calls), None)
 
 
 def has_forgotten_wait(context: TaskContext[Any], returned: object) -> bool:

@@ -34,7 +34,7 @@ from taskframework.tasks.subtasks import (
     adding_number_to_errors,
 )
 from taskframework.tasks.values import storable_parameters, to_storable_json
-from taskframework.worker.attempt_outcome import refuse_forgotten_wait, storable_result
+from taskframework.worker.attempt_outcome import refuse_forgotten_calls, storable_result
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -129,7 +129,7 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
             returned = await _call(registration, surroundings, "resume", context, _summary(control))
         case _:
             returned = await _call(registration, surroundings, "execute", context)
-    refuse_forgotten_wait(context, returned)
+    refuse_forgotten_calls(context, returned)
     if isinstance(returned, WaitForSignal):
         ran.waits_for = returned
     elif not (ran.subtasks and returned is None and "resume" in registration.stages):

@@ -9,6 +9,7 @@ from taskframework.model.workers import REPORT_INTERVAL
 from taskframework.operations.health import Health
 from taskframework.recovery.batches import BatchRepair
 from taskframework.recovery.loop import RepairLoop
+from taskframework.recovery.pace import RepairPace
 from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.queue_timeouts import QueueTimeouts
@@ -31,6 +32,9 @@ _PAUSES_INTERVAL = timedelta(seconds=1)
 _ESSENTIAL_REPAIRS = frozenset(
     {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "replays", "streams", "unstarted"}
 )
+#: Repairs that any process can do for all: each looks less often where there are many workers. Not `reap` and `slots`,
+#: which have a promised time after a crash, nor those that keep this process itself up to date.
+_SHARED_REPAIRS = _ESSENTIAL_REPAIRS - {"reap", "slots"}
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -38,9 +42,16 @@ _Look = Callable[[], Awaitable[bool]]
 def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
     """The repairs, not started."""
     clock, count_failure, is_away = process.services.clock, process.metrics.repairs_failed.add, process.breaker.is_away
-    return tuple(
-        RepairLoop(name, look, pause, clock, count_failure, is_away) for name, look, pause in _list_repairs(process)
-    )
+    pace = RepairPace(process.services.store)
+
+    def build(name: str, look: _Look, pause: timedelta) -> RepairLoop:
+        factor = (lambda: pace.factor) if name in _SHARED_REPAIRS else (lambda: 1.0)
+        return RepairLoop(name, look, pause, clock, count_failure, is_away, factor)
+
+    repairs = [build(*repair) for repair in _list_repairs(process)]
+    if process.services.settings.store.scheme != "sqlite":  # there, this process is the only one
+        repairs.append(build("pace", pace.measure, REPORT_INTERVAL))
+    return tuple(repairs)
 
 
 def require_repairs(health: Health, repairs: tuple[RepairLoop, ...]) -> None:

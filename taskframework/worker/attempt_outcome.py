@@ -13,7 +13,7 @@ from taskframework.model.outcome import Succeeded, Waits
 from taskframework.model.task import Subtasks
 from taskframework.model.values import MAX_RESULT_BYTES, Json, check_storable, in_one_line
 from taskframework.tasks.chunks import for_each
-from taskframework.tasks.context import TaskContext, has_forgotten_wait
+from taskframework.tasks.context import TaskContext, forgotten_await, has_forgotten_wait
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
@@ -31,8 +31,9 @@ class BadResultError(NonRetryableError):
     """The result cannot be stored."""
 
 
-def refuse_forgotten_wait(context: TaskContext[Any], returned: object) -> None:
-    """Refuse a result of code that called `context.wait_for`: the task would end without its signal.
+def refuse_forgotten_calls(context: TaskContext[Any], returned: object) -> None:
+    """Refuse a result of code that called the context in vain: the task would end without its signal, its sub-tasks or
+    one of its steps.
 
     Raises:
         BadResultError: says what to write.
@@ -40,6 +41,11 @@ def refuse_forgotten_wait(context: TaskContext[Any], returned: object) -> None:
     if has_forgotten_wait(context, returned):
         raise BadResultError(
             "The code called context.wait_for and did not return its value: write `return context.wait_for(...)`."
+        )
+    if (name := forgotten_await(context)) is not None:
+        raise BadResultError(
+            f"The code called context.{name} and did not await it, so nothing was done: "
+            f"write `await context.{name}(...)`."
         )
 
 

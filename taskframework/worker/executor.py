@@ -23,7 +23,7 @@ from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.telemetry import AttemptCode, running_as
 from taskframework.worker.attempt import STOP_TIMEOUT_SECONDS, LeaseLostError, RunningAttempt, StopReason
-from taskframework.worker.attempt_outcome import BadResultError, outcome_of, refuse_forgotten_wait
+from taskframework.worker.attempt_outcome import BadResultError, outcome_of, refuse_forgotten_calls
 from taskframework.worker.containment import cancel_own
 from taskframework.worker.family import FamilyServices
 from taskframework.worker.forks import ForkedProcessesEnd
@@ -182,7 +182,7 @@ class TaskExecutorService:
                 return await self._processes.run(executable, call, context, on_start=limit.start)
             make = functools.partial(call.make, executable, resources=resources)
             returned = await self._threads.run(make, context, on_start=limit.start)
-        refuse_forgotten_wait(context, returned)
+        refuse_forgotten_calls(context, returned)
         return returned
 
 

@@ -32,7 +32,7 @@ from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, adding_number_to_errors
 from taskframework.tasks.values import storable_parameters, to_storable_json
 from taskframework.telemetry import log_structlog_by_logging, log_threads
-from taskframework.worker.attempt_outcome import refuse_forgotten_wait
+from taskframework.worker.attempt_outcome import refuse_forgotten_calls
 from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.questions import Question, ReadOutcomes
 
@@ -224,7 +224,7 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
             result = call.make(executable, context)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-        refuse_forgotten_wait(context, result)
+        refuse_forgotten_calls(context, result)
     except BaseException as error:  # sys.exit() in task code ends the attempt, not this process
         control.end()
         channel.send("failed", classify(error, retry_on))

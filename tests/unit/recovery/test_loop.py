@@ -156,3 +156,22 @@ async def test_one_that_ended_is_a_problem_at_once(loop: RepairLoop, repair: Rep
     clock.advance(1)
     await loop.stop()
     assert loop.problem() == loop.standstill() == "ended; last succeeded 1 s ago"
+
+
+async def test_where_other_processes_look_too_its_pauses_are_longer_and_it_is_late_later(
+    repair: Repair, clock: FakeClock
+) -> None:
+    factors = [1.0]
+    loop = RepairLoop("sweep", repair.look, timedelta(seconds=INTERVAL), clock, pace=lambda: factors[0])
+    factors[0] = 10.0
+    loop.start()
+    await asleep(clock)
+    assert (loop.looks, loop.interval) == (1, 10 * INTERVAL)
+    clock.advance(7 * INTERVAL)  # the shortest pause is 7.5 intervals
+    await asleep(clock)
+    assert loop.looks == 1
+    clock.advance(6 * INTERVAL)
+    await eventually(lambda: loop.looks == 2)
+    await loop.stop()
+    clock.advance(100 * INTERVAL)
+    assert loop.standstill() == "ended; last succeeded 200 s ago"

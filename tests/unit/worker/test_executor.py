@@ -180,6 +180,23 @@ async def test_a_wait_that_is_not_returned_fails_the_task(executor: TaskExecutor
     assert error.message.endswith("did not return its value: write `return context.wait_for(...)`.")
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("submit_subtask", ("leaf", 1)), ("submit_subtasks", ("leaf", [1])), ("once", ("charge", list))],
+)
+async def test_a_call_that_is_not_awaited_fails_the_task(
+    executor: TaskExecutorService, method: str, arguments: tuple[Any, ...]
+) -> None:
+    async def code(context: TaskContext[Any]) -> Any:
+        getattr(context, method)(*arguments)
+        return "done"
+
+    error = failure(await execute(executor, code)).error
+    assert error.code == "bad_result"
+    assert error.message.endswith(f"did not await it, so nothing was done: write `await context.{method}(...)`.")
+
+
 async def test_a_wait_that_is_awaited_says_that_it_is_returned(executor: TaskExecutorService) -> None:
     async def code(context: TaskContext[Any]) -> Any:
         return await context.wait_for(signal="approved")  # type: ignore[misc]  # the mistake under test
