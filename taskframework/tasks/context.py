@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import Counter
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -50,13 +49,15 @@ class AttemptControl(Protocol):
 def _must_be_awaited(method: Method) -> Method:
     """Count the calls of a method that have not begun: without `await` it does nothing, and the task would succeed."""
 
+    name = method.__name__
+
     @functools.wraps(method)
     def call(context: TaskContext[Any], *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
         async def begin() -> Any:
-            context._not_begun[method.__name__] -= 1
+            context._not_begun[name] -= 1
             return await method(context, *args, **options)
 
-        context._not_begun[method.__name__] += 1
+        context._not_begun[name] = context._not_begun.get(name, 0) + 1
         begin.__qualname__ = method.__qualname__  # Python's own warning names it
         return begin()
 
@@ -93,7 +94,7 @@ class TaskContext(Generic[P]):
     #: What `wait_for` gave to the code, which has to return it.
     _waits: list[WaitForSignal] = field(default_factory=list, repr=False, compare=False)
     #: By method: how many calls the code made and did not await.
-    _not_begun: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
+    _not_begun: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     async def update_progress(self, value: Json) -> None:
         """Store and publish the progress of the task.
