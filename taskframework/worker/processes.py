@@ -269,8 +269,10 @@ def _pack(kind: str, content: Any = None) -> bytes:
 
 
 def _pack_request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context: TaskContext[Any]) -> bytes:
-    names = {field.name for field in dataclasses.fields(context)} - {"logger", "control", "_waits"}
-    fields = {name: getattr(context, name) for name in names}
+    names = {field.name for field in dataclasses.fields(context)} - {"logger", "control"}
+    fields = {
+        name: getattr(context, name) for name in names if not name.startswith("_")
+    }  # which calls were made, is new
     try:
         content = (
             executable,

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.recovery.pace import RepairPace
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.testing.clock import START, FakeClock
+from taskframework.testing.clock import START
 
 LATELY, LONG_AGO = START, START - timedelta(seconds=20)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "tasks.db", clock=FakeClock())
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def report(store: SqliteStore, lately: int, long_ago: int = 0) -> None:
