@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol
 
 import pytest
 from blockbuster import BlockBuster
+from hypothesis import settings
 
 from taskframework.cli.process import reduce_garbage_collection
 from tests.support.external import ExternalMongo, ExternalRabbit
@@ -20,6 +21,10 @@ from tests.support.redis import RedisServer
 from tests.support.servers import MongoServer, RabbitServer, ServerUnavailable
 
 pytest_plugins = ["tests.chaos.summary"]
+
+# hypothesis runs without a limit on time, which a busy machine would break, and without leaving files.
+settings.register_profile("taskframework", deadline=None, database=None)
+settings.load_profile("taskframework")
 
 _RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
 _MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from taskframework import failpoint
 from taskframework.background import Background, end
@@ -22,10 +22,11 @@ from taskframework.model.events import TaskEvent
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.sequences import Sequences
-from taskframework.model.status import TaskStatus
-from taskframework.model.subtasks import Counts
+from taskframework.model.status import DEAD, TaskStatus
+from taskframework.model.subtasks import Counts, Verdict
 from taskframework.model.task import Task
 from taskframework.model.waiting import CountSubtasks
+from taskframework.model.wording import error_line
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
@@ -186,6 +187,8 @@ class SubtaskReporter:
             by_status = await self._store.count_subtasks(round)
             await failpoint.reached("report.after_count")
             count = CountSubtasks.of(parent, Counts.of(by_status))
+            if count.verdict is Verdict.NOT_MET:
+                count = replace(count, failure=await self._first_failure(round))
             if await self._moves.make(count) is not None:
                 planned, done = parent.subtasks.planned, count.counts.done
                 report.missing = None if planned is None else planned - done
@@ -195,6 +198,13 @@ class SubtaskReporter:
                 )
                 return
         raise StoreError(f"The sub-tasks of task {parent_id} are being counted by too many processes at once.")
+
+    async def _first_failure(self, round: RoundOfSubtasks) -> str:
+        """A sentence about the failed sub-task with the lowest slot; empty if all others were cancelled."""
+        for task in await self._store.list_subtasks(round, limit=1, statuses=DEAD):
+            if task.error is not None and task.parent is not None:
+                return f"Sub-task {task.task_id}, slot {task.parent.slot}, failed: {error_line(task.error)}."
+        return ""
 
 
 def _seconds_of_pause(report: _PendingReport) -> float:

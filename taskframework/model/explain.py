@@ -10,13 +10,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from taskframework.model.explain_states import (
-    error_line,
     explain_cancel_requested,
     explain_ended,
     explain_running,
     explain_waiting,
     explain_waiting_for_stream,
-    one_line,
 )
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.interventions import is_suspect
@@ -27,7 +25,7 @@ from taskframework.model.slots import moment_of
 from taskframework.model.status import TaskStatus
 from taskframework.model.versions import is_older
 from taskframework.model.view import error_view, format_time
-from taskframework.model.wording import pluralize
+from taskframework.model.wording import error_line, one_line, pluralize
 from taskframework.model.workers import start_hint
 
 #: How late a message may be before it counts as not sent. A running sweeper sends a due message within a second or two.
@@ -82,7 +80,7 @@ def _explain_not_before(facts: Facts) -> Cause | None:
     failed = f"Attempt {task.attempts} of {task.max_attempts} failed"
     return Cause(
         "retry_at",
-        f"{failed}{f' ({error_line(task)})' if task.error else ''}. The next attempt starts at {at}.",
+        f"{failed}{f' ({error_line(task.error)})' if task.error else ''}. The next attempt starts at {at}.",
         "No action is needed if the cause of the error is fixed by then. To retry now: "
         f"taskframework tasks retry {task.task_id}",
         {"at": at, "attempt": task.attempts, "max_attempts": task.max_attempts, "error": error_view(task.error)},

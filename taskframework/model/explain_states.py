@@ -12,10 +12,7 @@ from taskframework.model.streams import go_on_command
 from taskframework.model.task import Lease, SignalWait, Subtasks, Task
 from taskframework.model.values import shell_quoted
 from taskframework.model.view import error_view, format_time, subtasks_view
-from taskframework.model.wording import pluralize
-
-#: Most characters of a text from outside, such as a reason, in a sentence.
-_MAX_TEXT_LENGTH = 200
+from taskframework.model.wording import error_line, one_line, pluralize
 
 
 def explain_ended(facts: Facts) -> Cause | None:
@@ -173,17 +170,6 @@ def _attempt_details(task: Task) -> dict[str, Any]:
 
 
 def _error_suffix(task: Task) -> str:
-    return "" if task.error is None else f": {error_line(task)}"
+    return "" if task.error is None else f": {error_line(task.error)}"
 
 
-def error_line(task: Task) -> str:
-    """The error of the task as part of a sentence; empty if it has no error."""
-    if task.error is None:
-        return ""
-    return one_line(f"{task.error.type.rpartition('.')[2]}: {task.error.message}").rstrip(".?!")
-
-
-def one_line(text: str) -> str:
-    """A text from outside as part of a sentence: in one line, and cut if it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[:_MAX_TEXT_LENGTH]}…"

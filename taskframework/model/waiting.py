@@ -35,10 +35,6 @@ REOPENED_COUNT_DELAY = timedelta(seconds=10)
 #: How many signals a task keeps. A signal that it has used is kept without payload, and makes room for a new signal.
 MAX_SIGNALS = 100
 
-SUBTASKS_FAILED = (
-    "The sub-tasks did not meet {policy}: {succeeded} succeeded, {failed} failed, {cancelled} were cancelled."
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Wait(AttemptEnd):
@@ -110,6 +106,10 @@ class CountSubtasks(UngroupedWrite):
     resumes: bool
     counts: Counts
     verdict: Verdict | None
+    #: How many sub-tasks had not ended when they were counted; 0 if it is not known how many there will be.
+    unfinished: int = 0
+    #: The error of one sub-task that failed, as a sentence; empty if none did, or if the round is not over.
+    failure: str = field(default="", repr=False)
 
     @classmethod
     def of(cls, parent: Task, counts: Counts) -> CountSubtasks:
@@ -129,6 +129,7 @@ class CountSubtasks(UngroupedWrite):
             subtasks.resumes,
             counts,
             verdict,
+            0 if subtasks.planned is None else subtasks.planned - counts.done,
         )
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -169,7 +170,9 @@ class CountSubtasks(UngroupedWrite):
     @property
     def message(self) -> str:
         """Why the parent failed."""
-        return SUBTASKS_FAILED.format(policy=self.policy, **self.data)
+        counts = f"{self.counts.succeeded} succeeded, {self.counts.failed} failed, {self.counts.cancelled} cancelled"
+        rest = f", {self.unfinished} not finished and therefore cancelled now" if self.unfinished else ""
+        return f"The sub-tasks did not meet {self.policy}: {counts}{rest}. {self.failure}".rstrip()
 
     def _batch_of(self, task: Task, now: datetime) -> Batch | None:
         batch = task.batch

@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from taskframework.clock import in_seconds
+from taskframework.model.task import TaskError
 
+#: Most characters of a text from outside, such as a reason, in a sentence.
+_MAX_TEXT_LENGTH = 200
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -26,3 +29,14 @@ def duration_text(period: timedelta | float) -> str:
     (name, size), (smaller_name, smaller_size) = _UNITS[first : first + 2]
     rest = int(seconds % size) // smaller_size
     return f"{int(seconds // size)} {name}" + (f" {rest} {smaller_name}" if rest else "")
+
+
+def one_line(text: str) -> str:
+    """A text from outside as part of a sentence: in one line, and cut if it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[:_MAX_TEXT_LENGTH]}…"
+
+
+def error_line(error: TaskError) -> str:
+    """The kind of an error, without its module, and its message as part of a sentence."""
+    return one_line(f"{error.type.rpartition('.')[2]}: {error.message}").rstrip(".?!")

@@ -249,6 +249,8 @@ async def test_a_failure_under_the_usual_policy_ends_the_parent_and_the_rest(fra
     assert ended.status is TaskStatus.FAILED
     assert ended.error is not None
     assert ended.error.code == "subtasks_failed"
+    [_, negative, _] = (await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9)).items
+    assert f"Sub-task {negative.task_id}, slot 1, failed: NonRetryableError: negative." in ended.error.message
 
     async def statuses() -> list[str]:
         page = await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9)
