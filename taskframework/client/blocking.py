@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from datetime import timedelta
 from types import TracebackType
@@ -21,6 +22,7 @@ from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def blocking(
@@ -46,7 +48,21 @@ def iterating(
     ) -> Generator[Value, None, None]:
         yield from iterate_blocking(call(self._calls, *args, **kwargs))
 
+    # `help` and the reference would otherwise show the generator of the wrapped call, which needs `async for`.
+    shown = inspect.signature(call)
+    gives = shown.return_annotation.replace("AsyncGenerator[", "Generator[").replace(", None]", ", None, None]")
+    iterates.__signature__ = shown.replace(return_annotation=gives)  # type: ignore[attr-defined]
     return iterates
+
+
+def documented_by(call: Callable[..., Any]) -> Callable[[Method], Method]:
+    """Give a method the docstring of the call that it makes, but its own signature and overloads."""
+
+    def document(method: Method) -> Method:
+        method.__doc__ = call.__doc__
+        return method
+
+    return document
 
 
 class SyncTaskClient:
@@ -126,7 +142,7 @@ class SyncTaskClient:
     ) -> RemoteTask[R]: ...
     @overload
     def submit(self, task_type: KindOf[P, R], parameters: P, **options: Unpack[SubmissionOptions]) -> RemoteTask[R]: ...
-    @functools.wraps(AllCalls.submit)
+    @documented_by(AllCalls.submit)
     def submit(
         self, task_type: AnyTaskType, parameters: Any = None, **options: Unpack[SubmissionOptions]
     ) -> RemoteTask[Any]:
@@ -136,7 +152,7 @@ class SyncTaskClient:
     def get(self, task: str) -> RemoteTask[Any]: ...
     @overload
     def get(self, task: RemoteTask[R]) -> RemoteTask[R]: ...
-    @functools.wraps(AllCalls.get)
+    @documented_by(AllCalls.get)
     def get(self, task: str | RemoteTask[Any]) -> RemoteTask[Any]:
         return run_blocking(self._calls.get(task))
 
@@ -144,7 +160,7 @@ class SyncTaskClient:
     def wait(self, task: str, timeout: timedelta | float | None = None) -> Any: ...
     @overload
     def wait(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> R: ...
-    @functools.wraps(AllCalls.wait)
+    @documented_by(AllCalls.wait)
     def wait(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> Any:
         return run_blocking(self._calls.wait(task, timeout))
 
@@ -152,7 +168,7 @@ class SyncTaskClient:
     def finished(self, task: str, timeout: timedelta | float | None = None) -> RemoteTask[Any]: ...
     @overload
     def finished(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> RemoteTask[R]: ...
-    @functools.wraps(AllCalls.finished)
+    @documented_by(AllCalls.finished)
     def finished(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> RemoteTask[Any]:
         return run_blocking(self._calls.finished(task, timeout))
 
@@ -176,9 +192,18 @@ class SyncTaskClient:
         policy: str | None = None,
         **options: Unpack[SubmissionOptions],
     ) -> RemoteBatch[R]: ...
-    @functools.wraps(AllCalls.submit_batch)
-    def submit_batch(self, task_type: AnyTaskType, items: Iterable[Any], **options: Any) -> RemoteBatch[Any]:
-        return run_blocking(self._calls.submit_batch(task_type, items, **options))
+    @documented_by(AllCalls.submit_batch)
+    def submit_batch(
+        self,
+        task_type: AnyTaskType,
+        items: Iterable[Any],
+        *,
+        chunk_size: int | None = None,
+        policy: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> RemoteBatch[Any]:
+        call = self._calls.submit_batch(task_type, items, chunk_size=chunk_size, policy=policy, **options)
+        return run_blocking(call)
 
     @overload
     def batch_results(
@@ -188,7 +213,7 @@ class SyncTaskClient:
     def batch_results(
         self, batch: RemoteBatch[R], *, follow: bool = False, first: int = 0
     ) -> Generator[RemoteResult[R], None, None]: ...
-    @functools.wraps(AllCalls.batch_results)
+    @documented_by(AllCalls.batch_results)
     def batch_results(
         self, batch: str | RemoteBatch[Any], *, follow: bool = False, first: int = 0
     ) -> Generator[RemoteResult[Any], None, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
@@ -15,6 +16,8 @@ from taskframework.model.values import Json
 from taskframework.settings import RateLimiterSettings
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, limit_key
 from taskframework.tasks.registry import Registration
+
+logger = logging.getLogger(__name__)
 
 
 def limits_of(settings: RateLimiterSettings) -> Mapping[str, BucketLimit]:
@@ -35,14 +38,21 @@ class BucketHolds:
         self._limits = limits
 
     async def hold(self, registration: Registration, task: Task, delay: timedelta) -> None:
-        """Let no attempt begin under the same bucket for this time. Does nothing if the type has no rate limit.
+        """Let no attempt begin under the same bucket for this time. If the type has no rate limit, only warn.
 
         Raises:
             TaskframeworkError: if the buckets are away.
         """
-        if (limit := registration.rate_limit) is not None:
-            record_id = bucket_id(limit, task.parameters)
-            await self._buckets.hold(HoldBucket(record_id, self._limits[limit.name], delay.total_seconds()))
+        if (limit := registration.rate_limit) is None:
+            logger.warning(
+                "task %s: RetryableError(pause_limit=True) paused nothing, because task type %s has no rate_limit in its"
+                " options",
+                task.task_id,
+                task.task_type,
+            )
+            return
+        record_id = bucket_id(limit, task.parameters)
+        await self._buckets.hold(HoldBucket(record_id, self._limits[limit.name], delay.total_seconds()))
 
 
 def concurrency_limit_of(registration: Registration | None, numbers: Mapping[str, int]) -> ConcurrencyLimit | None:

@@ -305,9 +305,18 @@ def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> N
 def _invalid_option_error(error: ValidationError) -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
     found = problem(wrong["loc"], wrong["msg"])
-    hint = {**option_schemas(), **batch_option_schemas()}[str(wrong["loc"][0])]["description"]
+    schema = {**option_schemas(), **batch_option_schemas()}[str(wrong["loc"][0])]
     names_no_value = wrong["type"] in ("missing", "extra_forbidden", "unexpected_keyword_argument")
     value = wrong["input"]
     shown = str(value) if isinstance(value, datetime) else f"{value!r:.50}"
     given = "" if names_no_value else f", not {shown}"
-    return InvalidRequestError(found["field"], found["message"] + given, f"{hint}.")
+    return InvalidRequestError(found["field"], found["message"] + given, f"{_fields_hint(schema)}{schema['description']}.")
+
+
+def _fields_hint(schema: Mapping[str, Any]) -> str:
+    """A sentence about the fields of an option that is an object; empty for any other option."""
+    for kind in schema["anyOf"]:
+        if fields := kind.get("properties"):
+            texts = (name if name in kind["required"] else f"{name} (optional)" for name in fields)
+            return f"Its fields are {', '.join(texts)}. "
+    return ""

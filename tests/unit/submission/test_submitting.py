@@ -111,6 +111,7 @@ async def test_what_has_no_value_is_refused_without_one(framework: TaskFramework
     with pytest.raises(InvalidRequestError) as refused:
         await framework.submit("counts", "text", unique=wrong)
     assert ", not" not in refused.value.message
+    assert refused.value.hint.startswith("Its fields are key, version, on_running (optional). Only the newest version")
 
 
 async def test_one_value_is_not_taken_for_the_items_of_a_batch(framework: TaskFramework) -> None:

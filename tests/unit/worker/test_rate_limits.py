@@ -239,3 +239,13 @@ async def test_a_hold_is_of_the_bucket_of_the_task(executable: type[Untyped]) ->
     held = ALICE if executable is Keyed else RATE.id_of("openai")
     assert [name for name, _ in await stage.buckets.list_known(10)] == [held]
     assert (await stage.buckets.take(TakePermits(held, stage.limit))).granted == 0
+
+
+async def test_a_hold_by_a_task_without_a_rate_limit_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(BucketLimit(10, 5))
+    registration = stage.registry.get("free")
+    assert registration is not None
+    task = new_task(now=stage.now(), task_type="free")
+    await BucketHolds(stage.buckets, {"openai": stage.limit}).hold(registration, task, timedelta(seconds=30))
+    assert "paused nothing, because task type free has no rate_limit in its options" in caplog.text
+    assert await stage.buckets.list_known(10) == []
