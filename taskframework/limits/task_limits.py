@@ -45,8 +45,8 @@ class BucketHolds:
         """
         if (limit := registration.rate_limit) is None:
             logger.warning(
-                "task %s: RetryableError(pause_limit=True) paused nothing, because task type %s has no rate_limit in its"
-                " options",
+                "task %s: RetryableError(pause_limit=True) paused nothing, because task type %s has no rate_limit"
+                " in its options",
                 task.task_id,
                 task.task_type,
             )

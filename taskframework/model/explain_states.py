@@ -171,5 +171,3 @@ def _attempt_details(task: Task) -> dict[str, Any]:
 
 def _error_suffix(task: Task) -> str:
     return "" if task.error is None else f": {error_line(task.error)}"
-
-

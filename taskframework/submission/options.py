@@ -310,7 +310,8 @@ def _invalid_option_error(error: ValidationError) -> InvalidRequestError:
     value = wrong["input"]
     shown = str(value) if isinstance(value, datetime) else f"{value!r:.50}"
     given = "" if names_no_value else f", not {shown}"
-    return InvalidRequestError(found["field"], found["message"] + given, f"{_fields_hint(schema)}{schema['description']}.")
+    hint = f"{_fields_hint(schema)}{schema['description']}."
+    return InvalidRequestError(found["field"], found["message"] + given, hint)
 
 
 def _fields_hint(schema: Mapping[str, Any]) -> str:
