@@ -173,8 +173,13 @@ async def submit_batch(request: Request) -> Response:
 
 async def _submit_json(request: Request) -> BatchSubmission:
     if request.query_params:
+        given = request.headers.get("content-type", "")
+        shown = f"{given[:100]!r}" if given else "missing"
         raise RequestRefusedError(
-            f"Options in the query belong to an upload as {NDJSON}.", hint="Send the options as fields of the body."
+            f"Options in the query belong to an upload, and the content type is {shown}.",
+            hint=f"To upload one item per line, send the header Content-Type: {NDJSON}."
+            " In JSON, send the options as fields of the body.",
+            code="invalid_request" if has_type(request, JSON) else "unsupported_media_type",
         )
     body = with_key_of_header(request, await read_body(request, SubmitBatch))
     options: dict[str, Any] = {name: value for name, value in body.items() if name != "items"}

@@ -92,7 +92,7 @@ def _too_long(index: int) -> RequestRefusedError:
 
 def _not_json(index: int, reason: str) -> RequestRefusedError:
     return RequestRefusedError(
-        f"Item {index} is not JSON: {reason}.",
+        f"Item {index} (the first is 0) is not JSON: {reason.replace('line 1 column', 'column')}.",
         hint="Send one JSON value per line, in UTF-8.",
         code="invalid_json",
         fields=[{"field": f"items.{index}", "message": "is not JSON"}],

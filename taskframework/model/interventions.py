@@ -216,7 +216,8 @@ class Replay(UngroupedWrite):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token is not reset.
 
     In a serial stream the task becomes BLOCKED, at its old position, until its turn comes. Recorded steps stay, so
-    that only the other steps are done. A batch has no code to run again, so its sub-tasks are replayed instead.
+    that only the other steps are done; signals that were not used stay too. A batch has no code to run again, so its
+    sub-tasks are replayed instead.
     """
 
     failpoint: ClassVar[str] = "replay.after_write"
@@ -264,7 +265,7 @@ class Replay(UngroupedWrite):
             cascade_at=None,
             subtasks=None,
             stage="execute",
-            signals=(),
+            signals=tuple(signal for signal in task.signals if not signal.is_heard),
             woken_by=None,
         )
         if self.edited is not None:

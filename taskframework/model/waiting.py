@@ -33,6 +33,7 @@ SPAWN_AFTER = timedelta(seconds=5)
 #: How long the process that reopened a parent has to replay a sub-task, before the sub-tasks are counted anyway.
 REOPENED_COUNT_DELAY = timedelta(seconds=10)
 #: How many signals a task keeps. A signal that it has used is kept without payload, and makes room for a new signal.
+#: A list that is full of unused signals may have one used signal more.
 MAX_SIGNALS = 100
 
 
@@ -201,8 +202,9 @@ _STATUS_BY_VERDICT = {
 class SendSignal(UngroupedWrite):
     """Send a signal to a live task. A task that waits for it continues; any other task keeps it until it waits for it.
 
-    A second signal with the same key changes nothing as long as the task remembers the key: when the list is full, the
-    task forgets the oldest signal that it has used.
+    A task with a full list takes only the signal that it waits for, which needs no room: it is used at once. A second
+    signal with the same key changes nothing as long as the task remembers the key: when the list is full, the task
+    forgets the oldest signal that it has used.
     """
 
     failpoint: ClassVar[str] = "signal.after_write"
@@ -217,10 +219,13 @@ class SendSignal(UngroupedWrite):
         if task.status not in LIVE or not self.scope.covers(task.user_id):
             return None
         kept = _without_oldest_used(task.signals)
-        if len(kept) >= MAX_SIGNALS or any(signal.key == self.key for signal in task.signals):
+        is_waited_for = (
+            task.status is TaskStatus.WAITING and task.waits_for is not None and task.waits_for.name == self.name
+        )
+        if (len(kept) >= MAX_SIGNALS and not is_waited_for) or any(signal.key == self.key for signal in task.signals):
             return None
         signalled = task.evolve(signals=(*kept, Signal(self.key, self.name, now, self.payload)))
-        if task.status is TaskStatus.WAITING and task.waits_for is not None and task.waits_for.name == self.name:
+        if is_waited_for:
             return resumed_by_signal(signalled, now)
         return with_event(signalled, "signalled", now, data={"signal": self.name, "key": self.key})
 

@@ -303,7 +303,7 @@ def _replay(replay: Replay) -> Write:
         **zeroed,
         "start_by": start_by(NOW),
         "stage": "execute",
-        "signals": [],
+        "signals": waiting.unused_signals(),
     }
     if (edited := replay.edited) is not None:
         queued |= {

@@ -145,10 +145,10 @@ def _after(count: CountSubtasks) -> Changes:
 @build_single_write.register
 def _send_signal(send: SendSignal) -> Write:
     guard = {"_id": send.task_id, "status": in_status(*LIVE), **in_scope(send.scope)}
-    has_room = {"$or": [{f"signals.{MAX_SIGNALS - 1}": {"$exists": False}}, {"signals.is_heard": True}]}
-    guard |= {"signals.key": {"$ne": send.key}, **has_room}
     signal = _signal(literal(send.key), literal(send.name), payload=literal(encode_value(send.payload)))
     is_waited_for = {"$and": [_IS_WAITING, {"$eq": ["$waits_for.name", literal(send.name)]}]}
+    has_room = {"$lt": [{"$size": _without_oldest_used()}, MAX_SIGNALS]}
+    guard |= {"signals.key": {"$ne": send.key}, "$expr": {"$or": [is_waited_for, has_room]}}
     told = with_event("signalled", data={"signal": literal(send.name), "key": literal(send.key)})
     return Write(
         guard,
@@ -164,7 +164,7 @@ def _send_signal(send: SendSignal) -> Write:
 def _wake(wake: Wake) -> Write:
     guard = {"_id": wake.task_id, "status": TaskStatus.WAITING, **has_passed("check_at")}
     name, until = "$waits_for.name", "$waits_for.until"
-    has_kept = {"$ne": [_unused_signals(name), []]}
+    has_kept = {"$ne": [unused_signals(_has_name(name)), []]}
     is_late = {"$and": [is_set(until), {"$lte": [until, NOW]}]}
     late = {
         "woken_by": _signal("", name, timed_out=True),
@@ -236,14 +236,18 @@ def _without_oldest_used() -> Expression:
     return {"$cond": [{"$lt": [{"$size": _SIGNALS}, MAX_SIGNALS]}, _SIGNALS, with_room]}
 
 
-def _unused_signals(name: Expression) -> Expression:
-    """The signals of this name that the task has and has not used."""
-    is_kept = {"$and": [{"$eq": ["$$signal.name", name]}, {"$eq": ["$$signal.is_heard", False]}]}
-    return {"$filter": {"input": _SIGNALS, "as": "signal", "cond": is_kept}}
+def unused_signals(*conditions: Expression) -> Expression:
+    """The signals that the task has and has not used; only those to which these conditions on `$$signal` apply."""
+    is_unused = {"$eq": ["$$signal.is_heard", False]}
+    return {"$filter": {"input": _SIGNALS, "as": "signal", "cond": {"$and": [is_unused, *conditions]}}}
 
 
 def _first_unused_signal(name: Expression) -> Expression:
-    return {"$first": _unused_signals(name)}
+    return {"$first": unused_signals(_has_name(name))}
+
+
+def _has_name(name: Expression) -> Expression:
+    return {"$eq": ["$$signal.name", name]}
 
 
 def _resumed_by_signal() -> Changes:
@@ -269,4 +273,4 @@ def _resumed(stage: Stage, data: Expression) -> Changes:
 
 def _next_check(name: Expression, until: Expression) -> Expression:
     """`model.waiting._next_check`; name and time are null or missing if there is no signal, or no time limit."""
-    return {"$cond": [{"$ne": [_unused_signals(name), []]}, NOW, {"$min": [until, later(CHECK_INTERVAL)]}]}
+    return {"$cond": [{"$ne": [unused_signals(_has_name(name)), []]}, NOW, {"$min": [until, later(CHECK_INTERVAL)]}]}

@@ -324,6 +324,9 @@ def _family_fields(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"signals": full}
     for waits_for in (None, SignalWait("approved", None)):
         yield {"signals": (full[0], heard, replace(heard, key="key-9"), *full[3:]), "waits_for": waits_for}
+        others = tuple(replace(other, key=one.key) for one in full)
+        yield {"signals": others, "waits_for": waits_for}
+        yield {"signals": (*others, heard), "waits_for": waits_for}
 
 
 def _batch_fields(now: datetime) -> Iterator[dict[str, Any]]:

@@ -291,6 +291,21 @@ async def test_a_line_has_a_limit(api: Api) -> None:
 async def test_only_json_and_lines_of_it_are_read(api: Api, content_type: str | None) -> None:
     headers = {} if content_type is None else {"Content-Type": content_type}
     problem_of(await api.post(BATCHES, content=b"{}", headers=headers), 415, "unsupported_media_type")
+    answer = await api.post(BATCHES, content=b"{}", headers=headers, params={"task_type": "count-words"})
+    told = problem_of(answer, 415, "unsupported_media_type")["hint"]
+    assert "send the header Content-Type: application/x-ndjson" in told
+
+
+async def test_options_in_the_query_of_json_are_refused(api: Api) -> None:
+    answer = await api.post(BATCHES, json={"task_type": "count-words", "items": []}, params={"priority": "low"})
+    assert "send the options as fields of the body" in problem_of(answer, 422, "invalid_request")["hint"]
+
+
+async def test_a_line_that_is_not_json_is_named_by_its_item(api: Api) -> None:
+    content = b'{"text": "a"}\n\n{"text":\n'
+    answer = await api.post(BATCHES, content=content, headers=NDJSON, params={"task_type": "count-words"})
+    told = problem_of(answer, 400, "invalid_json")["detail"]
+    assert told.startswith("Item 1 (the first is 0) is not JSON: EOF while parsing a value at column 8.")
 
 
 async def test_compressed_lines_are_not_read(api: Api) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN
-from taskframework.model.interventions import Cancel
+from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
 from taskframework.model.options import StreamPlace
 from taskframework.model.scope import EVERYONE, Scope
@@ -155,8 +155,24 @@ def test_the_same_key_is_the_same_signal_even_when_it_was_heard(is_heard: bool) 
 
 def test_a_task_keeps_so_many_signals_and_no_more() -> None:
     kept = tuple(Signal(f"key-{n}", "other", NOW) for n in range(MAX_SIGNALS))
-    assert send().apply(waiting(signals=kept), NOW) is None
+    assert send(name="further").apply(waiting(signals=kept), NOW) is None
     assert len(made(send(), waiting(signals=kept[1:])).signals) == MAX_SIGNALS
+
+
+def test_a_full_list_takes_the_signal_that_the_task_waits_for() -> None:
+    kept = tuple(Signal(f"key-{n}", "other", NOW) for n in range(MAX_SIGNALS))
+    first = made(send(), waiting(signals=kept))
+    assert (first.status, first.woken_by) == (TaskStatus.QUEUED, Signal("key", "approved", NOW, "yes"))
+    assert send("second").apply(first, NOW) is None, "it does not wait now"
+    second = made(send("second"), made(wait(signal="approved"), running(signals=first.signals)))
+    assert second.status is TaskStatus.QUEUED
+    assert [signal.key for signal in second.signals] == [*(signal.key for signal in kept), "second"]
+
+
+def test_a_replay_keeps_the_signals_that_were_not_used() -> None:
+    used, kept = Signal("first", "approved", NOW, None, is_heard=True), Signal("second", "approved", NOW, "yes")
+    dead = in_status(TaskStatus.DEAD_LETTER, signals=(used, kept))
+    assert made(Replay(TASK_ID, EVERYONE, "ann", timedelta(0)), dead).signals == (kept,)
 
 
 def test_of_a_full_list_the_oldest_signal_that_was_heard_makes_room() -> None:
