@@ -142,14 +142,22 @@ class BatchOperations:
             TaskNotFoundError: if there is no such batch.
             BatchNotRetriedError: if it is COMPLETED, was never uploaded completely, or its tasks are being cancelled.
         """
-        reopened = await self._moves.make(ReopenBatch(batch_id, scope, by))
+        # Running tasks that were asked to stop end as CANCELLED after the retry, which would then miss them.
+        still_runs = await self._has_ended_before_its_tasks(await self.get(batch_id, scope))
+        reopened = None if still_runs else await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:
             batch = await self.get(batch_id, scope)
             refusal = BatchNotRetriedError(batch_id, batch.status)
-            if batch.cascade_at is not None and is_sealed(batch):
+            if is_sealed(batch) and (still_runs or batch.cascade_at is not None):
                 refusal.hint = HINT_STILL_CANCELLING
             raise refusal
         return await self._count_status(reopened)
+
+    async def _has_ended_before_its_tasks(self, batch: Task) -> bool:
+        if not batch.status.is_final:
+            return False
+        counts = await self._store.count_subtasks(_round_of(batch))
+        return any(not status.is_final for status in counts)
 
     async def _count_status(self, batch: Task) -> BatchStatus:
         own, subtasks = parts_of(batch)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
-from taskframework import BatchConflictError, BatchItemError, InvalidRequestError
+from taskframework import BatchConflictError, BatchHandle, BatchItemError, InvalidRequestError, TaskFramework
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.operations.batches import BatchNotRetriedError
 from tests.flow.conftest import BOTH, Run
 from tests.support.batch_tasks import ALL as EXTRA
-from tests.support.batch_tasks import Charges
+from tests.support.batch_tasks import Charges, Lingers
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
@@ -135,6 +137,37 @@ async def test_a_cancel_reaches_what_runs_and_what_waits(run: Run) -> None:
         await eventually(lambda: Waits.started >= 5)
         assert (await handle.cancel("not needed")).status is TaskStatus.CANCELLED
         assert [one.status async for one in handle.results()] == [TaskStatus.CANCELLED] * 5
+
+
+async def test_nothing_is_retried_while_a_task_of_the_batch_still_runs(run: Run) -> None:
+    Lingers.gate, Lingers.is_asked = asyncio.Event(), asyncio.Event()
+    async with run(extra=EXTRA) as framework:
+        handle = await framework.submit_batch("lingers", [None])
+        await eventually(lambda: is_running(handle))
+        await handle.cancel()
+        await Lingers.is_asked.wait()
+        await eventually(lambda: has_asked_all(framework, handle.batch_id))
+        with pytest.raises(BatchNotRetriedError, match="still being cancelled; try again"):
+            await handle.retry_failed()
+        Lingers.gate.set()
+
+        async def is_retried() -> bool:
+            with suppress(BatchNotRetriedError):
+                await handle.retry_failed()
+                return True
+            return False
+
+        await eventually(is_retried)
+        await eventually(lambda: is_running(handle))
+        await handle.cancel()
+
+
+async def is_running(handle: BatchHandle[None]) -> bool:
+    return TaskStatus.RUNNING in ((await handle.status()).counts or {})
+
+
+async def has_asked_all(framework: TaskFramework, batch_id: str) -> bool:
+    return (await framework.get(batch_id)).cascade_at is None
 
 
 async def test_a_batch_that_has_no_item_left_ends_with_its_seal(run: Run) -> None:

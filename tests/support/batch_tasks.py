@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 from taskframework import BackgroundTaskExecutable, RetryableError, SubtaskSummary, TaskContext, TaskOptions
@@ -52,6 +53,21 @@ class SquaresInProcess(BackgroundTaskExecutable[int, int]):
         return squared(context.parameters)
 
 
+class Lingers(BackgroundTaskExecutable[None, None]):
+    """Goes on after it was asked to stop, until `gate` is opened by a test in the same process."""
+
+    task_type = "lingers"
+    gate = asyncio.Event()
+    is_asked = asyncio.Event()
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_asked.set()
+            await self.gate.wait()
+
+
 class Waiting(BackgroundTaskExecutable[None, None]):
     """Wants to wait, which an item of a chunk cannot."""
 
@@ -81,4 +97,4 @@ class Summed(BackgroundTaskExecutable[int, int]):
         return {"sum": sum(result for result in results if result is not None), "failed": summary.failed}
 
 
-ALL = (Charges, Squares, SquaresInProcess, Waiting, Summed)
+ALL = (Charges, Squares, SquaresInProcess, Lingers, Waiting, Summed)
