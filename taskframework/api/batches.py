@@ -230,10 +230,14 @@ async def _read_items(request: Request) -> AsyncIterator[list[Json]]:
     },
 )
 async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
-    """List batches from the newest to the oldest, each as far as it was by its last count."""
+    """List batches from the newest to the oldest, each as far as it was by its last count.
+
+    There is no index for `idempotency_key`: with it each page looks through the next 5,000 batches that the other
+    filters let through, and may be empty although more follow, as long as `next_cursor` is not null.
+    """
     page = await framework_of(request).services.batches.list_batches(
         scope_of(request, query.user_id),
-        TaskFilter(status=query.status, task_type=query.task_type),
+        TaskFilter(status=query.status, task_type=query.task_type, idempotency_key=query.idempotency_key),
         limit=query.limit,
         cursor=query.cursor,
     )

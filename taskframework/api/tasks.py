@@ -51,6 +51,7 @@ class BatchQuery(PageQuery):
     status: TaskStatus | None = Field(default=None, description="Only those in this status")
     user_id: UserInQuery = None
     task_type: str | None = Field(default=None, max_length=100, description="Only those of this type")
+    idempotency_key: Name | None = Field(default=None, description="Only those with this idempotency key")
 
 
 class TaskQuery(BatchQuery):
@@ -65,7 +66,6 @@ class TaskQuery(BatchQuery):
     finished_after: Moment | None = Field(default=None, description="Only those that ended at this time or later")
     finished_before: Moment | None = Field(default=None, description="Only those that ended earlier")
     correlation_id: Name | None = Field(default=None, description="Only those with this correlation id")
-    idempotency_key: Name | None = Field(default=None, description="Only those with this idempotency key")
     waits_for_limit: Name | None = Field(
         default=None, description="Only those that wait for their turn in this limit, `NAME` or `NAME/KEY`"
     )

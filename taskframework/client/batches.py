@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Unpack, overload
 from urllib.parse import quote
 
-from taskframework.client.answers import R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
+from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
 from taskframework.client.bulk import error_context_of, with_idempotency_key
 from taskframework.client.connection import Call, Calls, json_call
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.uploads import Items, batch_call
+from taskframework.errors import TaskframeworkError
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 from taskframework.tasks.values import check_iterable
+
+#: Seconds that each of the two requests may take by which the stored part of a failed upload is cancelled.
+_CANCEL_SECONDS = 5.0
+_CANCEL_REASON = "the upload failed, and it cannot be continued without an idempotency key"
 
 
 class BatchCalls(Calls):
@@ -54,7 +59,7 @@ class BatchCalls(Calls):
         A list that fits into one request is taken or refused as a whole. Other items are sent line by line while they
         are iterated, and the first tasks begin meanwhile. If the upload breaks off, submit the same items with the same
         key once more: items that are stored already are passed over. If the items can be iterated again, the client
-        itself repeats the upload.
+        itself repeats the upload. If an upload without a key of yours fails, the client cancels what is stored of it.
 
         Args:
             task_type: the class of the tasks, or the name of their type.
@@ -67,7 +72,7 @@ class BatchCalls(Calls):
             The batch, stored; or the batch that an earlier submission with this key made.
 
         Raises:
-            SubmissionError: if it was refused.
+            SubmissionError: if it was refused; `BatchItemError` names a wrong item.
             ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
             Exception: any error of the iteration of the items.
         """
@@ -75,8 +80,24 @@ class BatchCalls(Calls):
             {"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options}
         )
         sent_options = {name: value for name, value in submission.items() if value is not None}
-        answer = await self._api.ask(batch_call(check_iterable(items), sent_options, error_context_of(sent_options)))
+        error_context = {**error_context_of(sent_options), "is_batch": True}
+        call = batch_call(check_iterable(items), sent_options, error_context)
+        try:
+            answer = await self._api.ask(call)
+        except BaseException:  # an interruption too: nobody else knows the key, so nobody can continue the upload
+            if call.is_upload and options.get("idempotency_key") is None:
+                await self._cancel_stored_part(sent_options)
+            raise
         return with_kind(read(RemoteBatch, answer), task_type)
+
+    async def _cancel_stored_part(self, options: Mapping[str, Any]) -> None:
+        """Cancel what an upload has stored. If this fails, the API cancels it after `batches.upload_timeout`."""
+        query = {name: options[name] for name in ("idempotency_key", "user_id") if name in options}
+        with suppress(TaskframeworkError):
+            answer = await self._api.ask(Call("GET", "/batches", query=query), within=_CANCEL_SECONDS)
+            for batch in read(Page, answer).items:
+                path = f"{_batch_path(read(RemoteBatch, batch).batch_id)}/cancel"
+                await self._api.ask(json_call("POST", path, {"reason": _CANCEL_REASON}), within=_CANCEL_SECONDS)
 
     async def batch(self, batch_id: str) -> RemoteBatch:
         """A batch as it is now.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from taskframework.model.drivers import RETRY, SEAL
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import ALLOW_FAILURES
 from taskframework.model.task import Batch, CancelRequest, Subtasks, Task, record_to_document
 from taskframework.model.transitions import (
     Group,
@@ -133,9 +134,10 @@ class AbandonUpload(UngroupedWrite):
 
 @dataclass(frozen=True, slots=True)
 class ReopenBatch(UngroupedWrite):
-    """Let a sealed batch that has not succeeded wait again, because its sub-tasks without success are to be replayed.
+    """Let a sealed batch wait again, because its sub-tasks without success are to be replayed.
 
-    These sub-tasks count as live from now on, and counts that began before are refused.
+    A batch that is COMPLETED has nothing to replay, unless its policy allowed failures and its type gave it a result
+    in spite of them. These sub-tasks count as live from now on, and counts that began before are refused.
     """
 
     failpoint: ClassVar[str] = "reopen_batch.after_write"
@@ -150,7 +152,7 @@ class ReopenBatch(UngroupedWrite):
             return None
         if not task.status.is_final and task.status is not TaskStatus.WAITING:
             return None
-        if task.status is TaskStatus.COMPLETED:
+        if task.status is TaskStatus.COMPLETED and not _allowed_failures(subtasks):
             return None
         if task.cascade_at is not None:  # no process would replay the sub-tasks that the cascade still cancels
             return None
@@ -170,6 +172,10 @@ class ReopenBatch(UngroupedWrite):
             result=None,
         )
         return with_event(waiting, "reopened", now, data={"by": self.by})
+
+
+def _allowed_failures(subtasks: Subtasks) -> bool:
+    return subtasks.policy == ALLOW_FAILURES and subtasks.failed + subtasks.cancelled > 0
 
 
 @dataclass(frozen=True, slots=True)

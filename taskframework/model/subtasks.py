@@ -89,7 +89,7 @@ class Policy:
     def verdict(self, planned: int, counts: Counts) -> Verdict | None:
         """The verdict of these counts; None while the result still depends on the other sub-tasks."""
         bad = counts.failed + counts.cancelled
-        if self.text == "allow_failures":
+        if self.text == ALLOW_FAILURES:
             if counts.done < planned:
                 return None
             return Verdict.MET_WITH_ERRORS if bad else Verdict.MET
@@ -105,7 +105,9 @@ class Policy:
         return 1 if self.text == "first_success" else planned
 
 
-_POLICY_NAMES = ("all_must_succeed", "allow_failures", "first_success")
+#: The only policy that waits for all sub-tasks, however they end.
+ALLOW_FAILURES = "allow_failures"
+_POLICY_NAMES = ("all_must_succeed", ALLOW_FAILURES, "first_success")
 
 
 def at_least(number: int) -> str:

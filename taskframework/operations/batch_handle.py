@@ -76,7 +76,8 @@ class BatchHandle(Generic[R]):
         """Replay all failed and cancelled tasks of the batch, in the background.
 
         Raises:
-            BatchNotRetriedError: if it is COMPLETED, was never uploaded completely, or its tasks are being cancelled.
+            BatchNotRetriedError: if its policy is met, it was never uploaded completely, or its tasks are being
+                cancelled.
         """
         return await self.operations.retry_failed(self.batch_id, EVERYONE, by=PROGRAM)
 

@@ -13,6 +13,7 @@ from taskframework.model.batch_status import BatchResult, BatchStatus, items_by_
 from taskframework.model.batches import ReopenBatch, is_sealed, parts_of
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_id
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
@@ -28,18 +29,10 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 1.0
 class BatchNotRetriedError(TransitionRefusedError):
     """There is nothing to retry in the batch."""
 
-    def __init__(self, batch_id: str, status: str) -> None:
-        """Make the error of one batch.
-
-        Args:
-            batch_id: the batch.
-            status: its status: COMPLETED, or it ended before its upload was complete, or it is being worked on.
-        """
-        TaskframeworkError.__init__(
-            self,
-            f"Batch {batch_id} is {status}; its failed tasks cannot be retried.",
-            hint="Only a completely uploaded batch that is not COMPLETED can be retried; else submit the items again.",
-        )
+    def __init__(self, batch_id: str, status: str, hint: str) -> None:
+        """Make the error of one batch in this status; `hint` says what the caller can do."""
+        message = f"Batch {batch_id} is {status}; its failed tasks cannot be retried."
+        TaskframeworkError.__init__(self, message, hint=hint)
         self.task_id, self.action, self.status = batch_id, "retried", status
 
 
@@ -75,7 +68,7 @@ class BatchOperations:
     ) -> Page[BatchStatus]:
         """Return batches from the newest to the oldest, each with the progress of its last count."""
         wanted = replace(filter, batches=True)
-        page = await self._store.list_tasks(scope, wanted, limit=limit, cursor=cursor)
+        page = await self._tasks.list_tasks(scope, wanted, limit=limit, cursor=cursor)
         now = self._store.now()
         return Page(tuple(BatchStatus(batch, now) for batch in page.items), page.next_cursor)
 
@@ -140,17 +133,15 @@ class BatchOperations:
 
         Raises:
             TaskNotFoundError: if there is no such batch.
-            BatchNotRetriedError: if it is COMPLETED, was never uploaded completely, or its tasks are being cancelled.
+            BatchNotRetriedError: if its policy is met, it was never uploaded completely, or its tasks are being
+                cancelled.
         """
         # Running tasks that were asked to stop end as CANCELLED after the retry, which would then miss them.
         still_runs = await self._has_ended_before_its_tasks(await self.get(batch_id, scope))
         reopened = None if still_runs else await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:
             batch = await self.get(batch_id, scope)
-            refusal = BatchNotRetriedError(batch_id, batch.status)
-            if is_sealed(batch) and (still_runs or batch.cascade_at is not None):
-                refusal.hint = HINT_STILL_CANCELLING
-            raise refusal
+            raise BatchNotRetriedError(batch_id, batch.status, _hint_if_not_retried(batch))
         return await self._count_status(reopened)
 
     async def _has_ended_before_its_tasks(self, batch: Task) -> bool:
@@ -179,6 +170,14 @@ class BatchOperations:
 
 def _round_of(batch: Task) -> RoundOfSubtasks:
     return RoundOfSubtasks(batch.task_id, batch.generation, parts_of(batch)[1].round)
+
+
+def _hint_if_not_retried(batch: Task) -> str:
+    if not is_sealed(batch):
+        return "It was never uploaded completely: submit the items again, in a new batch."
+    if batch.status is TaskStatus.COMPLETED:
+        return "Its policy is met, so no task needs a retry."
+    return HINT_STILL_CANCELLING if batch.status.is_final else "Try again when it has ended."
 
 
 def _end_of(batch: Task) -> float:

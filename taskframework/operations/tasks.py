@@ -170,7 +170,7 @@ class TaskOperations:
         await self._check_version(task)
         if finished := await self._finished_parents(task, scope):
             refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
-            if hints := list(filter(None, map(_hint_if_never_reopened, finished))):
+            if hints := list(filter(None, map(_hint_if_not_reopened_for, [task, *finished], finished))):
                 refusal.hint = hints[0]
                 raise refusal
             if not reopen:
@@ -244,9 +244,10 @@ class TaskOperations:
         if newest is not None and is_older(unique, newest):
             refusal = _not_retried_error(task)
             refusal.message = (
-                f"Task {task.task_id} is version {unique.version} of {unique.key!r}, and there is a newer version."
+                f"Task {task.task_id} is version {unique.version} of {unique.key!r},"
+                f" and task {newest.task_id} has taken its place."
             )
-            refusal.hint = f"No action is needed: task {newest.task_id}, version {newest.version}, has replaced it."
+            refusal.hint = f"No action is needed: that task is version {newest.version}."
             raise refusal
 
     async def _parents(self, task: Task, scope: Scope) -> list[Task]:
@@ -279,6 +280,13 @@ class TaskOperations:
                         or "The parent ended before all of its sub-tasks were stored. Retry the parent."
                     )
                     raise refusal
+
+
+def _hint_if_not_reopened_for(subtask: Task, parent: Task) -> str | None:
+    """Return the next step if an ended parent never waits for this sub-task again; None if it may."""
+    if subtask.parent is not None and parent.subtasks is not None and subtask.parent.round != parent.subtasks.round:
+        return "The parent has had another round of sub-tasks since then. Retry the parent; it begins with new ones."
+    return _hint_if_never_reopened(parent)
 
 
 def _hint_if_never_reopened(parent: Task) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +13,7 @@ import pytest
 
 from taskframework import (
     ApiUnavailableError,
+    BatchItemError,
     IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
@@ -26,7 +27,11 @@ from taskframework import (
 )
 from taskframework.api import task_follower
 from taskframework.api.server import serving
+from taskframework.client import TaskClient
 from taskframework.client.answers import RemoteTask
+from taskframework.model.batch_status import BatchStatus
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from tests.chaos.proxy import Proxy
 from tests.flow.conftest import Run
 from tests.support.clients import KINDS, client_of
@@ -211,3 +216,42 @@ async def test_an_interface_that_does_not_answer_in_time_is_told(opened: Open) -
         with pytest.raises(ApiUnavailableError, match="No answer from"):
             await stage.client.get("t-1")
         stage.proxy.release()
+
+
+async def test_the_stored_part_of_a_refused_upload_is_cancelled_if_nobody_can_continue_it(opened: Open) -> None:
+    items: list[Any] = [{"text": "x"}] * 1_500 + [{"text": 5}]
+    async with opened() as stage:
+        with pytest.raises(BatchItemError, match=r"^Item 1500: ") as told:
+            await stage.client.submit_batch("count-words", items)
+        assert (told.value.index, told.value.code) == (1_500, "invalid_parameters")
+        assert isinstance(told.value.cause, InvalidParametersError)
+        assert [wrong["field"] for wrong in told.value.cause.problems] == ["text"]
+
+        with pytest.raises(BatchItemError):
+            await stage.client.submit_batch("count-words", items, idempotency_key="mine")
+        listed = (await stage.framework.services.batches.list_batches(EVERYONE, TaskFilter(), limit=9)).items
+        assert [one.status for one in listed] == [TaskStatus.WAITING, TaskStatus.CANCELLED]
+        assert listed[0].batch.idempotency_key == "mine"
+
+
+async def test_an_interrupted_upload_is_cancelled_if_nobody_can_continue_it(run: Run) -> None:
+    async def items() -> AsyncIterator[dict[str, str]]:
+        for _ in range(5_000):
+            yield TEXT
+        await asyncio.Event().wait()
+
+    async with (
+        run() as framework,
+        serving(framework) as server,
+        TaskClient("http://{}:{}".format(*server.address)) as client,
+    ):
+        uploading = asyncio.create_task(client.submit_batch("count-words", items()))
+
+        async def batches() -> Sequence[BatchStatus]:
+            return (await framework.services.batches.list_batches(EVERYONE, TaskFilter(), limit=9)).items
+
+        await eventually(batches)
+        uploading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await uploading
+        assert [one.status for one in await batches()] == [TaskStatus.CANCELLED]

@@ -13,6 +13,7 @@ from taskframework.model.batches import (
     Seal,
 )
 from taskframework.model.status import FINAL, TaskStatus
+from taskframework.model.subtasks import ALLOW_FAILURES
 from taskframework.model.transitions import framework_error
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import (
@@ -82,7 +83,9 @@ _NONE_AFTER_REOPENING = ("finished_at", "purge_at", "cancel", "deadline", "error
 
 @build_single_write.register
 def _reopen_batch(reopen: ReopenBatch) -> Write:
-    may_wait = in_status(*(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING)
+    may_wait = {"status": in_status(*(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING)}
+    is_without_success = [{f"subtasks.{name}": {"$gt": 0}} for name in ("failed", "cancelled")]
+    allowed_failures = {"status": TaskStatus.COMPLETED, "subtasks.policy": ALLOW_FAILURES, "$or": is_without_success}
     waiting = {
         "status": TaskStatus.WAITING,
         **REOPENED,
@@ -93,8 +96,8 @@ def _reopen_batch(reopen: ReopenBatch) -> Write:
         "check_at": later(RETRY_AFTER),
         **with_event("reopened", data=literal({"by": reopen.by})),
     }
-    guard = {"_id": reopen.task_id, **_IS_SEALED, "status": may_wait, "cascade_at": None, **in_scope(reopen.scope)}
-    return Write(guard, [set_fields(waiting)])
+    guard = {"_id": reopen.task_id, **_IS_SEALED, "cascade_at": None, **in_scope(reopen.scope)}
+    return Write({**guard, "$or": [may_wait, allowed_failures]}, [set_fields(waiting)])
 
 
 @build_single_write.register

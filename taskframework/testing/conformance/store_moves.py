@@ -342,6 +342,9 @@ def _batch_fields(now: datetime) -> Iterator[dict[str, Any]]:
     yield {**sealed, "batch": replace(batch, retry_until=now - HOUR), "retry_at": _READ_AT, "error": make_error()}
     spawned = replace(A_ROUND, plan=None, plan_records=0, report_serial=4)
     yield {**sealed, "subtasks": spawned, "batch": batch, "user_id": "bob", "deadline": now + HOUR}
+    allowing = replace(spawned, policy="allow_failures", done=3, succeeded=3)
+    for counts in (allowing, replace(allowing, failed=1), replace(allowing, cancelled=1)):
+        yield {**sealed, "subtasks": counts, "batch": batch}
 
 
 def _stream_fields(now: datetime) -> Iterator[dict[str, Any]]:

@@ -28,9 +28,11 @@ def open_batch(**changes: Any) -> Task:
     return in_status(TaskStatus.WAITING, **{**fields, **changes})
 
 
+ROUND = Subtasks(5, None, done=4, succeeded=1, failed=2, cancelled=1, report_serial=3, policy="allow_failures")
+
+
 def sealed_batch(status: TaskStatus = TaskStatus.WAITING, **changes: Any) -> Task:
-    subtasks = Subtasks(5, None, done=4, succeeded=1, failed=2, cancelled=1, report_serial=3, policy="allow_failures")
-    return in_status(status, **{"batch": Batch(items=5), "subtasks": subtasks, "check_at": NOW + HOUR, **changes})
+    return in_status(status, **{"batch": Batch(items=5), "subtasks": ROUND, "check_at": NOW + HOUR, **changes})
 
 
 def made(move: Any, task: Task) -> Task:
@@ -85,7 +87,7 @@ class TestUpload:
 
 
 class TestRetry:
-    @pytest.mark.parametrize("status", [*sorted(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING])
+    @pytest.mark.parametrize("status", [*sorted(FINAL), TaskStatus.WAITING])
     def test_a_batch_waits_for_what_did_not_succeed(self, status: TaskStatus) -> None:
         batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(status))
         own, subtasks = parts_of(batch)
@@ -97,14 +99,15 @@ class TestRetry:
     @pytest.mark.parametrize(
         "batch",
         [
-            sealed_batch(TaskStatus.COMPLETED),
+            sealed_batch(TaskStatus.COMPLETED, subtasks=replace(ROUND, policy="first_success")),
+            sealed_batch(TaskStatus.COMPLETED, subtasks=replace(ROUND, failed=0, cancelled=0)),
             sealed_batch(TaskStatus.RUNNING),
             open_batch(),
             open_batch().evolve(status=TaskStatus.CANCELLED),
             in_status(TaskStatus.FAILED, subtasks=Subtasks(3, None)),
             sealed_batch(TaskStatus.CANCELLED, cascade_at=NOW),
         ],
-        ids=["succeeded", "at its end", "open", "abandoned", "no batch", "being cancelled"],
+        ids=["policy met", "all succeeded", "at its end", "open", "abandoned", "no batch", "being cancelled"],
     )
     def test_nothing_else_is_retried(self, batch: Task) -> None:
         assert ReopenBatch(TASK_ID, EVERYONE, "alice").apply(batch, NOW) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     await store.open()
     yield store
     await store.close()
+
+
+ONE_FAILED = Subtasks(1, None, done=1, failed=1)
 
 
 def family(store: SqliteStore, statuses: list[TaskStatus], **parent: Any) -> list[Task]:
@@ -295,17 +299,30 @@ async def test_a_count_that_was_begun_before_the_replay_is_not_written_after_it(
     assert (present.status, present.check_at) == (TaskStatus.WAITING, store.now())
 
 
-async def test_a_parent_of_a_serial_stream_is_not_reopened(store: SqliteStore) -> None:
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        (
+            {"subtasks": ONE_FAILED, "stream": StreamPlace("k", "serial", 0)},
+            "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn.",
+        ),
+        (
+            {"subtasks": replace(ONE_FAILED, round=2)},
+            "The parent has had another round of sub-tasks since then. Retry the parent; it begins with new ones.",
+        ),
+    ],
+    ids=["in a serial stream", "after another round"],
+)
+async def test_a_parent_that_cannot_wait_again_is_not_reopened(
+    store: SqliteStore, fields: dict[str, Any], hint: str
+) -> None:
     failed = {"status": TaskStatus.FAILED, "check_at": None, "finished_at": store.now()}
-    counted = Subtasks(1, None, done=1, failed=1)
-    parent, child = family(store, [TaskStatus.FAILED], **failed, subtasks=counted, stream=StreamPlace("k", "serial", 0))
+    parent, child = family(store, [TaskStatus.FAILED], **failed, **fields)
     await store.insert([parent, child])
     operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
     with pytest.raises(ParentFinishedError) as refused:
         await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
-    assert (
-        refused.value.hint == "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
-    )
+    assert refused.value.hint == hint
     assert await operations.get("parent", EVERYONE) == parent
 
 
@@ -317,7 +334,7 @@ async def test_a_parent_that_a_newer_version_has_replaced_is_not_reopened(store:
     await store.insert([parent, child, newer])
     await store.write_records([newest_record(newer, Unique("page", 2), None, SECOND)])
     operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
-    with pytest.raises(TransitionRefusedError, match="parent is version 1 of 'page', and there is a newer version"):
+    with pytest.raises(TransitionRefusedError, match="version 1 of 'page', and task newer has taken its place"):
         await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
     assert await operations.get("parent", EVERYONE) == parent
 

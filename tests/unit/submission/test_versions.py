@@ -143,9 +143,9 @@ async def test_a_version_that_was_superseded_is_not_queued_anew(here: Installati
     await here.store.apply(Fail(fence, "worker-1", make_error(), False, NO_TIME))
     assert (await operations.check_retry(first.task_id, EVERYONE)).task_id == first.task_id, "it is the newest"
     second = await here.submit(2)
-    with pytest.raises(TransitionRefusedError, match="is version 1 of 'page', and there is a newer version") as told:
+    with pytest.raises(TransitionRefusedError, match=f"and task {second.task_id} has taken its place") as told:
         await operations.retry(first.task_id, EVERYONE, by="ann")
-    assert told.value.hint == f"No action is needed: task {second.task_id}, version 2, has replaced it."
+    assert told.value.hint == "No action is needed: that task is version 2."
     assert await here.status(first) is TaskStatus.FAILED
 
 
