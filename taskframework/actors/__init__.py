@@ -4,7 +4,15 @@ The sub-package is independent of the rest of the framework: it only needs somet
 """
 
 from taskframework.actors.actor import KeyedActor, Timers
-from taskframework.actors.actors import ActorsStoppedError, KeyedActors
+from taskframework.actors.actors import ActorsStoppedError, ActorWaitsForItselfError, KeyedActors
 from taskframework.actors.submitting import job_key, submit_once
 
-__all__ = ["ActorsStoppedError", "KeyedActor", "KeyedActors", "Timers", "job_key", "submit_once"]
+__all__ = [
+    "ActorWaitsForItselfError",
+    "ActorsStoppedError",
+    "KeyedActor",
+    "KeyedActors",
+    "Timers",
+    "job_key",
+    "submit_once",
+]

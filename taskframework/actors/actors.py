@@ -30,6 +30,12 @@ class ActorsStoppedError(TaskframeworkError):
     hint = "Stop the senders of events before the actors."
 
 
+class ActorWaitsForItselfError(TaskframeworkError):
+    """The actor gave itself an event, but its mailbox is full or closed, and only the actor could change that."""
+
+    hint = "Handle the event at once, or keep it in the actor until later."
+
+
 class KeyedActors(Generic[Key, Event]):
     """The actors by their keys: events of different keys are handled concurrently, events of one key in order.
 
@@ -93,25 +99,36 @@ class KeyedActors(Generic[Key, Event]):
 
         Raises:
             ActorsStoppedError: after `stop`.
+            ActorWaitsForItselfError: if an actor would wait for room in its own mailbox.
         """
         while True:
             running = self._get_or_start(key)
+            if running.is_calling and not running.mailbox.has_room:
+                raise ActorWaitsForItselfError
             if await running.mailbox.put(event):
                 return
             await running.ended.wait()
 
     async def close(self, key: Key) -> None:
-        """End the actor of a key after its waiting events, and wait for its `on_end`. Without an actor, do nothing."""
+        """End the actor of a key after its waiting events, and wait for its `on_end`. Without an actor, do nothing.
+
+        An actor may close itself; then the call does not wait.
+        """
         if (running := self._running.get(key)) is not None:
             running.mailbox.close()
-            await running.ended.wait()
+            if not running.is_calling:
+                await running.ended.wait()
 
     async def stop(self) -> None:
-        """Take no more events, let every actor handle its waiting events, and end all actors."""
+        """Take no more events, let every actor handle its waiting events, and end all actors.
+
+        An actor may call this too; then the call does not wait.
+        """
         self._is_stopped = True
         for running in self._running.values():
             running.mailbox.close()
-        await self._tasks.finished()
+        if not any(running.is_calling for running in self._running.values()):
+            await self._tasks.finished()
 
     def _get_or_start(self, key: Key) -> _RunningActor[Key, Event]:
         if self._is_stopped:
@@ -150,9 +167,17 @@ class _RunningActor(Generic[Key, Event]):
         self._timers = MailboxTimers(clock, self.mailbox.put_firing)
         self._idle_after = idle_after
         self._actor = make(key, self._timers)
+        #: The asyncio task that calls the actor.
+        self._caller: asyncio.Task[object] | None = None
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether the present asyncio task is the one that calls this actor: waiting for its end would take forever."""
+        return self._caller is not None and self._caller is asyncio.current_task()
 
     async def run(self) -> None:
         """Call the actor until it ends."""
+        self._caller = asyncio.current_task()
         self._timers.set(_IDLE_TIMER, self._idle_after)
         while (item := await self.mailbox.next()) is not None:
             if isinstance(item, Firing):

@@ -38,6 +38,11 @@ class Mailbox(Generic[Event]):
     def is_empty(self) -> bool:
         return not self._waiting
 
+    @property
+    def has_room(self) -> bool:
+        """Whether an event can be added without waiting."""
+        return not self.is_closed and not self._free_places.locked()
+
     async def put(self, event: Event) -> bool:
         """Add an event as soon as there is room; False if the mailbox was closed before."""
         await self._free_places.acquire()

@@ -280,6 +280,49 @@ async def test_stopping_ends_all_and_takes_nothing_more(actors: KeyedActors[str,
         await actors.tell("a", "late")
 
 
+class Own(KeyedActor[str, str]):
+    """Calls the methods of its `KeyedActors` from its own: `close`, `stop`, or `tell` that many events to itself."""
+
+    of: KeyedActors[str, str]
+    seen: list[str]
+
+    async def receive(self, event: str) -> None:
+        self.seen.append(event)
+        if event == "close":
+            await self.of.close(self.key)
+        elif event == "stop":
+            await self.of.stop()
+        elif event.isdecimal():
+            for n in range(int(event)):
+                await self.of.tell(self.key, f"told {n}")
+        self.seen.append(f"after {event}")
+
+    async def on_end(self) -> None:
+        self.seen.append("end")
+
+
+@pytest.mark.parametrize("event", ["close", "stop"])
+async def test_an_actor_may_end_itself(event: str) -> None:
+    Own.seen = []
+    async with KeyedActors(Own, mailbox=3) as Own.of:
+        await Own.of.tell("a", event)
+        await Own.of.tell("b", "other")
+        await settled(lambda: "end" in Own.seen)
+    assert [one for one in Own.seen if "other" not in one][:3] == [event, f"after {event}", "end"]
+
+
+async def test_an_actor_does_not_wait_for_room_in_its_own_mailbox(caplog: pytest.LogCaptureFixture) -> None:
+    Own.seen = []
+    async with KeyedActors(Own, mailbox=3) as Own.of:
+        await Own.of.tell("a", "3")
+        await settled(lambda: "after told 2" in Own.seen)
+        assert "failed" not in caplog.text
+        await Own.of.tell("a", "4")
+        await settled(lambda: Own.seen.count("after told 2") == 2)
+    assert "ActorWaitsForItselfError: The actor gave itself an event, but its mailbox is full" in caplog.text
+    assert "after 4" not in Own.seen
+
+
 async def test_an_error_is_told_and_the_actor_goes_on(
     actors: KeyedActors[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
