@@ -33,6 +33,9 @@ _FIELDS = {
 
 #: An offset from UTC, which some people write in place of a time zone.
 _UTC_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.IGNORECASE)
+#: Names under which some systems keep files that are no zone of the IANA database, or count leap seconds. Another
+#: machine may not know them, or mean another time.
+_LOCAL_NAMES = re.compile(r"localtime|posixrules|Factory|(?:posix|right)/.*")
 
 
 class Recurrence(Protocol):
@@ -122,9 +125,11 @@ def zone(name: str) -> zoneinfo.ZoneInfo:
     """A time zone by its name; the first call for a name reads a file.
 
     Raises:
-        ValueError: if no time zone has this name.
+        ValueError: if no time zone of the IANA database has this name.
     """
     try:
+        if _LOCAL_NAMES.fullmatch(name):
+            raise ValueError
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"{name[:100]!r} is not a time zone") from None
@@ -133,7 +138,7 @@ def zone(name: str) -> zoneinfo.ZoneInfo:
 def nearest_zone(name: str) -> str | None:
     """The time zone that a user probably meant. Reads many files."""
     by_place: dict[str, str] = {}
-    for known in sorted(zoneinfo.available_timezones()):
+    for known in sorted(filter(lambda each: not _LOCAL_NAMES.fullmatch(each), zoneinfo.available_timezones())):
         by_place.setdefault(known.lower(), known)
         by_place.setdefault(known.rpartition("/")[2].lower(), known)
     close = difflib.get_close_matches(name[:100].lower(), by_place, 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taskframework.durations import format_duration
-from taskframework.errors import SubmissionError, TaskframeworkError, TaskUnreadableError
+from taskframework.errors import InvalidRequestError, SubmissionError, TaskframeworkError, TaskUnreadableError
 from taskframework.model.query import Page
 from taskframework.model.schedules import (
     MAX_SCHEDULES,
@@ -147,10 +147,14 @@ class ScheduleOperations:
         return SCHEDULE.content(record)
 
     async def view(self, schedule: Schedule) -> dict[str, Any]:
-        """Return one schedule as plain JSON, with its next runs."""
-        await load_zone(schedule.timezone)
+        """Return one schedule as plain JSON, with its next runs; without them if its time zone is unknown here."""
         [seen] = await self._with_statuses(schedule)
-        return seen.view() | {"next_runs": [format_time(time) for time in next_runs(schedule, _SHOWN_RUNS)]}
+        try:
+            await load_zone(schedule.timezone)
+            runs = next_runs(schedule, _SHOWN_RUNS)
+        except InvalidRequestError:
+            runs = []
+        return seen.view() | {"next_runs": [format_time(time) for time in runs]}
 
     async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
         """Make a schedule.

@@ -11,6 +11,7 @@ from datetime import datetime
 from taskframework import failpoint
 from taskframework.errors import (
     IdempotencyConflictError,
+    InvalidRequestError,
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
@@ -80,7 +81,11 @@ class ScheduleRepair:
 
     async def _run_due(self, record: Record) -> bool:
         schedule, now = SCHEDULE.content(record), self._store.now()
-        await load_zone(schedule.timezone)
+        try:
+            await load_zone(schedule.timezone)
+        except InvalidRequestError as error:
+            await self._record_problem(record, str(error))
+            return False
         # If the last run matters, its state is read before each run, so only one run is made now.
         due = runs_due(schedule, now, self._limit if schedule.overlap is Overlap.ALLOW else 1)
         after = await self._submit_runs(schedule, due.times) if due.times else schedule
@@ -90,6 +95,14 @@ class ScheduleRepair:
         if written is None and after.last_run is not None:
             await self._record_last_run(schedule.name, after.last_run)
         return after.is_due(now)
+
+    async def _record_problem(self, record: Record, message: str) -> None:
+        """Record why a schedule cannot be moved on here. Another process may be able to move it on, so it stays due."""
+        schedule = SCHEDULE.content(record)
+        if schedule.problem is None or schedule.problem.message != message:
+            logger.warning("schedule %s cannot run here: %s", schedule.name, message)
+            problem = RunProblem(self._store.now(), message)
+            await self._store.write_records([SCHEDULE.changed(record, replace(schedule, problem=problem))])
 
     async def _record_last_run(self, name: str, last: LastRun) -> None:
         """Record the run that was submitted here, because another process moved the schedule on, maybe without it."""

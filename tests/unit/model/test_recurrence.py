@@ -206,6 +206,13 @@ def test_an_unknown_time_zone_and_the_nearest(name: str, nearest: str | None) ->
     assert nearest_zone(name) == nearest
 
 
+@pytest.mark.parametrize("name", ["localtime", "Factory", "posixrules", "right/Europe/Berlin"])
+def test_a_name_that_means_another_time_elsewhere_is_no_time_zone(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a time zone"):
+        zone(name)
+    assert nearest_zone(name) != name
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -230,6 +231,23 @@ async def test_what_became_of_the_last_run_is_told(stage: Stage) -> None:
         assert seen["nightly"].view()["last_run"]["status"] == status
         assert (await stage.schedules.view(seen["nightly"].schedule))["last_run"]["status"] == status
         await stage.store.apply(Cancel(task.task_id, EVERYONE, "ada", None))
+
+
+async def test_a_schedule_whose_time_zone_is_unknown_here_says_so_and_can_be_changed(
+    stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    template = await stage.create("other", cron="0 3 * * *")
+    made_elsewhere = replace(template, name="elsewhere", timezone="Mars/Base")
+    await stage.store.write_records([SCHEDULE.new("elsewhere", content=made_elsewhere)])
+    clock.advance(timedelta(days=1))
+    for _ in range(3):
+        assert not await stage.repair.run_once()
+    view = await stage.schedules.view(await stage.schedules.get("elsewhere"))
+    assert "'Mars/Base' is not a time zone" in view["problem"]["message"]
+    assert view["next_runs"] == []
+    assert caplog.text.count("schedule elsewhere cannot run here") == 1
+    assert (await stage.schedules.view(await stage.schedules.pause("elsewhere")))["is_paused"]
+    await stage.schedules.put("elsewhere", definition(every="1h"))
 
 
 async def test_deleting_leaves_its_tasks(stage: Stage) -> None:
