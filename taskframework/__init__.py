@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.errors import RegistrationError as RegistrationError
     from taskframework.errors import ResultTimeoutError as ResultTimeoutError
     from taskframework.errors import RetryableError as RetryableError
+    from taskframework.errors import SignalsFullError as SignalsFullError
     from taskframework.errors import StoreOnlyError as StoreOnlyError
     from taskframework.errors import StoreUnavailableError as StoreUnavailableError
     from taskframework.errors import SubmissionError as SubmissionError
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.model.task import Signal as Signal
     from taskframework.model.task import Task as Task
     from taskframework.operations.batch_handle import BatchHandle as BatchHandle
+    from taskframework.operations.batches import BatchNotRetriedError as BatchNotRetriedError
     from taskframework.operations.handle import TaskHandle as TaskHandle
     from taskframework.operations.stream_handle import StreamHandle as StreamHandle
     from taskframework.runtime import TaskFramework as TaskFramework
@@ -63,6 +65,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.refusals import BatchClosedError as BatchClosedError
     from taskframework.submission.refusals import BatchConflictError as BatchConflictError
     from taskframework.submission.refusals import BatchItemError as BatchItemError
+    from taskframework.submission.refusals import BatchTooLargeError as BatchTooLargeError
     from taskframework.submission.refusals import StreamModeError as StreamModeError
     from taskframework.submission.refusals import VersionConflictError as VersionConflictError
     from taskframework.submission.service import SubmitRequest as SubmitRequest
@@ -97,8 +100,9 @@ _PUBLIC = {
         "ApiError ApiUnavailableError BrokerUnavailableError "
         "ConfigurationError ExtraMissingError IdempotencyConflictError InvalidParametersError InvalidRequestError "
         "NewerVersionError NonRetryableError NotRunningError ParentFinishedError RegistrationError ResultTimeoutError "
-        "RetryableError StoreOnlyError StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError "
-        "TaskframeworkError TopologyMismatchError TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
+        "RetryableError SignalsFullError StoreOnlyError StoreUnavailableError SubmissionError TaskFailedError "
+        "TaskNotFoundError TaskframeworkError TopologyMismatchError TransitionRefusedError UnknownTaskTypeError "
+        "ValueNotStorableError"
     ),
     "events.external": "ExternalEvent",
     "events.subscriber": "EventSubscriber",
@@ -107,6 +111,7 @@ _PUBLIC = {
     "model.status": "Priority TaskStatus",
     "model.subtasks": "at_least",
     "model.task": "Signal Task",
+    "operations.batches": "BatchNotRetriedError",
     "operations.handle": "TaskHandle",
     "runtime": "TaskFramework",
     "settings": "Settings load_settings",
@@ -114,7 +119,9 @@ _PUBLIC = {
     "model.stream_results": "StreamResult",
     "operations.stream_handle": "StreamHandle",
     "submission.options": "BatchOptions SubmissionOptions",
-    "submission.refusals": "BatchClosedError BatchConflictError BatchItemError StreamModeError VersionConflictError",
+    "submission.refusals": (
+        "BatchClosedError BatchConflictError BatchItemError BatchTooLargeError StreamModeError VersionConflictError"
+    ),
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",

@@ -237,9 +237,15 @@ class TaskNotFoundError(TaskframeworkError):
 
     def __init__(self, task_id: str, *, what: str = "task") -> None:
         super().__init__(f"There is no {what} {task_id[:100]!r}.")
-        if what == "stream":
-            self.hint = "Check the key, and the user to whom it belongs: `taskframework streams list` shows both."
+        self.hint = _HINTS_IF_NOT_FOUND.get(what, self.hint)
         self.task_id = task_id
+
+
+_HINTS_IF_NOT_FOUND = {
+    "stream": "Check the key, and the user to whom it belongs: `taskframework streams list` shows both.",
+    "dead letter": "Check the id. A task that has not failed, or was queued again, is no dead letter: see it with"
+    " `taskframework tasks show ID`. Dead letters are removed after the retention time.",
+}
 
 
 class TransitionRefusedError(TaskframeworkError):

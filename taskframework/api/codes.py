@@ -54,7 +54,7 @@ CODES: Mapping[str, Code] = {
     "schedule_not_found": Code(404, "There is no such schedule", _LIST_ALL),
     "task_not_found": Code(
         404,
-        "There is no such task or dead letter",
+        "There is no such task, batch, stream or dead letter",
         "Check the id, and that the key may see it: what belongs to another user does not exist for the caller. What is"
         " over is removed after its retention.",
     ),

@@ -137,7 +137,7 @@ class FrameworkThread:
                 self._running = self._opener_pid = None
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
-        refuse_on_event_loop("SyncTaskFramework", "await TaskFramework.submit(...)")
+        refuse_on_event_loop("SyncTaskFramework", "TaskFramework")
         running = self._open()
         return asyncio.run_coroutine_threadsafe(_call(work), running.loop)
 

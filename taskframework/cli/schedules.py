@@ -132,14 +132,16 @@ async def update(
     as_json: Json = False,
 ) -> None:
     """Change only the given parts of a schedule. Its next run keeps its time, unless the rule itself changes."""
+    given = {"task_type": task_type, "cron": cron, "every": every, "timezone": timezone, "missed": missed}
+    given |= {"overlap": overlap, "jitter": jitter, "user_id": user}
+    if parameters is None and not _without_none(given):
+        raise typer.BadParameter("Give at least one option that changes the schedule.")
     operations = framework.services.schedules
     current = schedule_view(await operations.get(name))
     if cron is not None or every is not None:
         current |= {"cron": None, "every": None}
     if parameters is not None:
         current["parameters"] = read_json(parameters)
-    given = {"task_type": task_type, "cron": cron, "every": every, "timezone": timezone, "missed": missed}
-    given |= {"overlap": overlap, "jitter": jitter, "user_id": user}
     changed = {key: current[key] for key in ScheduleDefinition.model_fields} | _without_none(given)
     await _print_schedule(
         framework, await operations.put(name, _definition(changed)), f"Schedule {name} is changed.", as_json

@@ -193,4 +193,6 @@ def id_of(given: str | RemoteTask[Any] | RemoteBatch[Any]) -> str:
     """The id of a task or a batch, from this id itself or from an earlier answer."""
     if isinstance(given, str):
         return given
-    return given.task_id if isinstance(given, RemoteTask) else given.batch_id
+    if isinstance(given, RemoteTask | RemoteBatch):
+        return given.task_id if isinstance(given, RemoteTask) else given.batch_id
+    raise TypeError(f"expected an id, or a task or batch that a client has returned, not {given!r:.50}")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Unpack, overload
-from urllib.parse import quote
 
 from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, Calls, json_call
+from taskframework.client.connection import Call, Calls, json_call, path_of
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.errors import TaskframeworkError
@@ -197,7 +196,7 @@ class BatchCalls(Calls):
 
 
 def _batch_path(batch_id: str) -> str:
-    return f"/batches/{quote(batch_id, safe='')}"
+    return path_of("/batches", batch_id, what="batch")
 
 
 def _error_context(batch_id: str, **more: str) -> Mapping[str, str]:

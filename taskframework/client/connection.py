@@ -20,7 +20,7 @@ from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response
 from taskframework.client.transport import Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
-from taskframework.errors import ApiError, ApiUnavailableError, ValueNotStorableError
+from taskframework.errors import ApiError, ApiUnavailableError, TaskNotFoundError, ValueNotStorableError
 from taskframework.events.requests import authorization
 from taskframework.urls import redacted
 
@@ -95,9 +95,20 @@ def as_json(content: Any, what: str = "request") -> bytes:
         raise ValueNotStorableError(what, str(error)) from None
 
 
+def path_of(folder: str, name: str, *, what: str = "task") -> str:
+    """The path of something by its id, below the prefix.
+
+    Raises:
+        TaskNotFoundError: if nothing can have this id, because it would lead to another path.
+    """
+    if name in ("", ".", "..") or "/" in name:
+        raise TaskNotFoundError(name, what=what)
+    return f"{folder}/{quote(name, safe='')}"
+
+
 def task_path(task_id: str) -> str:
     """The path of a task, below the prefix."""
-    return f"/tasks/{quote(task_id, safe='')}"
+    return path_of("/tasks", task_id)
 
 
 def new_key() -> str:

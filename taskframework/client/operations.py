@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
-from urllib.parse import quote
 
 from pydantic import AwareDatetime
 
 from taskframework.client.answers import Answer, RemoteTask, read
-from taskframework.client.connection import Call, Calls, json_call, new_key
+from taskframework.client.connection import Call, Calls, json_call, new_key, path_of
 
 _LETTERS_PATH = "/admin/dead-letters"
 _REPLAYS_PATH = "/admin/replays"
@@ -257,8 +256,8 @@ def begin_call(path: str, where: Mapping[str, str], *, rate: float | None, key: 
 
 
 def _letter_path(letter_id: str) -> str:
-    return f"{_LETTERS_PATH}/{quote(letter_id, safe='')}"
+    return path_of(_LETTERS_PATH, letter_id, what="dead letter")
 
 
 def _replay_path(replay_id: str) -> str:
-    return f"{_REPLAYS_PATH}/{quote(replay_id, safe='')}"
+    return path_of(_REPLAYS_PATH, replay_id, what="action on many tasks")

@@ -202,8 +202,8 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
-        if "/" in accept_name(name, "name"):
-            raise InvalidRequestError("name", "has a slash", "Use another character, such as a dot.")
+        if "/" in accept_name(name, "name") or name in (".", ".."):
+            raise InvalidRequestError("name", "cannot be a part of a URL", "Use letters and digits, with dots between.")
         options = accept_options({"idempotency_key": new_key() if key is None else key})
         call = json_call(
             "POST",

@@ -161,7 +161,7 @@ class BlockingTransport:
         timeout: httpx.Timeout,
         is_streamed: bool,
     ) -> httpx.Response:
-        refuse_on_event_loop("SyncTaskClient", "await TaskClient.submit(...)")
+        refuse_on_event_loop("SyncTaskClient", "TaskClient")
         content = iterate_blocking(_as_generator(body)) if isinstance(body, AsyncIterable) else body
         http = self._client()
         request = http.build_request(method, url, headers=headers, content=content, timeout=timeout)

@@ -165,7 +165,11 @@ class BatchOperations:
         slots = -(-(first % size + limit) // size)
         found = await self._store.list_subtasks(_round_of(batch), limit=slots, after_slot=first // size - 1)
         results = [result for subtask in found for result in results_of(subtask, size)]
-        return [result for result in results if result.index >= first][:limit]
+        wanted = [result for result in results if result.index >= first][:limit]
+        if batch.status.is_final:  # tasks that are missing were removed, or never stored
+            return wanted
+        # A missing task is still to be stored. If its process died, later tasks may end before it exists.
+        return [result for index, result in enumerate(wanted, first) if result.index == index]
 
 
 def _round_of(batch: Task) -> RoundOfSubtasks:

@@ -238,6 +238,9 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
     ) -> Sequence[Task]:
         wanted = queries.listed_subtasks(round, after_slot, statuses)
         found = await self._tasks.find(wanted, sort={"parent.slot": 1}, limit=limit, index=SUBTASKS)
+        rest = None if statuses is not None else queries.passed_over_subtasks(round, found, after_slot, limit)
+        if rest is not None:
+            found = queries.in_slot_order([*found, *await self._tasks.find(rest)])[:limit]
         return read_documents(found, task_of)
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from taskframework.model.interventions import Replay
+from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import FINAL, LIVE, TaskStatus
+from taskframework.model.subtasks import subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, make_move, put
@@ -65,6 +67,23 @@ class SubtaskCases(StoreSuite):
             slot for slot in statuses if statuses[slot] is TaskStatus.FAILED
         ]
         assert await slots(limit=9, after_slot=24) == []
+
+    async def test_a_list_has_every_subtask_while_their_statuses_change(self, store: TaskStore) -> None:
+        names = [subtask_id(_ROUND.parent_id, _ROUND.generation, _ROUND.round, slot) for slot in range(400)]
+        await asyncio.gather(
+            *(_put_subtask(store, slot, TaskStatus.QUEUED, task_id=name) for slot, name in enumerate(names))
+        )
+
+        async def change(names: Sequence[str]) -> None:
+            for name in names:
+                await store.apply(Cancel(name, EVERYONE, "operator", None))
+                await store.apply(Replay(name, EVERYONE, "operator", HOUR))
+
+        changing = asyncio.gather(*(change(names[first::8]) for first in range(8)))
+        while not changing.done():
+            found = await store.list_subtasks(_ROUND, limit=400)
+            assert [task.parent.slot for task in found if task.parent is not None] == list(range(400))
+        await changing
 
 
 class FamilyPurgeCases(StoreSuite):

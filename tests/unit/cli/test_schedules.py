@@ -58,6 +58,7 @@ def test_without_a_rule_the_options_are_named_not_the_fields_of_the_interface(cl
 
 def test_what_is_named_is_changed_and_the_rest_stays(cli: Cli) -> None:
     cli("schedules", "create", *NIGHTLY, "--jitter", "30s")
+    assert "Give at least one option" in cli("schedules", "update", "nightly").err
     changed = shown(cli("schedules", "update", "nightly", "--parameters", '"eve"', "--json"))
     assert (changed["parameters"], changed["jitter"], changed["cron"]) == ("eve", "30s", "30 2 * * *")
     changed = shown(cli("schedules", "update", "nightly", "--every", "90m", "--user", "alice", "--json"))

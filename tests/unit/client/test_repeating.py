@@ -10,7 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from taskframework import ApiError, ApiUnavailableError, ConfigurationError, StoreUnavailableError
+from taskframework import (
+    ApiError,
+    ApiUnavailableError,
+    ConfigurationError,
+    InvalidRequestError,
+    StoreUnavailableError,
+    TaskNotFoundError,
+)
 from taskframework.client import SyncTaskClient, TaskClient
 from tests.unit.client.conftest import Connect, problem, task
 
@@ -166,8 +173,26 @@ async def test_every_call_has_a_time_limit(connect: Connect) -> None:
 async def test_an_id_is_one_part_of_the_path(connect: Connect) -> None:
     stage = connect(problem(404, "task_not_found"))
     with pytest.raises(Exception, match="No"):
-        await stage.client.get("a/../b?c")
-    assert stage.asked[0].url.raw_path == b"/api/v1/tasks/a%2F..%2Fb%3Fc"
+        await stage.client.get("a..b?c#d")
+    assert stage.asked[0].url.raw_path == b"/api/v1/tasks/a..b%3Fc%23d"
+
+
+@pytest.mark.parametrize("task_id", ["", ".", "..", "a/../b"])
+async def test_an_id_that_would_lead_elsewhere_is_that_of_no_task(connect: Connect, task_id: str) -> None:
+    stage = connect()
+    with pytest.raises(TaskNotFoundError) as told:
+        await stage.client.get(task_id)
+    assert told.value.task_id == task_id
+    with pytest.raises(TaskNotFoundError, match="There is no batch"):
+        await stage.client.batch(task_id)
+    with pytest.raises(InvalidRequestError, match="name: "):
+        await stage.client.signal("t-1", task_id)
+    assert stage.asked == []
+
+
+async def test_what_is_no_id_is_refused(connect: Connect) -> None:
+    with pytest.raises(TypeError, match="expected an id, or a task or batch that a client has returned, not None"):
+        await connect().client.get(None)
 
 
 @pytest.mark.parametrize("client", [TaskClient, SyncTaskClient])

@@ -66,7 +66,7 @@ def test_values_are_iterated_to_their_end_and_no_further() -> None:
 async def test_a_blocking_call_on_an_event_loop_is_refused() -> None:
     """It held up everything else on the loop, and nothing told it."""
     with SyncTaskClient("http://localhost:1") as client:
-        with pytest.raises(RuntimeError, match=r"SyncTaskClient would block the event loop; use `await TaskClient"):
+        with pytest.raises(RuntimeError, match=r"SyncTaskClient would block the event loop; use `TaskClient`"):
             client.submit("mail")
         with pytest.raises(RuntimeError, match="would block"):
             next(client.list_tasks())
