@@ -201,9 +201,8 @@ class ValueNotStorableError(SubmissionError):
     code = "value_not_storable"
 
     def __init__(self, what: str, reason: str) -> None:
-        super().__init__(
-            f"The {what} cannot be stored: {reason}.", hint="Use plain JSON values within the documented limits."
-        )
+        hint = "Use plain JSON values within the documented limits."
+        super().__init__(f"The {what} cannot be stored: {reason}.", hint=hint)
         self.what, self.reason = what, reason
 
 
@@ -237,15 +236,11 @@ class TaskNotFoundError(TaskframeworkError):
 
     def __init__(self, task_id: str, *, what: str = "task") -> None:
         super().__init__(f"There is no {what} {task_id[:100]!r}.")
-        self.hint = _HINTS_IF_NOT_FOUND.get(what, self.hint)
+        if what == "stream":
+            self.hint = "Check the key, and the user to whom it belongs: `taskframework streams list` shows both."
+        elif what == "dead letter":
+            self.hint = "Check the id, also with `tasks show`: a task that has not failed is no dead letter."
         self.task_id = task_id
-
-
-_HINTS_IF_NOT_FOUND = {
-    "stream": "Check the key, and the user to whom it belongs: `taskframework streams list` shows both.",
-    "dead letter": "Check the id. A task that has not failed, or was queued again, is no dead letter: see it with"
-    " `taskframework tasks show ID`. Dead letters are removed after the retention time.",
-}
 
 
 class TransitionRefusedError(TaskframeworkError):

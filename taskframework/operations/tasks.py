@@ -22,12 +22,13 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import is_serial
 from taskframework.model.task import Task, new_claim_id
-from taskframework.model.values import MAX_SIGNAL_BYTES, check_storable
+from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.model.versions import is_older
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.options import accept_name
+from taskframework.tasks.values import to_storable_json
 
 HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a moment."
 
@@ -214,7 +215,7 @@ class TaskOperations:
             task_id: the task.
             scope: whose tasks may get a signal.
             name: the name of the signal: 1 to 200 printable ASCII characters.
-            payload: JSON of at most 64 KiB.
+            payload: JSON of at most 64 KiB, or a pydantic model.
             key: a second call with the same key sends no second signal; without a key each call sends a new signal.
 
         Raises:
@@ -225,7 +226,7 @@ class TaskOperations:
             SignalsFullError: if the task has too many signals.
         """
         accept_name(name, "name")
-        check_storable(payload, "payload", MAX_SIGNAL_BYTES)
+        payload = to_storable_json(payload, "payload", MAX_SIGNAL_BYTES)
         signal = SendSignal(task_id, scope, new_claim_id() if key is None else accept_name(key, "key"), name, payload)
         if (signalled := await self._moves.make(signal)) is not None:
             return signalled

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import BaseModel
 
 from taskframework import (
     BackgroundTaskExecutable,
@@ -136,6 +137,12 @@ class Adds(BackgroundTaskExecutable[list[int], int]):
 
     async def execute(self, context: TaskContext[list[int]]) -> int:
         return sum(context.parameters)
+
+
+class Person(BaseModel):
+    """The payload of a signal as a model."""
+
+    by: str
 
 
 class Approval(BackgroundTaskExecutable[Any, Any]):
@@ -310,7 +317,7 @@ async def test_a_task_waits_for_a_signal(framework: TaskFramework, is_early: boo
     await handle.signal("approved", {"by": "ann"})
     if not is_early:
         await eventually(lambda: Approval.heard == ["approved"])
-    await handle.signal("approved again", {"by": "bob"})
+    await handle.signal("approved again", Person(by="bob"))
     assert await handle.result(timeout=60) == {"payload": {"by": "bob"}, "timed_out": False}
     assert Approval.heard == ["approved", "approved again"]
 
