@@ -103,11 +103,15 @@ class Collection:
         limit: int = 0,
         fields: Sequence[str] | None = None,
         index: str | None = None,
+        at_one_moment: bool = False,
     ) -> list[Document]:
-        """The matching documents; `limit` 0 means all. Without the name of an index the server chooses one."""
+        """The matching documents; `limit` 0 means all. Without the name of an index the server chooses one.
+        `at_one_moment`: as for `aggregate`.
+        """
+        raw = self._raw.with_options(read_concern=_SNAPSHOT) if at_one_moment else self._raw
         async with driver_call(self._seconds):
             order = list(sort.items()) if sort else None
-            cursor = self._raw.find(filter, fields, sort=order, limit=limit, hint=index)
+            cursor = raw.find(filter, fields, sort=order, limit=limit, hint=index)
             return await cursor.to_list(None)
 
     async def batches(

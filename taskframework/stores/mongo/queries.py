@@ -12,7 +12,6 @@ from taskframework.model.query import Cursor, RoundOfSubtasks, SlotCursor, TaskF
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LANES, Priority, TaskStatus
 from taskframework.model.streams import StreamKey
-from taskframework.model.subtasks import subtask_id
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document, with_utc
@@ -132,26 +131,6 @@ def listed_subtasks(round: RoundOfSubtasks, after_slot: int, statuses: Collectio
     """The sub-tasks after a slot. Statuses are always named, because only then the index gives the slot order."""
     wanted = _ANY_STATUS if statuses is None else in_status(*statuses)
     return {**subtasks_of(round), "status": wanted, "parent.slot": {"$gt": after_slot}}
-
-
-def passed_over_subtasks(
-    round: RoundOfSubtasks, found: Sequence[Document], after_slot: int, limit: int
-) -> Document | None:
-    """The sub-tasks that may be missing in a list of all statuses; None if none can be.
-
-    The index has the sub-tasks of each status by themselves. The server reads these lists one beside the other, and
-    passes over a sub-task that moves to the other end of its own list, or into another, at that moment.
-    """
-    slots = {document["parent"]["slot"] for document in found}
-    last = max(slots, default=after_slot) + limit - len(found)
-    absent = [slot for slot in range(after_slot + 1, last + 1) if slot not in slots]
-    ids = [subtask_id(round.parent_id, round.generation, round.round, slot) for slot in absent]
-    return {"_id": {"$in": ids}} if ids else None
-
-
-def in_slot_order(documents: Iterable[Document]) -> list[Document]:
-    """These sub-tasks by their slots."""
-    return sorted(documents, key=lambda document: document["parent"]["slot"])
 
 
 def counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:

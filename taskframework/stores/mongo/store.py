@@ -213,7 +213,8 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
         wanted, index = queries.listed(scope, filter, cursor), queries.list_index(scope, filter)
-        found = await self._tasks.find(wanted, sort=queries.list_order(filter), limit=limit + 1, index=index)
+        options: dict[str, Any] = {"index": index, "at_one_moment": filter.is_in_slot_order}
+        found = await self._tasks.find(wanted, sort=queries.list_order(filter), limit=limit + 1, **options)
         return _page(found, limit, task_of, lambda document: queries.cursor_after(document, filter))
 
     async def search_tasks(
@@ -237,10 +238,10 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         statuses: Several[TaskStatus] | None = None,
     ) -> Sequence[Task]:
         wanted = queries.listed_subtasks(round, after_slot, statuses)
-        found = await self._tasks.find(wanted, sort={"parent.slot": 1}, limit=limit, index=SUBTASKS)
-        rest = None if statuses is not None else queries.passed_over_subtasks(round, found, after_slot, limit)
-        if rest is not None:
-            found = queries.in_slot_order([*found, *await self._tasks.find(rest)])[:limit]
+        # The index has each status by itself, and the server reads these lists one beside the other. At different
+        # moments it would pass over a sub-task that goes from one status to another meanwhile.
+        options: dict[str, Any] = {"index": SUBTASKS, "at_one_moment": True}
+        found = await self._tasks.find(wanted, sort={"parent.slot": 1}, limit=limit, **options)
         return read_documents(found, task_of)
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
