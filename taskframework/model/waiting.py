@@ -286,6 +286,8 @@ class Reopen(UngroupedWrite):
             discarded=None,
             deadline=None,
             error=None,
+            # A method will give the result anew; without one, it is what `execute` returned.
+            result=None if subtasks.resumes else task.result,
             cascade_at=None,
             # If it ended while the plan was being stored, the rest of the plan has to be stored now.
             spawn_at=now + SPAWN_AFTER if subtasks.is_being_stored else None,

@@ -188,6 +188,7 @@ def _reopen(reopen: Reopen) -> Write:
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "discarded", "deadline", "error", "cascade_at")),
         **REOPENED,
+        "result": {"$cond": ["$subtasks.resumes", None, "$result"]},
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
         "check_at": later(REOPENED_COUNT_DELAY),
     }
