@@ -8,6 +8,10 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+#: The moment from which timestamps count.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
+
 
 class Clock(Protocol):
     """The clock of a process. Leases and due times use the store's clock, never this clock."""
@@ -43,6 +47,30 @@ class SystemClock:
 def whole_milliseconds(moment: datetime) -> datetime:
     """Cut a time to the precision that every store keeps, so that a time that is read equals the time written."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def to_milliseconds(moment: datetime) -> int:
+    """A time as whole milliseconds since 1970."""
+    return (moment - EPOCH) // _MILLISECOND
+
+
+def from_milliseconds(milliseconds: int) -> datetime:
+    """Milliseconds since 1970 as a time.
+
+    Raises:
+        OverflowError: if there is no such year.
+    """
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def to_timestamp(moment: datetime) -> float:
+    """A time as seconds since 1970."""
+    return (moment - EPOCH) / _SECOND
+
+
+def from_timestamp(seconds: float) -> datetime:
+    """Seconds since 1970 as a time, in whole milliseconds."""
+    return from_milliseconds(round(seconds * 1000))
 
 
 async def happens_within(event: asyncio.Event, seconds: float | None, clock: Clock) -> None:

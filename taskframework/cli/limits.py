@@ -8,7 +8,7 @@ from datetime import datetime
 from taskframework.cli.options import Json, Limit
 from taskframework.cli.output import ago, note, out, print_json, table
 from taskframework.cli.store import AnyFramework, on_store
-from taskframework.model.slots import moment_of
+from taskframework.clock import from_timestamp
 from taskframework.model.wording import duration_text
 from taskframework.operations.limits import LimitState, SlotsState
 
@@ -48,7 +48,7 @@ def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:
         key = "" if state.key is None else repr(state.key)
         first = (state.name, key, str(state.slots.number), str(len(state.slots.holders)), str(state.waiting))
         holders = [
-            (holder.task_id, holder.worker_id, ago(moment_of(holder.since), now)) for holder in state.slots.holders
+            (holder.task_id, holder.worker_id, ago(from_timestamp(holder.since), now)) for holder in state.slots.holders
         ]
         for number, holder in enumerate(holders or [("", "", "")]):
             shown.add_row(*(first if number == 0 else ("",) * len(first)), *holder)

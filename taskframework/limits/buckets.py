@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from taskframework.clock import Clock
+from taskframework.clock import Clock, to_timestamp
 from taskframework.errors import TaskframeworkError
 from taskframework.grouping import Grouping
-from taskframework.model.rate_limits import RATE, Bucket, HoldBucket, TakePermits, seconds_of
+from taskframework.model.rate_limits import RATE, Bucket, HoldBucket, TakePermits
 from taskframework.stores.base import Records
 from taskframework.stores.reading import read_record
 
@@ -112,7 +112,7 @@ class MemoryBuckets:
 
     def change(self, change: TakePermits | HoldBucket) -> Bucket:
         """Make a request; return the bucket after it."""
-        now = seconds_of(self._clock.now())
+        now = to_timestamp(self._clock.now())
         self._forget_full_buckets(now)
         bucket = self._buckets[change.record_id] = change.apply(self._buckets.get(change.record_id), now)
         return bucket
@@ -121,7 +121,7 @@ class MemoryBuckets:
         """Forget full buckets once a minute, because with a key for each user there may be many."""
         if now >= self._forget_at:
             self._forget_at = now + 60
-            self._buckets = {name: it for name, it in self._buckets.items() if seconds_of(it.expires_at) > now}
+            self._buckets = {name: it for name, it in self._buckets.items() if to_timestamp(it.expires_at) > now}
 
 
 class JointTakes:

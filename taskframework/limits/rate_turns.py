@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.clock import Clock
+from taskframework.clock import Clock, to_timestamp
 from taskframework.limits.buckets import Buckets, MemoryBuckets
 from taskframework.limits.task_limits import bucket_id
-from taskframework.model.rate_limits import BucketLimit, TakePermits, next_turn_at, seconds_of
+from taskframework.model.rate_limits import BucketLimit, TakePermits, next_turn_at
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.registry import Registration
@@ -60,7 +60,7 @@ class RateTurns:
         name = registration.rate_limit.name
         limit = self._limits[name]
         bucket = await self._buckets.read(record_id)
-        now = seconds_of(self._store.now())
+        now = to_timestamp(self._store.now())
         if bucket is None or next_turn_at(bucket, limit, now) - now < _MIN_WAIT_SECONDS:
             return [None] * count
         bucket = await self._buckets.take(TakePermits(record_id, limit, most=count, in_line=True))

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from taskframework import failpoint
+from taskframework.clock import to_timestamp
 from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.events import TaskEvent
 from taskframework.model.limits import slot_to_give_back
 from taskframework.model.marks import MakeDue
-from taskframework.model.rate_limits import seconds_of
 from taskframework.model.slots import (
     MAX_CLOCK_DIFFERENCE_SECONDS,
     SLOTS,
@@ -57,7 +57,7 @@ class SlotKeeper:
         """
         record = await read_record(self._store, limit)
         slots = Slots(number) if record is None else SLOTS.content(record)
-        return replace(slots, asked_at=seconds_of(self._store.now()))
+        return replace(slots, asked_at=to_timestamp(self._store.now()))
 
     async def change(self, change: SlotChange) -> Slots:
         """Make one change of the slots of a limit. Changes that come while others are under way are written together.
@@ -108,7 +108,7 @@ class SlotKeeper:
         Returns:
             False: there is never more to do at once.
         """
-        now = seconds_of(self._store.now())
+        now = to_timestamp(self._store.now())
         late: list[tuple[str, Holder]] = []
         for record in filter(SLOTS.is_readable, await read_all_records(self._store, SLOTS)):
             slots = replace(SLOTS.content(record), asked_at=now)
@@ -151,7 +151,7 @@ class SlotKeeper:
         for task in await self._store.waiting_for(limit, len(slots.line) + _EXTRA_TASKS_READ):
             if slots.place_of(task.task_id) is not None:
                 continue
-            since = seconds_of(task.not_before)
+            since = to_timestamp(task.not_before)
             keep = KeepPlace(limit, task.task_id, rank_of(task.lane), since, claim_id, _KEPT_FOR_WOKEN_SECONDS, True)
             slots = await self.change(keep)
             place = slots.place_of(task.task_id)

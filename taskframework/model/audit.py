@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from taskframework.clock import to_milliseconds
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.values import Json
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Ids count down from here, in milliseconds, so that the newest entry is the first one of its kind.
 _MAX_MILLISECONDS = 10**15 - 1
 
@@ -40,7 +40,7 @@ def audit_record(entry: AuditEntry, kept: timedelta | None) -> Record:
         entry: the content of the record.
         kept: how long the record is kept; None: forever.
     """
-    place = f"{_MAX_MILLISECONDS - (entry.at - _EPOCH) // timedelta(milliseconds=1):015d}-{secrets.token_hex(6)}"
+    place = f"{_MAX_MILLISECONDS - to_milliseconds(entry.at):015d}-{secrets.token_hex(6)}"
     return AUDIT.new(place, content=entry, expires_at=None if kept is None else entry.at + kept)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from taskframework.clock import from_timestamp
 from taskframework.model.explain_states import (
     explain_cancel_requested,
     explain_ended,
@@ -21,7 +22,6 @@ from taskframework.model.interventions import is_suspect
 from taskframework.model.limits import name_and_key, waiting_limit
 from taskframework.model.message import rfc3339
 from taskframework.model.rate_limits import RATE
-from taskframework.model.slots import moment_of
 from taskframework.model.status import TaskStatus
 from taskframework.model.versions import is_older
 from taskframework.model.view import error_view, format_time
@@ -126,7 +126,7 @@ def _explain_concurrency_limit(facts: Facts) -> Cause | None:
             "key": key,
             "number": slots.number,
             "held": len(slots.holders),
-            "holders": [{"task_id": it.task_id, "since": rfc3339(moment_of(it.since))} for it in named],
+            "holders": [{"task_id": it.task_id, "since": rfc3339(from_timestamp(it.since))} for it in named],
         },
     )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
+from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.errors import SubmissionError
 from taskframework.model.status import TaskStatus
 
@@ -30,7 +31,7 @@ class Cursor:
     id: str
 
     def encode(self) -> str:
-        return _encode_cursor(f"{(self.at - _EPOCH) // timedelta(milliseconds=1)}|{self.id}")
+        return _encode_cursor(f"{to_milliseconds(self.at)}|{self.id}")
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
@@ -43,7 +44,7 @@ class Cursor:
             milliseconds, separator, identifier = _decode_cursor(text).partition("|")
             if not separator or not identifier or "\0" in identifier:
                 raise CursorInvalidError
-            return cls(_EPOCH + timedelta(milliseconds=int(milliseconds)), identifier)
+            return cls(from_milliseconds(int(milliseconds)), identifier)
         except (ValueError, OverflowError) as error:
             raise CursorInvalidError from error
 
@@ -78,7 +79,6 @@ class SlotCursor:
         return cls(generation, round, slot)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first part of a cursor of slots, so that no other list accepts such a cursor.
 _SLOT_CURSOR_KIND = "slot"
 #: The highest number in a cursor of slots; every database can compare it.

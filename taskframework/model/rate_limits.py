@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from taskframework.clock import EPOCH, to_timestamp
 from taskframework.model.records import Record, RecordKind
 
 #: The part of a permit by which the arithmetic may be wrong: a double holds a current time to within 0.2 µs.
@@ -31,7 +32,6 @@ MAX_HELD_BACK_SECONDS = 0.5
 #: For so many seconds, and the time of one more permit, a bucket may be full while turns are to come. After that the
 #: tasks that had these turns are gone, for example cancelled: a turn is used within some seconds of its time.
 UNUSED_TURNS_SECONDS = 10.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Bucket:
     @property
     def expires_at(self) -> datetime:
         """When the record can be deleted."""
-        return _EPOCH + timedelta(seconds=max(self.full_at, self.last_turn_over_at)) + KEPT_AFTER_FULL
+        return EPOCH + timedelta(seconds=max(self.full_at, self.last_turn_over_at)) + KEPT_AFTER_FULL
 
 
 #: The record of a bucket: `rate/<name>` or `rate/<name>/<key>`.
@@ -118,11 +118,6 @@ def next_turn_at(bucket: Bucket, limit: BucketLimit, now: float) -> float:
     return max(bucket.full_at - limit.burst_seconds, line_over_at)
 
 
-def seconds_of(moment: datetime) -> float:
-    """A time as seconds since 1970."""
-    return (moment - _EPOCH) / timedelta(seconds=1)
-
-
 @dataclass(frozen=True, slots=True)
 class _BucketChange:
     """One guarded write on a bucket. `apply` defines it; every adapter that keeps buckets implements the same rule."""
@@ -137,7 +132,7 @@ class _BucketChange:
 
     def change(self, record: Record | None, now: datetime) -> Record:
         """`RecordChange.change`."""
-        bucket = self.apply(None if record is None else RATE.content(record), seconds_of(now))
+        bucket = self.apply(None if record is None else RATE.content(record), to_timestamp(now))
         return RATE.with_id(self.record_id, record, bucket, expires_at=bucket.expires_at)
 
 

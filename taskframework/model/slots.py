@@ -15,9 +15,9 @@ Times are seconds since 1970 by the clock of the store's server, with fractions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from taskframework.model.rate_limits import seconds_of
+from taskframework.clock import from_timestamp, to_timestamp
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import LANES, Priority
 
@@ -26,7 +26,6 @@ from taskframework.model.status import LANES, Priority
 MAX_CLOCK_DIFFERENCE_SECONDS = 10.0
 #: How long the record of a limit is kept while all its slots are free and no task waits for one.
 KEPT_AFTER_USE = timedelta(minutes=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +103,11 @@ class Slots:
     @property
     def expires_at(self) -> datetime | None:
         """When the record can be deleted; None while a slot is held."""
-        return None if self.holders else moment_of(max(self.asked_at, self.waiting_until)) + KEPT_AFTER_USE
+        return None if self.holders else from_timestamp(max(self.asked_at, self.waiting_until)) + KEPT_AFTER_USE
 
 
 #: The record of a limit: `slots/<task type>` or `slots/<task type>/<key>`.
 SLOTS = RecordKind("slots", Slots)
-
-
-def moment_of(seconds: float) -> datetime:
-    """Seconds since 1970 as a time, in whole milliseconds."""
-    return _EPOCH + timedelta(milliseconds=round(seconds * 1000))
 
 
 def rank_of(lane: Priority) -> int:
@@ -135,7 +129,7 @@ class _SlotsChange:
     def change(self, record: Record | None, now: datetime) -> Record:
         """`RecordChange.change`."""
         before = Slots() if record is None else SLOTS.content(record)
-        slots = self.apply(replace(before, asked_at=seconds_of(now)), seconds_of(now))
+        slots = self.apply(replace(before, asked_at=to_timestamp(now)), to_timestamp(now))
         return SLOTS.with_id(self.record_id, record, slots, expires_at=slots.expires_at)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from taskframework.clock import from_timestamp, to_timestamp
 from taskframework.limits.buckets import Buckets
 from taskframework.model.limits import ReachedLimit, name_and_key
 from taskframework.model.message import rfc3339
 from taskframework.model.query import MAX_LIMIT
-from taskframework.model.rate_limits import ROUNDING, Bucket, BucketLimit, seconds_of
-from taskframework.model.slots import SLOTS, Slots, moment_of
+from taskframework.model.rate_limits import ROUNDING, Bucket, BucketLimit
+from taskframework.model.slots import SLOTS, Slots
 from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.declarations import TaskDeclaration
@@ -67,7 +68,7 @@ class SlotsState:
             "key": self.key,
             "number": self.slots.number,
             "holders": [
-                {"task_id": it.task_id, "worker_id": it.worker_id, "since": rfc3339(moment_of(it.since))}
+                {"task_id": it.task_id, "worker_id": it.worker_id, "since": rfc3339(from_timestamp(it.since))}
                 for it in self.slots.holders
             ],
             "waiting": self.waiting,
@@ -156,7 +157,7 @@ class LimitOperations:
 
 def state_of(name: str, key: str | None, limit: BucketLimit, bucket: Bucket, now: datetime) -> LimitState:
     """Return what a bucket lets through now."""
-    seconds = seconds_of(now)
+    seconds = to_timestamp(now)
     missing = max(0.0, bucket.full_at - seconds) * limit.rate
     available = max(0, math.floor(limit.burst - missing + ROUNDING))
     next_at = None if available else now + timedelta(seconds=(missing - limit.capacity + 1) / limit.rate)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from taskframework.clock import to_timestamp
 from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.drivers import START
 from taskframework.model.interventions import EndUnstarted
 from taskframework.model.marks import RestartQueueTimeout
 from taskframework.model.pauses import PAUSE
-from taskframework.model.rate_limits import RATE, seconds_of
+from taskframework.model.rate_limits import RATE
 from taskframework.model.records import Record
 from taskframework.model.slots import SLOTS
 from taskframework.moves import TaskMoves
@@ -80,7 +81,7 @@ class QueueTimeouts:
             records = await self._buckets.read(RATE.id_of(bucket))
         except LimiterUnavailableError:
             return True
-        return records is not None and records.full_at > seconds_of(self._store.now())
+        return records is not None and records.full_at > to_timestamp(self._store.now())
 
 
 def _is_full(record: Record | None) -> bool:

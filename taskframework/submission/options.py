@@ -21,7 +21,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-from taskframework.clock import whole_milliseconds
+from taskframework.clock import EPOCH, whole_milliseconds
 from taskframework.durations import parse_duration
 from taskframework.errors import InvalidRequestError
 from taskframework.model.options import StreamMode
@@ -38,7 +38,7 @@ MAX_VERSION = 2**53 - 1
 #: Times may be at most this far in the future.
 _MAX_FUTURE = timedelta(days=3660)
 #: An earlier time becomes this time, so that the indexes of a store need not support the year 1.
-_MIN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_MIN_TIME = EPOCH
 _MIN_SPAN, _MAX_SPAN = timedelta(milliseconds=1), timedelta(days=366)
 _NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")

@@ -14,12 +14,11 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.background import Background
-from taskframework.clock import Clock
+from taskframework.clock import Clock, from_timestamp, to_timestamp
 from taskframework.limits.slots import SlotKeeper
 from taskframework.limits.task_limits import concurrency_limit_of, slots_id
 from taskframework.model.message import claimable_since
-from taskframework.model.rate_limits import seconds_of
-from taskframework.model.slots import Slots, TakeSlot, moment_of, rank_of
+from taskframework.model.slots import Slots, TakeSlot, rank_of
 from taskframework.model.task import Task
 from taskframework.model.transitions import TakenSlot
 from taskframework.stores.base import TaskStore
@@ -116,7 +115,7 @@ class ConcurrencyLimits:
     def _request_without_key(self, candidate: Candidate, limit: ConcurrencyLimit) -> TakeSlot:
         since = claimable_since(candidate.headers) or self._store.now()
         record_id = slots_id(limit, candidate.message.task_type)
-        return self._take_request(candidate, record_id, limit.number, rank_of(candidate.lane), seconds_of(since))
+        return self._take_request(candidate, record_id, limit.number, rank_of(candidate.lane), to_timestamp(since))
 
     def _take_request(
         self, candidate: Candidate, record_id: str, number: int, rank: int, since: float, asks_again_within: float = 0.0
@@ -143,7 +142,9 @@ class ConcurrencyLimits:
         waited = (self._store.now() - task.not_before).total_seconds()
         delay = min(max(waited, _MIN_DELAY_SECONDS), _MAX_DELAY_SECONDS) * random.uniform(0.75, 1.25)
         record_id, rank, since = slots_id(limit, task.task_type, task.parameters), rank_of(task.lane), task.not_before
-        take = self._take_request(candidate, record_id, limit.number, rank, seconds_of(since), _LATENESS_FACTOR * delay)
+        take = self._take_request(
+            candidate, record_id, limit.number, rank, to_timestamp(since), _LATENESS_FACTOR * delay
+        )
         if await self._try_to_take(candidate, take):
             return None
         self._on_wait(task.task_type)
@@ -156,7 +157,7 @@ class ConcurrencyLimits:
         if held is None:
             candidate.slot = None
             return False
-        candidate.slot = TakenSlot(take.record_id, moment_of(held.until))
+        candidate.slot = TakenSlot(take.record_id, from_timestamp(held.until))
         candidate.unless_claimed.callback(self._give_back, candidate, take, held.until)
         if had_none:
             task_type = candidate.message.task_type

@@ -6,9 +6,10 @@ import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from taskframework.clock import from_timestamp
 from taskframework.model.interventions import Reap
 from taskframework.model.limits import slot_to_give_back
-from taskframework.model.slots import MAX_CLOCK_DIFFERENCE_SECONDS, SLOTS, GiveSlotBack, Slots, TakeSlot, moment_of
+from taskframework.model.slots import MAX_CLOCK_DIFFERENCE_SECONDS, SLOTS, GiveSlotBack, Slots, TakeSlot
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, TakenSlot, Transition
@@ -126,7 +127,7 @@ class World:
         take = TakeSlot(LIMIT, NUMBER, claim.task_id, claim.claim_id, "w", 1, 1.0, WITHIN)
         held = self._change(take).held_by(claim.claim_id)
         if held is not None:
-            until = datetime.max.replace(tzinfo=UTC) if self.without.until else moment_of(held.until)
+            until = datetime.max.replace(tzinfo=UTC) if self.without.until else from_timestamp(held.until)
             self.taken.append(replace(claim, slot=TakenSlot(LIMIT, until)))
 
     def _give_back(self, claim: Claim) -> None:
@@ -140,7 +141,9 @@ class World:
     def _apply(self, transition: Transition, behind: float = 0.0) -> bool:
         before = self.tasks[transition.task_id]
         # Only the time of the slot is judged by the clock that is behind: tasks can be claimed at any time here.
-        after = transition.apply(before.evolve(not_before=_START - timedelta(days=1)), moment_of(self.now - behind))
+        after = transition.apply(
+            before.evolve(not_before=_START - timedelta(days=1)), from_timestamp(self.now - behind)
+        )
         if after is None:
             return False
         self.tasks[after.task_id] = after

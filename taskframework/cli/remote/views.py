@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from taskframework.client.answers import read
+from taskframework.clock import EPOCH, to_milliseconds, to_timestamp
 from taskframework.durations import parse_duration
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.counts import TaskCounts
@@ -20,7 +21,7 @@ from taskframework.model.facts import Cause
 from taskframework.model.keys import ApiKey
 from taskframework.model.overview import Overview, Problem
 from taskframework.model.pauses import Pause
-from taskframework.model.rate_limits import AttemptLimit, seconds_of
+from taskframework.model.rate_limits import AttemptLimit
 from taskframework.model.schedules import Schedule
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import Priority, TaskStatus
@@ -39,8 +40,7 @@ from taskframework.operations.workers import WorkerState
 
 View = Mapping[str, Any]
 
-_MILLISECOND = timedelta(milliseconds=1)
-_UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_UNKNOWN_TIME = EPOCH
 
 
 def optional_time_of(text: str | None) -> datetime | None:
@@ -54,7 +54,7 @@ def task_of(view: View) -> Task:
     converted = {
         "parameters_hash": "",
         # Any number that differs after each change is enough: `tasks watch` compares it with the previous one.
-        "revision": (time_of(view["updated_at"]) - _UNKNOWN_TIME) // _MILLISECOND,
+        "revision": to_milliseconds(time_of(view["updated_at"])),
         "attempts": view["attempt"],
         "next_dispatch_at": None,
         "parent": ParentLink(parent_id, 0, 0) if parent_id else None,
@@ -139,7 +139,7 @@ def limit_of(view: View) -> LimitState:
 def slots_of(view: View) -> SlotsState:
     """The slots of a concurrency limit."""
     holders = tuple(
-        Holder(holder["task_id"], "", holder["worker_id"], seconds_of(time_of(holder["since"])), 0.0)
+        Holder(holder["task_id"], "", holder["worker_id"], to_timestamp(time_of(holder["since"])), 0.0)
         for holder in view["holders"]
     )
     return SlotsState(view["name"], view["key"], Slots(view["number"], holders), view["waiting"])

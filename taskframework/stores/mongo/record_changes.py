@@ -22,7 +22,7 @@ from taskframework.model.streams import MAX_KEPT_REQUESTS, STREAMS, PassTurn, St
 from taskframework.stores.mongo.expressions import NOW, Changes, Expression, literal, milliseconds, plus
 from taskframework.stores.mongo.joint import JointRequests
 
-#: The server's time in seconds since 1970, like `seconds_of`.
+#: The server's time in seconds since 1970, like `to_timestamp`.
 _NOW: Expression = {"$divide": [{"$toLong": NOW}, 1000.0]}
 
 

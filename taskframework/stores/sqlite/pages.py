@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import orjson
 
+from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.errors import StoreError
 from taskframework.model.query import Cursor, DeadMessage, Page, SlotCursor, TaskFilter
 from taskframework.model.task import Task
 from taskframework.stores.sqlite.connection import Row
-from taskframework.stores.sqlite.rows import TaskRow, Value, from_milliseconds, read_row, to_json, to_milliseconds
+from taskframework.stores.sqlite.rows import TaskRow, Value, read_row, to_json
 
 logger = logging.getLogger(__name__)
 

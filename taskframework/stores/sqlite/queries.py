@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple
 from functools import cache
 
+from taskframework.clock import to_milliseconds
 from taskframework.model.drivers import DISPATCH, DRIVERS, Driver
 from taskframework.model.letters import TREND_HOURS
 from taskframework.model.limits import limit_ids
@@ -22,7 +23,6 @@ from taskframework.stores.sqlite.rows import (
     TaskRow,
     Value,
     to_json,
-    to_milliseconds,
 )
 
 _WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"

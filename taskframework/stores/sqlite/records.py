@@ -9,11 +9,12 @@ from datetime import datetime
 
 from pydantic_core import from_json
 
+from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.model.idempotency import key_id
 from taskframework.model.records import Record, RecordChange, new_revision
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Row
-from taskframework.stores.sqlite.rows import Value, from_milliseconds, to_json, to_milliseconds
+from taskframework.stores.sqlite.rows import Value, to_json
 
 
 @dataclass(frozen=True, slots=True)

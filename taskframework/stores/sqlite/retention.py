@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.stores.retention import Piece, Place, Walk
 from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.records import forget_keys
 from taskframework.stores.sqlite.rows import DEAD as _DEAD
 from taskframework.stores.sqlite.rows import DONE as _DONE
-from taskframework.stores.sqlite.rows import from_milliseconds, to_json, to_milliseconds
+from taskframework.stores.sqlite.rows import to_json
 
 # A sub-task stays while its parent is stored and not due to be deleted; a parent stays while it has sub-tasks.
 _PARENT_STAYS = (

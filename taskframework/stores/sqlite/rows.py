@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import compress
 from operator import attrgetter, is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
 
-from taskframework.clock import whole_milliseconds
+from taskframework.clock import to_milliseconds, whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
 from taskframework.model.limits import waiting_limit
@@ -76,8 +76,6 @@ _user_values = attrgetter(*SHAPE.user_values)
 _NO_VALUES = dict.fromkeys(SHAPE.user_values)
 _NO_PARENT = (None,) * 4
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _OPTIONS = orjson.OPT_UTC_Z
 
 Value = str | int | None
@@ -242,15 +240,6 @@ def to_json(value: Json) -> str:
         return orjson.dumps(value, option=_OPTIONS).decode()
     except orjson.JSONEncodeError as error:
         raise ValueNotStorableError("task", str(error)) from error
-
-
-def to_milliseconds(moment: datetime) -> int:
-    """A time as a column keeps it."""
-    return (moment - _EPOCH) // _MILLISECOND
-
-
-def from_milliseconds(value: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=value)
 
 
 def _optional_milliseconds(value: datetime | None) -> int | None:

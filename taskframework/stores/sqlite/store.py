@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
-from taskframework.clock import Clock, SystemClock
+from taskframework.clock import Clock, SystemClock, from_milliseconds, to_milliseconds
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.letters import DeadCount
@@ -29,15 +29,7 @@ from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, search_page, task_page, tasks_of
 from taskframework.stores.sqlite.records import WriteRecords, changed, record_of
 from taskframework.stores.sqlite.retention import Purge
-from taskframework.stores.sqlite.rows import (
-    TaskRow,
-    Value,
-    from_milliseconds,
-    read_cancel,
-    read_row,
-    to_json,
-    to_milliseconds,
-)
+from taskframework.stores.sqlite.rows import TaskRow, Value, read_cancel, read_row, to_json
 
 #: How many tasks are remembered as they were last written, of some five kilobytes each: tasks that workers run now are
 #: written again within moments.

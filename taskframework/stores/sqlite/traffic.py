@@ -7,9 +7,10 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.model.status import Priority
 from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts
-from taskframework.stores.sqlite.rows import CLAIMABLE, DEAD, DONE, Value, from_milliseconds, to_milliseconds
+from taskframework.stores.sqlite.rows import CLAIMABLE, DEAD, DONE, Value
 
 _COLUMNS = "task_type, lane, not_before"
 

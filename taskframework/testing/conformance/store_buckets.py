@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
+from taskframework.clock import to_timestamp
 from taskframework.errors import StoreUnavailableError
-from taskframework.model.rate_limits import (
-    RATE,
-    UNUSED_TURNS_SECONDS,
-    Bucket,
-    BucketLimit,
-    HoldBucket,
-    TakePermits,
-    seconds_of,
-)
+from taskframework.model.rate_limits import RATE, UNUSED_TURNS_SECONDS, Bucket, BucketLimit, HoldBucket, TakePermits
 from taskframework.model.records import Record
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import StoreSuite, lose_reply
@@ -36,7 +29,7 @@ def take(limit: BucketLimit = SLOW, most: int = 1, **options: Any) -> TakePermit
 async def change_and_check(store: TaskStore, change: TakePermits | HoldBucket) -> Bucket:
     """Make a change, check it against the rule, and return the bucket after it."""
     before = (await store.read_records([change.record_id])).get(change.record_id)
-    asked_after = seconds_of(store.now()) - 0.05
+    asked_after = to_timestamp(store.now()) - 0.05
     after = await store.change_record(change)
     assert await store.read_records([change.record_id]) == {change.record_id: after}
     bucket = RATE.content(after)
@@ -100,7 +93,7 @@ class BucketCases(StoreSuite):
         self, store: TaskStore, seconds_full: float, has_turn: bool
     ) -> None:
         """As after a flood of one key was cancelled: its turns are up to an hour ahead, and the bucket is full."""
-        now = seconds_of(store.now())
+        now = to_timestamp(store.now())
         bucket = Bucket(full_at=now - seconds_full, line_at=now + 3_600, late_at=now + 1_800)
         await store.write_records([RATE.with_id(OPENAI, None, bucket, expires_at=bucket.expires_at)])
         after = await change_and_check(store, take(FAST, in_line=True, has_turn=has_turn))

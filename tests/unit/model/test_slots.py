@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskframework.model.slots import (
-    KEPT_AFTER_USE,
-    SLOTS,
-    GiveSlotBack,
-    KeepPlace,
-    Slots,
-    TakeSlot,
-    moment_of,
-    rank_of,
-)
+from taskframework.clock import from_timestamp
+from taskframework.model.slots import KEPT_AFTER_USE, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot, rank_of
 from taskframework.model.status import Priority
 
 START = 1_800_000_000.0
@@ -114,7 +106,7 @@ def test_a_record_expires_only_while_nobody_holds_a_slot() -> None:
 def test_times_are_those_of_the_server() -> None:
     now = datetime(2026, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)
     [holder] = SLOTS.content(take("a").change(None, now)).holders
-    assert (moment_of(holder.since), moment_of(holder.until)) == (now, now + timedelta(seconds=15))
+    assert (from_timestamp(holder.since), from_timestamp(holder.until)) == (now, now + timedelta(seconds=15))
 
 
 def test_high_goes_before_normal_and_low() -> None:
