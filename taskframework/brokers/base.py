@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from taskframework.errors import TaskframeworkError
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import Priority
 
@@ -83,7 +84,7 @@ class ExternalMessage:
 OnExternalMessage = Callable[[ExternalMessage], Awaitable[None]]
 
 
-class EventNotHandledError(Exception):
+class EventNotHandledError(TaskframeworkError):
     """A handler failed. The text names the event and the handler, without any content; the cause is the error."""
 
 
