@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskframework.cli.options import Json, Limit
-from taskframework.cli.output import ago, note, out, print_json, table
+from taskframework.cli.output import ago, note, out, print_json, printable, table
 from taskframework.cli.store import AnyFramework, on_store
 from taskframework.clock import from_timestamp
 from taskframework.model.wording import duration_text
@@ -45,8 +45,8 @@ def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:
     shown = table("Task type", "Key", "Slots", "Held", "Waiting", "Held by", "On", "Since")
     now = framework.services.store.now()
     for state in states:
-        key = "" if state.key is None else repr(state.key)
-        first = (state.name, key, str(state.slots.number), str(len(state.slots.holders)), str(state.waiting))
+        numbers = (state.slots.number, len(state.slots.holders), state.waiting)
+        first = (state.name, _key_text(state.key), *map(str, numbers))
         holders = [
             (holder.task_id, holder.worker_id, ago(from_timestamp(holder.since), now)) for holder in state.slots.holders
         ]
@@ -58,13 +58,18 @@ def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:
 def _bucket_row(state: LimitState, now: datetime) -> tuple[str, ...]:
     return (
         state.name,
-        "" if state.key is None else repr(state.key),
+        _key_text(state.key),
         f"{state.limit.rate:g}/s",
         str(state.limit.burst),
         str(state.available),
         _time_until(state.next_at, now),
         _time_until(state.last_turn_at, now),
     )
+
+
+def _key_text(key: str | None) -> str:
+    """A key as `--waits-for-limit NAME/KEY` takes it; empty where a limit has no keys."""
+    return "" if key is None else printable(key) or "(empty)"
 
 
 def _time_until(moment: datetime | None, now: datetime) -> str:

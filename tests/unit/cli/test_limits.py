@@ -17,3 +17,10 @@ def test_turns_are_told_in_the_unit_that_fits(ahead: timedelta, shown: str) -> N
     state = LimitState("openai", None, AttemptLimit(5, 1), 0, NOW + ahead, NOW + ahead)
     assert _bucket_row(state, NOW)[-2:] == (shown, shown)
     assert _bucket_row(LimitState("openai", None, AttemptLimit(5, 1), 1, None, None), NOW)[-2:] == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"), [(None, ""), ("", "(empty)"), ("alice", "alice"), ("a\x1b[2J", "a\ufffd[2J")]
+)
+def test_a_key_is_shown_as_options_take_it(key: str | None, shown: str) -> None:
+    assert _bucket_row(LimitState("openai", key, AttemptLimit(5, 1), 1, None, None), NOW)[1] == shown
