@@ -71,7 +71,7 @@ class BatchCalls(Calls):
             The batch, stored; or the batch that an earlier submission with this key made.
 
         Raises:
-            SubmissionError: if it was refused; `BatchItemError` names a wrong item.
+            SubmissionError: if it was refused.
             ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
             Exception: any error of the iteration of the items.
         """
@@ -79,8 +79,7 @@ class BatchCalls(Calls):
             {"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options}
         )
         sent_options = {name: value for name, value in submission.items() if value is not None}
-        error_context = {**error_context_of(sent_options), "is_batch": True}
-        call = batch_call(check_iterable(items), sent_options, error_context)
+        call = batch_call(check_iterable(items), sent_options, error_context_of(sent_options))
         try:
             answer = await self._api.ask(call)
         except BaseException:  # an interruption too: nobody else knows the key, so nobody can continue the upload

@@ -64,8 +64,8 @@ _ERROR_ATTRIBUTES: Mapping[type[Any], tuple[str, ...]] = {
 ERRORS_BY_CODE: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
     kind.code: (kind, names) for kind, names in _ERROR_ATTRIBUTES.items()
 }
-#: The beginning of the name of a wrong field: the parameters of a task, or an item of a batch.
-_PARAMETERS = re.compile(r"(?:parameters|items\.(?P<index>\d+))(?:\.|$)")
+#: The beginning of the name of a wrong field in an item of a batch.
+_ITEM = re.compile(r"items\.(?P<index>\d+)(?:\.|$)")
 #: Statuses by which the interface, or a proxy before it, says that it cannot serve now.
 UNAVAILABLE_STATUSES = frozenset({429, 502, 503, 504})
 
@@ -108,12 +108,21 @@ def error_of(document: Mapping[str, Any], error_context: Mapping[str, Any]) -> T
     TaskframeworkError.__init__(error, detail, hint=hint)
     values = {**_attributes_in(document), **error_context}
     vars(error).update({name: values.get(name) for name in names})
-    return _with_item(error, values["index"]) if error_context.get("is_batch") else error
+    return error
 
 
-def _with_item(error: TaskframeworkError, index: int | None) -> TaskframeworkError:
-    """The refusal of a batch; a `BatchItemError` if an item is the cause."""
-    if index is None or not isinstance(error, SubmissionError) or isinstance(error, BatchConflictError):
+def with_item(error: SubmissionError) -> SubmissionError:
+    """The refusal of a batch as a `BatchItemError` if an item is the cause, as inside a program."""
+    match error:
+        case InvalidParametersError():
+            field = error.problems[0]["field"]
+        case InvalidRequestError():
+            field = error.field
+        case ValueNotStorableError():
+            field = error.what
+        case _:
+            return error
+    if (index := _item_index(field)) is None:
         return error
     error.message = error.message.removeprefix(f"Item {index}: ")
     return BatchItemError(index, error)
@@ -138,11 +147,11 @@ def _attributes_in(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameter_name(field: str) -> str:
-    """The name of a field in the parameters of a task or of an item, as `InvalidParametersError` has it."""
-    return _PARAMETERS.sub("", field) or WHOLE
+    """The name of a field in the parameters, as `InvalidParametersError` has it."""
+    return WHOLE if field == "parameters" else field.removeprefix("parameters.")
 
 
 def _item_index(field: str) -> int | None:
     """The index of an item of a batch, if the field is an item or a part of one."""
-    found = _PARAMETERS.match(field)
-    return int(found["index"]) if found is not None and found["index"] else None
+    found = _ITEM.match(field)
+    return None if found is None else int(found["index"])

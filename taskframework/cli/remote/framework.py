@@ -12,7 +12,9 @@ from taskframework.cli.remote.connection import CommandConnection
 from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_TIMEOUT_SECONDS
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection
+from taskframework.client.refusals import with_item
 from taskframework.client.transport import AsyncTransport
+from taskframework.errors import SubmissionError
 from taskframework.events.requests import address_of
 from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import StreamKey
@@ -102,5 +104,8 @@ class RemoteFramework:
     ) -> BatchHandle:
         """As `TaskFramework.submit_batch`."""
         user: Any = {} if user_id is None else {"user_id": user_id}
-        batch = await AllCalls(self._api).submit_batch(task_type, items, **options, **user)
+        try:
+            batch = await AllCalls(self._api).submit_batch(task_type, items, **options, **user)
+        except SubmissionError as error:
+            raise with_item(error) from None
         return self.batch(batch.batch_id, is_new=True)
