@@ -21,6 +21,7 @@ from pydantic import (
 from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.callers import is_caller_still_valid, key_refusal
 from taskframework.api.operator_bodies import (
     CancelTasks,
     DiscardDeadLetters,
@@ -34,6 +35,7 @@ from taskframework.durations import Duration
 from taskframework.model.keys import Role
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.model.wording import pluralize
+from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.options import BatchOptions, Name, SubmissionOptions
 from taskframework.submission.schedules import ScheduleDefinition
 
@@ -173,7 +175,9 @@ class CreateKey(Body):
         description="The user that owns the tasks submitted with it, and that appears in the history"
     )
     roles: list[Role] = Field(min_length=1, max_length=len(Role), description="Each role includes the ones before it")
-    may_act_for_users: bool = Field(default=False, strict=True, description="May submit for any user and see all tasks")
+    may_act_for_users: bool = Field(
+        default=False, strict=True, description="Whether its role holds for the tasks of all users, to submit too"
+    )
     expires_after: Annotated[Duration, Field(gt=timedelta(0))] | None = Field(
         default=None, description="How long it is valid, such as 90d; null: until it is revoked"
     )
@@ -232,9 +236,14 @@ async def read_body(request: Request, model: type[BodyT], *, is_optional: bool =
         is_optional: whether a missing body means the model's defaults.
 
     Raises:
-        RequestRefusedError: if the body is too large, is not JSON, or does not fit the model.
+        RequestRefusedError: if the body is too large, is not JSON, or does not fit the model; or if the key of the
+            caller became invalid while the body came.
     """
+    began = asyncio.get_running_loop().time()
     content = await _receive(request, request.app.state.framework.settings.api.max_body)
+    # A body may take minutes; meanwhile the key may have been revoked.
+    if asyncio.get_running_loop().time() - began >= REMEMBERED_SECONDS and not await is_caller_still_valid(request):
+        raise key_refusal()
     if is_optional and not content:
         return model()
     _require_json(request)

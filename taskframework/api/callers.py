@@ -24,7 +24,7 @@ from taskframework.api.allowances import Allowances
 from taskframework.api.problems import RequestRefusedError
 from taskframework.console.routes import PREFIX as CONSOLE
 from taskframework.errors import StoreError
-from taskframework.model.keys import Caller, Role
+from taskframework.model.keys import Caller, Role, is_reserved
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.scope import Scope as Owners
 from taskframework.model.wording import pluralize
@@ -38,6 +38,8 @@ _ADMIN = "/api/v1/admin/"
 _OPERATOR_PATHS = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
 #: The key of the caller in the ASGI scope of a request, once the caller is known.
 CALLER = "taskframework.caller"
+#: The key in the ASGI scope that says that the embedding program named the caller, and not a key or token.
+_IS_IDENTIFIED_BY_PROGRAM = "taskframework.is_identified_by_program"
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 #: Tells who makes a request, for a program with sessions or tokens of its own. None means an unknown caller.
@@ -83,14 +85,20 @@ def quota_name(caller: Caller) -> str | None:
     return None if caller is ANYBODY else caller.prefix or f"user/{caller.principal}"
 
 
+def _rights_of(caller: Caller) -> tuple[object, ...]:
+    """Who the caller is and what it may do, without the end of a session, which each answer of a program may move."""
+    return caller.principal, caller.roles, caller.may_act_for_users
+
+
 async def is_caller_still_valid(request: Request) -> bool:
     """Return whether the key that began a long answer is still valid, or the embedding program still knows the caller.
     While the store is away nobody can revoke a key.
     """
-    caller, identify = caller_of(request), request.app.state.identify
-    if identify is not None and caller.prefix is None and caller.expires_at is None:
+    caller = caller_of(request)
+    if request.scope.get(_IS_IDENTIFIED_BY_PROGRAM):
         with contextlib.suppress(RequestRefusedError):
-            return await _call_identify(identify, request) == caller
+            again = await _call_identify(request.app.state.identify, request)
+            return again is not None and _rights_of(again) == _rights_of(caller)
         return False
     callers: Callers = request.app.state.framework.services.callers
     with contextlib.suppress(StoreError):
@@ -174,6 +182,7 @@ class IdentifyCallers:
         callers, headers = self._callers(), Headers(scope=scope)
         if self._identify is not None:
             if (known := await _call_identify(self._identify, Request(scope, receive))) is not None:
+                scope[_IS_IDENTIFIED_BY_PROGRAM] = True
                 return known
         elif not await callers.are_identified():
             if self._hosts is not None:
@@ -203,7 +212,7 @@ async def _call_identify(identify: Identify, request: Request) -> Caller | None:
     """Ask the embedding program who makes a request.
 
     Raises:
-        RequestRefusedError: if the program refuses it.
+        RequestRefusedError: if the program refuses it, or names a caller as callers without a key are named.
         TypeError: if it returns anything else.
     """
     try:
@@ -218,6 +227,12 @@ async def _call_identify(identify: Identify, request: Request) -> Caller | None:
         ) from error
     if not isinstance(caller, Caller | None):
         raise TypeError(f"caller= gave a {type(caller).__name__}; it has to give a taskframework.Caller or None.")
+    if caller is not None and is_reserved(caller.principal):
+        raise RequestRefusedError(
+            f"The user name {caller.principal!r} is reserved for callers without a key.",
+            hint="Let the log-in name each user by an id, such as user/17.",
+            code="forbidden",
+        )
     return caller
 
 

@@ -33,7 +33,7 @@ Roles = Annotated[
     choice_option("--role", Role, "What the key allows (default submitter); each role includes the ones before it."),
 ]
 ActsForUsers = Annotated[
-    bool, typer.Option("--act-for-users", help="Allow it to submit for any user and to see all tasks.")
+    bool, typer.Option("--act-for-users", help="Let its role hold for the tasks of all users, to submit too.")
 ]
 Expires = Annotated[
     timedelta | None,

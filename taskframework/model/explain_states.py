@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from taskframework.model.batches import is_sealed
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.interventions import BY_NEWER_VERSION
 from taskframework.model.message import rfc3339
@@ -24,6 +25,10 @@ def explain_ended(facts: Facts) -> Cause | None:
     change = "No action is needed: it has ended."
     if task.cancel is not None and task.cancel.by == BY_NEWER_VERSION:
         change = "No action is needed: a newer version has taken its place. To run it, submit a higher version."
+    elif task.batch is not None and not is_sealed(task):
+        change = "Its upload was never completed: submit the items again, in a new batch."
+    elif task.batch is not None and task.status in REPLAYABLE:
+        change = f"To retry its failed tasks: taskframework batch retry-failed {task.task_id}"
     elif task.status in REPLAYABLE:
         change = f"To queue it again: taskframework tasks retry {task.task_id}"
         if task.error is not None and task.error.code == "subtasks_failed":

@@ -19,6 +19,7 @@ from typing import Literal
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.values import MAX_NAME_LENGTH, is_name
 
 _KEY_MARK = "tf"
 #: Random bytes of the part that names a key, and of the part that is secret.
@@ -72,11 +73,20 @@ class Caller:
     limit: BucketLimit | None = None
 
     def __post_init__(self) -> None:
-        """Check the roles here, not with the first request that needs one.
+        """Check the name and the roles here, not with the first request that needs one.
 
         Raises:
-            TypeError: if they are no roles.
+            TypeError: if the principal is no text, or the roles are no roles.
+            ValueError: if the principal cannot be the owner of tasks.
         """
+        name: object = self.principal
+        if not isinstance(name, str):
+            raise TypeError(f"The principal of a taskframework.Caller is {name!r:.100}; it has to be a text.")
+        if not is_name(name):
+            raise ValueError(
+                f"The principal of a taskframework.Caller is {name!r:.100}; it has to be 1 to {MAX_NAME_LENGTH}"
+                " printable ASCII characters, such as the user's id."
+            )
         given: object = self.roles
         are_many = isinstance(given, Collection) and not isinstance(given, str)
         if not are_many or not all(role in _ROLES_ASCENDING for role in self.roles):

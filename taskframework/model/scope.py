@@ -23,7 +23,14 @@ class Scope:
 
     @classmethod
     def of(cls, owner: str) -> Scope:
-        """The scope with the tasks of this user."""
+        """The scope with the tasks of this user.
+
+        Raises:
+            TypeError: for None, which would be the scope of everyone.
+        """
+        named: object = owner
+        if not isinstance(named, str):
+            raise TypeError(f"the owner is {named!r:.100}; use EVERYONE for the tasks of all users")
         return cls(owner)
 
     def covers(self, owner: str) -> bool:

@@ -397,3 +397,18 @@ async def test_a_stream_is_its_user_s(keyed: Keyed) -> None:
     problem_of(await keyed.ask("submitter", "GET", path), 404, "task_not_found")
     problem_of(await keyed.ask("submitter", "GET", f"{path}/results?user_id=other"), 403, "forbidden")
     assert (await keyed.ask("backend", "GET", f"{path}?user_id=other")).json()["key"] == "orders/7"
+
+
+async def test_a_slow_body_is_refused_once_its_key_has_ended(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskframework.api.bodies.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("taskframework.operations.keys.REMEMBERED_SECONDS", 0.0)
+    services = keyed.api.framework.services
+    key, text = await services.keys.create("eve", [Role.ADMIN], by="test")
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"principal": "eve", '
+        await services.keys.revoke(key.prefix, by="test")
+        yield b'"roles": ["admin"]}'
+
+    headers = {"Authorization": f"Bearer {text}", "Content-Type": "application/json"}
+    problem_of(await keyed.api.post(KEYS, content=body(), headers=headers), 401, "unauthorized")

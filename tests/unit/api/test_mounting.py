@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from starlette.routing import Mount
 import taskframework.brokers.embedded  # noqa: F401
 from taskframework import Caller, ConfigurationError, Role, Settings, TaskFramework, mount, task
 from taskframework.api.callers import is_caller_still_valid
+from taskframework.model.scope import Scope
 from taskframework.stores.sqlite import ExecutionLock
 
 TASKS = "/jobs/api/v1/tasks"
@@ -161,10 +164,13 @@ async def test_a_stream_goes_on_while_the_application_knows_its_caller(framework
     mount(app, framework, "/jobs", caller=who_asks)
     [api] = [route.app for route in app.routes if isinstance(route, Mount)]
     scope = {"type": "http", "app": api, "headers": [(b"cookie", b"name=ann")]}
-    for caller, counts in ((PEOPLE["ann"], True), (PEOPLE["boss"], False)):
+    scope["taskframework.is_identified_by_program"] = True
+    earlier = replace(PEOPLE["ann"], expires_at=datetime.now(UTC) + timedelta(hours=1))
+    for caller, counts in ((PEOPLE["ann"], True), (earlier, True), (PEOPLE["boss"], False)):
         assert await is_caller_still_valid(Request({**scope, "taskframework.caller": caller})) is counts
-    gone = Request({**scope, "headers": [(b"cookie", b"name=nobody")], "taskframework.caller": PEOPLE["ann"]})
-    assert not await is_caller_still_valid(gone)
+    for caller in (PEOPLE["ann"], earlier):
+        gone = Request({**scope, "headers": [(b"cookie", b"name=nobody")], "taskframework.caller": caller})
+        assert not await is_caller_still_valid(gone)
 
 
 async def test_a_stream_ends_with_the_log_in_though_the_application_failed_to_tell_once(
@@ -259,6 +265,26 @@ def test_a_prefix_with_a_slash_at_its_end_is_refused_with_the_right_one(framewor
     with pytest.raises(ConfigurationError, match="'/bg/tasks/' must not end with a slash") as refused:
         mount(FastAPI(), framework, "/bg/tasks/")
     assert refused.value.hint == 'Write "/bg/tasks".'
+
+
+@pytest.mark.parametrize(("name", "error"), [(None, TypeError), (5, TypeError), ("", ValueError), ("Zoë", ValueError)])
+def test_a_caller_without_a_usable_name_is_refused_at_once(name: Any, error: type[Exception]) -> None:
+    """Without a name it saw the tasks of all users."""
+    with pytest.raises(error, match=r"The principal of a taskframework\.Caller is "):
+        Caller(name, ["reader"])
+    if not isinstance(name, str):
+        with pytest.raises(TypeError, match="use EVERYONE"):
+            Scope.of(name)
+
+
+@pytest.mark.parametrize("name", ["anonymous", "scheduler", "cli:root"])
+async def test_a_log_in_with_the_name_of_a_caller_without_a_key_is_refused(framework: TaskFramework, name: str) -> None:
+    app = FastAPI()
+    mount(app, framework, "/jobs", caller=lambda request: Caller(name, ["operator"]))
+    async with client_of(app) as client:
+        answer = await client.get(TASKS)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert "is reserved for callers without a key" in answer.json()["detail"]
 
 
 def test_roles_are_given_by_name_and_others_are_refused_at_once() -> None:

@@ -17,7 +17,7 @@ from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import Stream, Turn, go_on_command
-from taskframework.model.task import CancelRequest, LimitWait, SignalWait, Subtasks, Task
+from taskframework.model.task import Batch, CancelRequest, LimitWait, SignalWait, Subtasks, Task
 from taskframework.model.versions import Newest
 from taskframework.model.workers import Presence
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, an_error, in_status, queued, running, wish_to_stop
@@ -63,6 +63,14 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     "failed by sub-tasks": (
         facts(in_status(TaskStatus.FAILED, error=replace(an_error(), code="subtasks_failed"))),
         *("final", "it broke", "why: taskframework tasks subtasks the-task. To queue it again"),
+    ),
+    "a batch that failed": (
+        facts(in_status(TaskStatus.FAILED, batch=Batch(), subtasks=Subtasks(3, None))),
+        *("final", "It is FAILED", "batch retry-failed the-task"),
+    ),
+    "an abandoned upload": (
+        facts(in_status(TaskStatus.CANCELLED, batch=Batch(), subtasks=Subtasks(None, None))),
+        *("final", "It is CANCELLED", "submit the items again, in a new batch"),
     ),
     "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
     "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "gives up"),
