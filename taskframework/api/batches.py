@@ -212,12 +212,18 @@ async def _read_items(request: Request) -> AsyncIterator[list[Json]]:
     """
     loop = asyncio.get_running_loop()
     checked_at = loop.time()
-    async for values in read_values(request):
+
+    async def check_key() -> None:
+        nonlocal checked_at
         if loop.time() - checked_at >= REMEMBERED_SECONDS:
             checked_at = loop.time()
             if not await is_caller_still_valid(request):
                 raise key_refusal()
+
+    async for values in read_values(request):
+        await check_key()
         yield values
+    await check_key()  # before the batch is sealed
 
 
 @router.get(

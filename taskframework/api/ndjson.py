@@ -62,6 +62,7 @@ async def _receive_pieces(request: Request) -> AsyncIterator[bytes]:
     """The bytes as they come. The time that the caller needs for a piece does not count as the client's."""
     loop = asyncio.get_running_loop()
     seconds_left, more = LINE_TIMEOUT_SECONDS, True
+    has_content = False  # of the line that is not complete yet: empty lines do not renew the time
     while more:
         began = loop.time()
         try:
@@ -76,7 +77,12 @@ async def _receive_pieces(request: Request) -> AsyncIterator[bytes]:
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         piece: bytes = message.get("body", b"")
-        seconds_left = LINE_TIMEOUT_SECONDS if b"\n" in piece else seconds_left - (loop.time() - began)
+        lines, line_feed, rest = piece.rpartition(b"\n")
+        if line_feed and (has_content or lines.strip()):
+            seconds_left, has_content = LINE_TIMEOUT_SECONDS, False
+        else:
+            seconds_left -= loop.time() - began
+        has_content = has_content or bool(rest.strip())
         more = message.get("more_body", False)
         yield piece
 

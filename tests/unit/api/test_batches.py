@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -312,3 +313,31 @@ async def test_compressed_lines_are_not_read(api: Api) -> None:
     headers = NDJSON | {"Content-Encoding": "gzip"}
     answer = await api.post(BATCHES, content=b"{}", headers=headers, params={"task_type": "waits"})
     problem_of(answer, 415, "unsupported_media_type")
+
+
+async def test_empty_lines_do_not_keep_an_upload_open(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskframework.api.ndjson.LINE_TIMEOUT_SECONDS", 0.2)
+
+    async def empty_lines() -> AsyncIterator[bytes]:
+        yield b'{"text": "a"}\n'
+        while True:
+            await asyncio.sleep(0.01)
+            yield b" \n\n"
+
+    answer = await api.post(f"{BATCHES}?task_type=count-words", content=empty_lines(), headers=NDJSON)
+    problem_of(answer, 408, "request_timeout")
+
+
+async def test_each_line_renews_the_time_of_an_upload_also_if_its_end_comes_alone(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskframework.api.ndjson.LINE_TIMEOUT_SECONDS", 0.5)
+
+    async def lines_in_pieces() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            for piece in (b'{"text":', b' "a"}', b"\n"):
+                yield piece
+            await asyncio.sleep(0.1)
+
+    answer = await api.post(f"{BATCHES}?task_type=count-words", content=lines_in_pieces(), headers=NDJSON)
+    assert (answer.status_code, answer.json()["total"]) == (202, 10)
