@@ -172,8 +172,8 @@ class IdentifyCallers:
             if not caller.may(required):
                 role = f"the role {', '.join(caller.roles)}" if caller.roles else "no role"
                 raise RequestRefusedError(
-                    f"This key or token has {role}; the request needs {required}.",
-                    hint="Use one with that role.",
+                    f"The caller has {role}; the request needs {required}.",
+                    hint="Use a key, a token or a log-in with that role.",
                     code="forbidden",
                 )
         await self._app(scope, receive, send)

@@ -144,7 +144,7 @@ class ApiConnection:
         self._timeout = in_seconds(timeout)
         self._patience = in_seconds(patience)
         #: Sent with each call.
-        self.headers = authorization(api_key)
+        self.headers = authorization(api_key, url)
 
     async def ask(self, call: Call, *, within: float = float("inf")) -> Any:
         """Make a call and return the JSON of its answer; None if the answer has no content. See `ask_with_status`."""

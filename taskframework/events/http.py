@@ -59,7 +59,7 @@ class HttpEvents:
             ConfigurationError: if the URL is not an address of an interface, or a header cannot contain the key.
         """
         self.url = address_of(url)
-        self._headers = authorization(api_key)
+        self._headers = authorization(api_key, self.url)
         self.tell = tell
         #: Whether events are being delivered now.
         self.is_live = False

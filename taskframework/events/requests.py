@@ -65,14 +65,21 @@ def is_heartbeat(event: ServerSentEvent) -> bool:
     return not event.data
 
 
-def authorization(api_key: str | None) -> dict[str, str]:
-    """Return the header with an API key; no header without a key. A key from a file may end with a newline.
+def authorization(api_key: str | None, url: str) -> dict[str, str]:
+    """Return the header with an API key for this address; no header without a key. A key from a file may end with a
+    newline.
 
     Raises:
-        ConfigurationError: if a header cannot contain the key, such as a key with `…` that was copied from a page.
+        ConfigurationError: if a header cannot contain the key, such as a key with `…` that was copied from a page; or
+            if the address has a user name, which would be sent in place of the key.
     """
+    import httpx
+
     key = (api_key or "").strip()
     if not (key.isascii() and key.isprintable()):
         hint = "Copy it again, or create a new one: taskframework keys create."
         raise ConfigurationError("The API key contains a character that is not allowed in keys.", hint=hint)
+    if key and httpx.URL(url).userinfo:
+        hint = "Take the user name and the password out of the address."
+        raise ConfigurationError("The address has a user name, which would be sent in place of the API key.", hint=hint)
     return {"Authorization": f"Bearer {key}"} if key else {}

@@ -202,6 +202,13 @@ def test_an_address_that_is_none_is_refused(client: Any, url: str) -> None:
         client(url)
 
 
+@pytest.mark.parametrize("client", [TaskClient, SyncTaskClient])
+def test_a_user_in_the_address_does_not_replace_the_key(client: Any) -> None:
+    with pytest.raises(ConfigurationError, match="would be sent in place of the API key"):
+        client("http://ann:secret@localhost:8000", api_key="tf_1_2")
+    client("http://ann:secret@localhost:8000")
+
+
 async def test_an_upload_may_take_long_until_it_is_answered(connect: Connect) -> None:
     stage = connect(BATCH, BATCH, timeout=3)
     await stage.client.submit_batch("mail", list(range(2_000)))

@@ -61,15 +61,21 @@ async def test_an_address_where_something_else_answers_is_told_at_once(monkeypat
         await HttpEvents("http://elsewhere").open()
 
 
-@pytest.mark.parametrize(("key", "said"), [(None, "it needs an API key"), ("tfk_wrong", "the API key is not valid")])
+@pytest.mark.parametrize(
+    ("user", "key", "said"),
+    [
+        ("ada:secret@", None, "http://ada:***@elsewhere: it needs an API key."),
+        ("", "tfk_wrong", "http://elsewhere: the API key is not valid."),
+    ],
+)
 async def test_a_key_that_is_missing_or_wrong_is_told_without_the_password_of_the_address(
-    monkeypatch: pytest.MonkeyPatch, key: str | None, said: str
+    monkeypatch: pytest.MonkeyPatch, user: str, key: str | None, said: str
 ) -> None:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(401)))
     monkeypatch.setattr(httpx, "AsyncClient", lambda **_: client)
     with pytest.raises(EventsUnavailableError) as told:
-        await HttpEvents("http://ada:secret@elsewhere", api_key=key).open()
-    assert told.value.message == f"No events at http://ada:***@elsewhere: {said}."
+        await HttpEvents(f"http://{user}elsewhere", api_key=key).open()
+    assert told.value.message == f"No events at {said}"
     assert "--key" in told.value.hint
 
 
