@@ -20,6 +20,7 @@ _PLAINER_MESSAGES = (
     (re.compile(r"Extra inputs are not permitted|Unexpected keyword argument"), NO_FIELD),
     (re.compile(r"Input should be a (valid )?dictionary( or .*)?"), "Input should be an object"),
     (re.compile(r"Input should have timezone info"), "needs a time zone, such as Z at its end"),
+    (re.compile(r"Input should be greater than datetime\.timedelta\(0\)"), "Input should be greater than 0s"),
 )
 _ENUM_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 #: A JSON value. The type is not written recursively, because type checkers and pydantic would be slower at each use.

@@ -132,6 +132,12 @@ async def test_no_key_has_the_name_of_callers_without_one(api: Api, principal: s
     assert "callers without a key" in problem_of(answer, 422, "invalid_request")["detail"]
 
 
+async def test_a_validity_of_nothing_is_refused_in_plain_words(api: Api) -> None:
+    answer = await api.post(KEYS, json={"principal": "a", "roles": ["admin"], "expires_after": "0s"})
+    [wrong] = problem_of(answer, 422, "invalid_request")["errors"]
+    assert wrong["message"] == "Input should be greater than 0s"
+
+
 async def test_an_expired_key_opens_nothing(keyed: Keyed) -> None:
     keys, store = keyed.api.framework.services.keys, keyed.api.framework.services.store
     key, text = await keys.create("eve", [Role.READER], by="test", expires_after=timedelta(hours=1))
