@@ -27,7 +27,14 @@ from taskframework.api.bodies import (
     read_body,
     require_plain,
 )
-from taskframework.api.callers import caller_of, is_caller_still_valid, key_refusal, quota_name, scope_of, user_of
+from taskframework.api.callers import (
+    caller_of,
+    is_caller_still_valid,
+    quota_name,
+    require_valid_caller,
+    scope_of,
+    user_of,
+)
 from taskframework.api.context import (
     PREFIX,
     IdInPath,
@@ -217,8 +224,7 @@ async def _read_items(request: Request) -> AsyncIterator[list[Json]]:
         nonlocal checked_at
         if loop.time() - checked_at >= REMEMBERED_SECONDS:
             checked_at = loop.time()
-            if not await is_caller_still_valid(request):
-                raise key_refusal()
+            await require_valid_caller(request)
 
     async for values in read_values(request):
         await check_key()

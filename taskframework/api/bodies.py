@@ -21,7 +21,7 @@ from pydantic import (
 from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
-from taskframework.api.callers import is_caller_still_valid, key_refusal
+from taskframework.api.callers import require_valid_caller
 from taskframework.api.operator_bodies import (
     CancelTasks,
     DiscardDeadLetters,
@@ -239,11 +239,12 @@ async def read_body(request: Request, model: type[BodyT], *, is_optional: bool =
         RequestRefusedError: if the body is too large, is not JSON, or does not fit the model; or if the key of the
             caller became invalid while the body came.
     """
-    began = asyncio.get_running_loop().time()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     content = await _receive(request, request.app.state.framework.settings.api.max_body)
     # A body may take minutes; meanwhile the key may have been revoked.
-    if asyncio.get_running_loop().time() - began >= REMEMBERED_SECONDS and not await is_caller_still_valid(request):
-        raise key_refusal()
+    if loop.time() - began >= REMEMBERED_SECONDS:
+        await require_valid_caller(request)
     if is_optional and not content:
         return model()
     _require_json(request)

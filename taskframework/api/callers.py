@@ -106,6 +106,16 @@ async def is_caller_still_valid(request: Request) -> bool:
     return True
 
 
+async def require_valid_caller(request: Request) -> None:
+    """Refuse a request that lasts long once its caller is not valid any more.
+
+    Raises:
+        RequestRefusedError: if the key of the caller was revoked or has expired, or its log-in has ended.
+    """
+    if not await is_caller_still_valid(request):
+        raise key_refusal()
+
+
 def key_refusal(*, is_shown: bool = True) -> RequestRefusedError:
     """The refusal of a request without a key or token, or with one that is not valid or no longer valid."""
     if is_shown:

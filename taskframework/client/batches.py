@@ -8,7 +8,7 @@ from typing import Any, Unpack, overload
 
 from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, Calls, json_call, path_of
+from taskframework.client.connection import Call, Calls, json_call, resource_path
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.errors import TaskframeworkError
@@ -195,7 +195,7 @@ class BatchCalls(Calls):
 
 
 def _batch_path(batch_id: str) -> str:
-    return path_of("/batches", batch_id, what="batch")
+    return resource_path("/batches", batch_id, what="batch")
 
 
 def _error_context(batch_id: str, **more: str) -> Mapping[str, str]:

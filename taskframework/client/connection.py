@@ -95,7 +95,7 @@ def as_json(content: Any, what: str = "request") -> bytes:
         raise ValueNotStorableError(what, str(error)) from None
 
 
-def path_of(folder: str, name: str, *, what: str = "task") -> str:
+def resource_path(folder: str, name: str, *, what: str = "task") -> str:
     """The path of something by its id, below the prefix.
 
     Raises:
@@ -108,7 +108,7 @@ def path_of(folder: str, name: str, *, what: str = "task") -> str:
 
 def task_path(task_id: str) -> str:
     """The path of a task, below the prefix."""
-    return path_of("/tasks", task_id)
+    return resource_path("/tasks", task_id)
 
 
 def new_key() -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import AwareDatetime
 
 from taskframework.client.answers import Answer, RemoteTask, read
-from taskframework.client.connection import Call, Calls, json_call, new_key, path_of
+from taskframework.client.connection import Call, Calls, json_call, new_key, resource_path
 
 _LETTERS_PATH = "/admin/dead-letters"
 _REPLAYS_PATH = "/admin/replays"
@@ -256,8 +256,8 @@ def begin_call(path: str, where: Mapping[str, str], *, rate: float | None, key: 
 
 
 def _letter_path(letter_id: str) -> str:
-    return path_of(_LETTERS_PATH, letter_id, what="dead letter")
+    return resource_path(_LETTERS_PATH, letter_id, what="dead letter")
 
 
 def _replay_path(replay_id: str) -> str:
-    return path_of(_REPLAYS_PATH, replay_id, what="action on many tasks")
+    return resource_path(_REPLAYS_PATH, replay_id, what="action on many tasks")

@@ -21,6 +21,7 @@ from taskframework.model.interventions import Cancel
 from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_PART_BYTES
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import ALLOW_FAILURES
 from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
 from taskframework.model.values import fingerprint
 from taskframework.model.waiting import CHECK_INTERVAL
@@ -41,7 +42,7 @@ _MAX_HELD_BACK_SECONDS = 0.5
 #: Follows the last item of a source.
 _END = object()
 #: The policy of a batch that names no policy: most batches can accept a few failed items.
-_DEFAULT_POLICY = "allow_failures"
+_DEFAULT_POLICY = ALLOW_FAILURES
 _CANCEL_REASON = "the upload was interrupted, and it cannot be continued without an idempotency key"
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from taskframework.cli.remote import letters, views
 from taskframework.cli.remote.operations import STATUS_OF_NEW_TASK, user_field
 from taskframework.cli.remote.remote_method import RemoteService, page_of, remote_method
-from taskframework.client.connection import json_call, task_path
+from taskframework.client.connection import json_call, resource_path, task_path
 from taskframework.client.operations import begin_call
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
 from taskframework.model.replays import Action, ActionFilter, BulkAction
@@ -73,7 +73,7 @@ class RemoteDeadLetters(RemoteService):
                 return found
 
     async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
-        letter = await self._get(f"{_LETTERS_PATH}/{quote(letter_id, safe='')}")
+        letter = await self._get(resource_path(_LETTERS_PATH, letter_id, what="dead letter"))
         return letters.letter_of(letter, await self._get(task_path(letter_id)) if letter["kind"] == "task" else None)
 
 
@@ -84,7 +84,7 @@ class RemoteMending(RemoteService):
         self, message_id: str, task_type: str, parameters: Json, *, user_id: str, by: str, dry_run: bool = False
     ) -> Submission | None:
         body = {"task_type": task_type, "parameters": parameters, "dry_run": dry_run, **user_field(user_id)}
-        path = f"{_LETTERS_PATH}/{quote(message_id, safe='')}/repair"
+        path = f"{resource_path(_LETTERS_PATH, message_id, what='dead letter')}/repair"
         status, view = await self._api.ask_with_status(json_call("POST", path, body))
         return None if dry_run else Submission(views.task_of(view), status == STATUS_OF_NEW_TASK)
 

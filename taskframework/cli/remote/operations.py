@@ -15,7 +15,7 @@ from urllib.parse import quote
 from taskframework.cli.remote import views
 from taskframework.cli.remote.remote_method import RemoteService, items_of, page_of, remote_method
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, json_call, new_key, task_path
+from taskframework.client.connection import Call, json_call, new_key, resource_path, task_path
 from taskframework.client.family_readers import follow_results
 from taskframework.durations import format_duration
 from taskframework.model.batch_status import BatchResult
@@ -252,7 +252,7 @@ def _stream_path(stream: StreamKey) -> str:
 
 
 def _batch_path(batch_id: str) -> str:
-    return f"/batches/{quote(batch_id, safe='')}"
+    return resource_path("/batches", batch_id, what="batch")
 
 
 def _definition_body(definition: ScheduleDefinition) -> dict[str, Any]:

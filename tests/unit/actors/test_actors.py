@@ -304,7 +304,7 @@ class Own(KeyedActor[str, str]):
 @pytest.mark.parametrize("event", ["close", "stop"])
 async def test_an_actor_may_end_itself(event: str) -> None:
     Own.seen = []
-    async with KeyedActors(Own, mailbox=3) as Own.of:
+    async with asyncio.timeout(20), KeyedActors(Own, mailbox=3) as Own.of:
         await Own.of.tell("a", event)
         await Own.of.tell("b", "other")
         await settled(lambda: "end" in Own.seen)

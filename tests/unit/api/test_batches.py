@@ -324,7 +324,8 @@ async def test_empty_lines_do_not_keep_an_upload_open(api: Api, monkeypatch: pyt
             await asyncio.sleep(0.01)
             yield b" \n\n"
 
-    answer = await api.post(f"{BATCHES}?task_type=count-words", content=empty_lines(), headers=NDJSON)
+    async with asyncio.timeout(20):
+        answer = await api.post(f"{BATCHES}?task_type=count-words", content=empty_lines(), headers=NDJSON)
     problem_of(answer, 408, "request_timeout")
 
 
