@@ -52,7 +52,7 @@ wheels: install ## install the wheel in clean environments on Python 3.11 to 3.1
 
 # One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run,
 # CHAOS_FAST_PATH=off runs all with the plain driver.
-chaos: install ## kill, freeze and cut off processes and servers under load for about twenty minutes
+chaos: install ## kill, freeze and cut off processes and servers under load for about an hour
 	@.ci/servers || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m chaos_long $(ARGS)
 
