@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from taskframework import BackgroundTaskExecutable, Settings, SubtaskSummary, TaskContext, TaskFramework
 from taskframework.submission.service import SubmitRequest
-from tests.benchmarks.stage import ROOT
-from tests.support.command import COMMAND, environment_with
-from tests.support.mongo import MongoServer
-from tests.support.process import Process, free_ports
-from tests.support.rabbit import RabbitServer
+from tests.benchmarks.processes import cpu_of, running_workers, servers, until_over
+from tests.support.process import Process
 
 _SIZES = ((100, 20), (1_000, 6), (10_000, 3), (100_000, 1))
 _WORKERS = 2
@@ -57,11 +52,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--most", type=int, default=100_000, help="largest number of sub-tasks")
     most = parser.parse_args().most
-    with _servers() as (amqp_url, mongo_url, mongo), tempfile.TemporaryDirectory() as folder:
-        settings = {"BROKER__URL": amqp_url, "STORE__URL": mongo_url}
-        with _workers(Path(folder), settings) as workers:
-            sections = {"broker": {"url": amqp_url}, "store": {"url": mongo_url}}
-            asyncio.run(_measure(Settings.model_validate(sections), workers, mongo, most))
+    with (
+        servers() as place,
+        tempfile.TemporaryDirectory() as folder,
+        running_workers(["tests.benchmarks.families"], _WORKERS, Path(folder), place) as workers,
+    ):
+        asyncio.run(_measure(place.settings(), workers, place.mongo.pid, most))
     return 0
 
 
@@ -79,10 +75,10 @@ async def _measure(settings: Settings, workers: list[Process], mongo: int, most:
             for _ in range(rounds):
                 for row, way in zip(rows, ways, strict=True):
                     groups = [[worker.pid for worker in workers], [mongo], [os.getpid()]]
-                    before = [_cpu_of(group) for group in groups]
+                    before = [cpu_of(*group) for group in groups]
                     seconds = await way(framework, size)
                     await asyncio.sleep(2.5)  # marks are written two seconds later
-                    spent = [_cpu_of(group) - earlier for group, earlier in zip(groups, before, strict=True)]
+                    spent = [cpu_of(*group) - earlier for group, earlier in zip(groups, before, strict=True)]
                     row.append([value / size * 1e6 for value in (seconds, *spent)])
             plain, below = ([statistics.median(column) for column in zip(*row, strict=True)] for row in rows)
             shown = "  ".join(
@@ -97,7 +93,7 @@ async def _measure(settings: Settings, workers: list[Process], mongo: int, most:
 async def _plain(framework: TaskFramework, size: int) -> float:
     began = time.monotonic()
     await framework.submit_many([SubmitRequest(task_type="nothing", parameters=number) for number in range(size)])
-    await _over(framework)
+    await until_over(framework)
     return time.monotonic() - began
 
 
@@ -109,47 +105,6 @@ async def _family(framework: TaskFramework, size: int) -> float:
     seconds = time.monotonic() - began
     assert task.result == size, task
     return seconds
-
-
-async def _over(framework: TaskFramework) -> None:
-    """Wait until every task is final."""
-    while True:
-        counts = await framework.services.store.count_by_status()
-        if not any(count for status, count in counts.items() if not status.is_final):
-            return
-        await asyncio.sleep(_LOOK_SECONDS)  # no event tells: they are final in other processes
-
-
-def _cpu_of(pids: Sequence[int]) -> float:
-    """Seconds of processor time that these processes have used."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
-
-
-@contextlib.contextmanager
-def _servers() -> Iterator[tuple[str, str, int]]:
-    with contextlib.closing(RabbitServer()) as rabbit, contextlib.closing(MongoServer()) as mongo:
-        rabbit.start()
-        mongo.start()
-        yield rabbit.url_of(rabbit.new_vhost()), mongo.url_of("families"), mongo.pid
-
-
-@contextlib.contextmanager
-def _workers(folder: Path, settings: dict[str, str]) -> Iterator[list[Process]]:
-    workers = []
-    for number in range(_WORKERS):
-        [port] = free_ports(1)
-        variables = {f"TASKFRAMEWORK_{name}": value for name, value in settings.items()}
-        environment = environment_with(
-            {**variables, "PYTHONPATH": str(ROOT), "TASKFRAMEWORK_WORKER__HTTP_PORT": str(port)}
-        )
-        command = [*COMMAND, "worker", "--app", "tests.benchmarks.families"]
-        workers.append(Process(command, log=folder / f"{number}.log", environment=environment, folder=folder))
-    try:
-        yield workers
-    finally:
-        for worker in workers:
-            worker.end(15, timeout=30)
 
 
 def _memory_of(pid: int) -> float:

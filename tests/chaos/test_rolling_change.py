@@ -19,7 +19,7 @@ from tests.chaos.cluster import Api, Cluster, settings_of
 from tests.chaos.history import Recorder
 from tests.chaos.truth import MongoTruth
 from tests.support.earlier_release import INDEX
-from tests.support.process import Process
+from tests.support.process import Process, ServerFailed
 
 _ROOT = Path(__file__).parents[2]
 KEYS = 120
@@ -65,6 +65,8 @@ class OldProcess:
         enough = await asyncio.to_thread(self._count) + more
 
         async def are_enough() -> bool:
+            if not self._process.is_alive:
+                raise ServerFailed(f"the earlier release has ended:\n{self._process.log_tail()}")
             return await asyncio.to_thread(self._count) >= enough
 
         await eventually(are_enough, timeout=PATIENCE)
