@@ -134,8 +134,8 @@ def required_role(path: str, method: str) -> Role | None:
     """The role that a request needs; None if it needs no caller."""
     if path in OPEN_PATHS or path.startswith(CONSOLE):
         return None
-    if _ADMIN in path:
-        return Role.ADMIN if f"{_ADMIN}keys" in path else Role.OPERATOR
+    if path.startswith(_ADMIN):
+        return Role.ADMIN if path.startswith(f"{_ADMIN}keys") else Role.OPERATOR
     if path in _OPERATOR_PATHS:
         return Role.OPERATOR
     return Role.READER if method in _READ_METHODS else Role.SUBMITTER

@@ -416,3 +416,10 @@ async def test_a_stream_is_its_user_s(keyed: Keyed) -> None:
     problem_of(await keyed.ask("submitter", "GET", path), 404, "task_not_found")
     problem_of(await keyed.ask("submitter", "GET", f"{path}/results?user_id=other"), 403, "forbidden")
     assert (await keyed.ask("backend", "GET", f"{path}?user_id=other")).json()["key"] == "orders/7"
+
+
+async def test_a_stream_named_like_an_admin_path_needs_no_other_role(keyed: Keyed) -> None:
+    key = "a/api/v1/admin/keys/b"
+    await keyed.submit("other", stream={"key": key})
+    shown = await keyed.ask("other", "GET", f"/api/v1/streams/{key}")
+    assert (shown.status_code, shown.json()["key"]) == (200, key)
