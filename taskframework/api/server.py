@@ -33,6 +33,14 @@ _KEEP_ALIVE_SECONDS = 75
 _WORKER_PATHS = {"health": "/readyz", "metrics": "/metrics"}
 _PATHS = {"console": "/", "interface": "/api/v1", "documentation": "/docs", **_WORKER_PATHS}
 
+#: What uvicorn says of an answer that was cut off. It is cut off on purpose, so that its reader does not take it for
+#: complete: at the end of the process, or when the key of the caller is no longer valid.
+_CUT_OFF = "ASGI callable returned without completing response."
+
+
+def _is_no_cut_off(record: logging.LogRecord) -> bool:
+    return record.msg != _CUT_OFF
+
 
 class ApiServer(uvicorn.Server):
     """A uvicorn server that is started and stopped by us."""
@@ -79,6 +87,7 @@ class ApiServer(uvicorn.Server):
                 timeout_graceful_shutdown=_GRACE_SECONDS,
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cut_off)
         self._sockets = list(sockets)
         self._is_up = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None

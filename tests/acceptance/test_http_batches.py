@@ -157,7 +157,9 @@ async def test_neither_an_upload_nor_its_results_are_ever_in_memory_as_a_whole(a
     assert 0 < most_results <= 5 * together, "as many as are read together"
 
 
-async def test_lines_that_wait_are_cut_off_when_the_server_stops(tmp_path: Path) -> None:
+async def test_lines_that_wait_are_cut_off_when_the_server_stops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     import httpx
 
     async with serve(tmp_path, worker=False) as api:
@@ -170,3 +172,4 @@ async def test_lines_that_wait_are_cut_off_when_the_server_stops(tmp_path: Path)
         await answer.aread()
     await stream.__aexit__(None, None, None)
     await client.aclose()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
