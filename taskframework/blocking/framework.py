@@ -17,6 +17,7 @@ from taskframework.submission.service import SubmitRequest
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P
 from taskframework.tasks.registry import Registration
+from taskframework.tasks.values import check_iterable
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -180,7 +181,7 @@ class SyncTaskFramework:
         are iterated in the calling thread.
         """
         submit = self.framework.submit_batch
-        if isinstance(items, Sequence):
+        if isinstance(check_iterable(items), Sequence):
             handle = self.run(lambda: submit(task_type, items, user_id=user_id, **options))
         else:
             handle = self._thread.run_with(

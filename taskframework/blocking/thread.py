@@ -69,7 +69,8 @@ class FrameworkThread:
         belong to that thread, as a cursor of a database does, and may block.
         """
         requests: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None] = queue.SimpleQueue()
-        future, iterator = self._start(lambda: work(_request_items(requests))), iter(items)
+        iterator = iter(items)  # before the work begins: if this fails, nothing has begun
+        future = self._start(lambda: work(_request_items(requests)))
         future.add_done_callback(lambda _: requests.put(None))
         try:
             while (request := requests.get()) is not None:

@@ -116,6 +116,13 @@ class Broker(Protocol):
         ...
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether publications fail although there is a connection: the broker takes none because of an alarm. Then
+        consumers continue.
+        """
+        ...
+
+    @property
     def holds_delays(self) -> bool:
         """Whether `publish` with a delay works (the delayed-message plugin, or in memory)."""
         ...

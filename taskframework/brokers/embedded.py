@@ -83,6 +83,10 @@ class EmbeddedBroker:
         return self._is_open and not self._is_interrupted
 
     @property
+    def is_blocked(self) -> bool:
+        return False
+
+    @property
     def holds_delays(self) -> bool:
         return len(self._delayed.tasks) < MAX_DELAYED_MESSAGES
 

@@ -23,6 +23,7 @@ from taskframework.cli.systemd import notify_ready, notify_stopping
 from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
+from taskframework.operations.health import Health
 from taskframework.runtime import TaskFramework
 from taskframework.settings import ApiSettings, Settings, redacted
 from taskframework.wiring.extras import require_extra
@@ -86,7 +87,7 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
                     _print_welcome(framework.settings.api)
                 running = framework.process.worker
                 if running is not None and not api:  # with the HTTP interface, the server logs `ready`
-                    await _report_when_live(running, stop.requested, tether)
+                    await _report_when_live(running, framework.process.health, stop.requested, tether)
                 if tether is None:
                     await _notify_systemd(stop.requested)
                 await stop.requested.wait()
@@ -97,10 +98,16 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
     logger.info("stopped")
 
 
-async def _report_when_live(worker: Worker, stop: asyncio.Event, tether: Tether | None) -> None:
-    """Log `ready` as soon as every queue is consumed; if the broker is away, that is after its return."""
+async def _report_when_live(worker: Worker, health: Health, stop: asyncio.Event, tether: Tether | None) -> None:
+    """Log `ready` as soon as every queue is consumed; if the broker is away, that is after its return.
+
+    Until then the worker is not ready: otherwise a rollout with a wrong password would replace all good workers.
+    """
+    first_time = ("consumers", lambda: worker.problem)
+    health.required.append(first_time)
     while not worker.is_live and not stop.is_set():  # noqa: ASYNC110 - the port tells a state
         await asyncio.sleep(0.02)
+    health.required.remove(first_time)
     if stop.is_set():
         return
     # A command logs `ready` once: of several processes the parent logs it, when all of them are ready.

@@ -55,7 +55,8 @@ class BatchStatus:
         """
         if self.counts is not None:
             ended = Counts.of(self.counts)
-            return ended if self.batch.retry_at is None else Counts(ended.succeeded)
+            is_being_retried = self.batch.retry_at is not None and not self.status.is_final
+            return Counts(ended.succeeded) if is_being_retried else ended
         own, subtasks = parts_of(self.batch)
         numbers = (subtasks.succeeded, subtasks.failed, subtasks.cancelled)
         return Counts(*(min(number * own.chunk_size, own.items) for number in numbers))

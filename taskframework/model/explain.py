@@ -148,6 +148,14 @@ def _explain_broker_away(facts: Facts) -> Cause | None:
         return _explain_not_sent(facts)
     if facts.is_broker_connected:
         return None
+    if facts.is_broker_blocked:
+        return Cause(
+            "broker_away",
+            "The broker takes no messages, because of a memory or disk alarm, so its message is not sent.",
+            "Nothing is lost: the message is sent when the alarm is over. Give RabbitMQ more memory or disk; "
+            "`rabbitmqctl status` names the alarm.",
+            {"next_dispatch_at": format_time(task.next_dispatch_at)},
+        )
     return Cause(
         "broker_away",
         "The process that answers has no connection to the broker, so no message reaches a worker.",

@@ -77,6 +77,8 @@ class Facts:
     visible_holders: frozenset[str] = frozenset()
     #: None: the process that asks has no broker.
     is_broker_connected: bool | None = None
+    #: Whether that process is connected, but the broker takes no messages because of an alarm.
+    is_broker_blocked: bool = False
     #: The live workers that run its type; if there are none, the last worker that ran it.
     workers: tuple[Presence, ...] = ()
     last_worker: Presence | None = None

@@ -62,6 +62,8 @@ class Overview:
     #: None: the process that asks has no broker.
     is_broker_connected: bool | None
     schedules: tuple[Schedule, ...] = ()
+    #: Whether that process is connected, but the broker takes no messages because of an alarm.
+    is_broker_blocked: bool = False
     #: Whether the server that counts rate limits does not answer, so that tasks with one wait for it.
     is_limiter_away: bool = False
     #: Whether one process executes all tasks, so that no second worker can be started.
@@ -127,7 +129,10 @@ class Overview:
 
     def problems(self) -> Iterator[Problem]:
         """The problems that need a person, the worst first."""
-        if self.is_broker_connected is False:
+        if self.is_broker_blocked:
+            text = "The broker takes no messages, because of a memory or disk alarm. New tasks are stored, and start when"
+            yield Problem("broker_away", f"{text} it is over. To see which alarm: rabbitmqctl status")
+        elif self.is_broker_connected is False:
             text = "There is no connection to the broker. New tasks are stored, and start when the broker is back"
             text = f"{text}. To check it: taskframework doctor"
             yield Problem("broker_away", text)

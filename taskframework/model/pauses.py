@@ -18,5 +18,15 @@ class Pause:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """When the last pause of a task type ended. What waited before does not count for queue timeouts."""
+
+    at: datetime
+
+
 #: The record of a pause, by the name of the task type. It exists as long as the type is paused.
 PAUSE = RecordKind("pause", Pause)
+#: The record of the end of a pause, by the name of the task type. It is written before the pause ends, and kept for a
+#: time.
+RESUMED = RecordKind("resumed", Resumed)

@@ -185,7 +185,8 @@ class ExplainOperations:
         last = max(knowing, key=lambda it: it.seen_at, default=None)
         facts = replace(facts, workers=workers, last_worker=last)
         if broker is not None:
-            facts = replace(facts, is_broker_connected=broker.is_connected)
+            is_connected, is_blocked = broker.is_connected, broker.is_blocked
+            facts = replace(facts, is_broker_connected=is_connected, is_broker_blocked=is_blocked)
         if is_suspect(task.crashes, self._max_crashes):
             return replace(facts, running_suspects=await self._running_suspects(scope))
         if task.not_before > facts.now:

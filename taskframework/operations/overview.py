@@ -103,6 +103,7 @@ class OverviewOperations:
             tuple(map(PRESENCE.content, found)),
             None if broker is None else broker.is_connected,
             tuple(await read_all_contents(self._store, SCHEDULE)),
+            broker is not None and broker.is_blocked,
             await self._is_limiter_away(),
             is_embedded=self._is_embedded,
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from taskframework.brokers.base import Broker
 from taskframework.errors import BrokerError
 from taskframework.model.message import rfc3339
-from taskframework.model.pauses import PAUSE, Pause
+from taskframework.model.pauses import PAUSE, RESUMED, Pause, Resumed
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
@@ -20,6 +21,9 @@ from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_contents, read_record
 from taskframework.submission.types import TaskTypes
+
+#: How long the end of a pause is remembered: much longer than the repairs need to let the queue timeouts begin again.
+_END_KEPT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +110,17 @@ class QueueOperations:
         pause = None
         while (record := await self._read_pause(task_type)) is not None:
             pause = PAUSE.content(record)
+            await self._record_end(task_type)
             if await self._store.delete_records([record]):
                 break
         return pause
+
+    async def _record_end(self, task_type: str) -> None:
+        """Record, before a pause ends, that the queue timeouts of its tasks begin again."""
+        now, record_id = self._store.now(), RESUMED.id_of(task_type)
+        present = await read_record(self._store, record_id)
+        ended = RESUMED.with_id(record_id, present, Resumed(now), expires_at=now + _END_KEPT)
+        await self._store.write_records([ended])  # if this is refused, somebody else has just written the same
 
     async def _read_pause(self, task_type: str) -> Record | None:
         return await read_record(self._store, PAUSE.id_of(task_type))

@@ -30,7 +30,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.submission.options import accept_name
 from taskframework.tasks.values import to_storable_json
 
-HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a moment."
+HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a minute."
 
 
 class TaskOperations:

@@ -1,24 +1,29 @@
 """Queue timeouts: ends tasks that no worker began in time.
 
 A task that a limit or a pause holds back does not wait for a worker. When a single task is put off, its latest start
-moves too. When a whole type is held back, its tasks stay in the queue, so this repair lets their time begin again.
+moves too. When a whole type is held back, its tasks stay in the queue, so this repair lets their time begin again; also
+just after a pause, before `PauseRepair` has done so for all tasks of the type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
 from taskframework.clock import to_timestamp
+from taskframework.errors import TaskUnreadableError
 from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.drivers import START
 from taskframework.model.interventions import EndUnstarted
 from taskframework.model.marks import RestartQueueTimeout
-from taskframework.model.pauses import PAUSE
+from taskframework.model.pauses import PAUSE, RESUMED
 from taskframework.model.rate_limits import RATE
 from taskframework.model.records import Record
+from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS
+from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import DueTask, TaskStore
 from taskframework.submission.types import TaskTypes
 
 
@@ -50,15 +55,36 @@ class QueueTimeouts:
         due = await self._store.due(START, self._batch)
         if not due:
             return False
-        held_back = await self._find_held_back_types({task.task_type for task in due})
+        held_back = await self._find_held_back(due)
         late = {task.task_id for task in due}
         if held_back:
-            await self._store.mark(*(RestartQueueTimeout(task.task_id) for task in due if task.task_type in held_back))
+            await self._store.mark(*map(RestartQueueTimeout, held_back))
             # Tasks that are still due have `counts_limits`, or are of another type.
             late &= {task.task_id for task in await self._store.due(START, self._batch)}
         for task_id in sorted(late):
             await self._moves.repair(EndUnstarted(task_id))
         return len(due) == self._batch
+
+    async def _find_held_back(self, due: Sequence[DueTask]) -> list[str]:
+        """Return the tasks, of those given, that a limit or a pause holds back, or a pause held back until now."""
+        types = {task.task_type for task in due}
+        held_back = await self._find_held_back_types(types)
+        ends = await self._store.read_records([RESUMED.id_of(name) for name in types - held_back])
+        resumed = [task.task_id for task in due if RESUMED.id_of(task.task_type) in ends]
+        waited = await self._find_waited(resumed, ends) if resumed else set()
+        return [task.task_id for task in due if task.task_type in held_back or task.task_id in waited]
+
+    async def _find_waited(self, task_ids: Sequence[str], ends: Mapping[str, Record]) -> set[str]:
+        """Return the tasks whose queue timeout began before the pause of their type ended: it begins again."""
+        try:
+            tasks = (await self._store.get_many(task_ids, EVERYONE)).values()
+        except TaskUnreadableError:  # of a newer release, whose processes know the task
+            return set(task_ids)
+        return {
+            task.task_id
+            for task in tasks
+            if _waited_before(task, RESUMED.content(ends[RESUMED.id_of(task.task_type)]).at)
+        }
 
     async def _find_held_back_types(self, task_types: Collection[str]) -> set[str]:
         """Return the types, of those given, of which no task may begin now."""
@@ -82,6 +108,11 @@ class QueueTimeouts:
         except LimiterUnavailableError:
             return True
         return records is not None and records.full_at > to_timestamp(self._store.now())
+
+
+def _waited_before(task: Task, time: datetime) -> bool:
+    """Return whether the queue timeout of a task began before a time."""
+    return task.start_by is not None and task.start_limit is not None and task.start_by - task.start_limit.time < time
 
 
 def _is_full(record: Record | None) -> bool:

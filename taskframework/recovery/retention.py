@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,10 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import STREAMS, stream_key_of
 from taskframework.model.versions import VERSIONS
+from taskframework.model.wording import pluralize
 from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
 
 #: The kinds whose records name a task, and all kinds whose records are read before they are deleted.
 _KEY_KINDS = (IDEMPOTENCY, VERSIONS, WINDOWS)
@@ -66,6 +70,8 @@ class Retention:
             await self._check_plans(parts)
         await self._store.delete_records([record for records in by_kind.values() for record in records])
         removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
+        if removed:
+            logger.info("deleted %s whose retention is over", pluralize(removed, "ended task"))
         return self._batch in (len(expired), removed)
 
     async def _check_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:

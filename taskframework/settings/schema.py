@@ -61,7 +61,7 @@ class RetentionSettings(Section):
     idempotency_keys: Duration = Field(
         default=timedelta(hours=24),
         gt=ZERO,
-        description="How long idempotency keys are kept after the end of their task, at most as long as the task",
+        description="How long idempotency keys, and the tasks with them, are kept after the end of the task",
     )
     audit: Duration | None = Field(
         default=timedelta(days=365),

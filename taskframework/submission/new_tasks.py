@@ -105,8 +105,10 @@ class NewTasks:
             defaults["retention"] = self._kept_at_least(kind, throttle["every"])
         elif "debounce" in options:
             defaults["retention"] = self._kept_at_least(kind, GRACE)
-        elif "retention" in defaults and not _NAMING_OPTIONS.isdisjoint(options):
-            defaults["retention"] = with_minimum(defaults["retention"], self._keys_kept)
+        elif not _NAMING_OPTIONS.isdisjoint(options):
+            kept = self._kept_at_least(kind, timedelta(0))
+            if kept != KeptFor():
+                defaults["retention"] = kept
         return {
             **defaults,
             "correlation_id": task_id,
@@ -123,7 +125,10 @@ class NewTasks:
         }
 
     def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
-        """Return how long a task stays whose id is made from a key: while it is stored, no other task gets the id."""
+        """Return how long a task with a name stays: at least `time`, and as long as the record of its name.
+
+        While a task whose id is made from a key is stored, no other task gets the id.
+        """
         return with_minimum(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
 
     def _stream_fields(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:

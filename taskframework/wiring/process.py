@@ -136,8 +136,17 @@ def _register_health_checks(process: ProcessServices) -> None:
     health, broker, topology, worker = process.health, process.broker, process.topology, process.worker
     health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))
     require_repairs(health, process.repairs)
-    health.reported.append(("broker", lambda: None if broker.is_connected else "not connected; tasks are stored"))
+    health.reported.append(("broker", lambda: _broker_problem(broker)))
     if worker is not None:
         # The connection for publishing often notices first that the broker is away; then nobody consumes either.
         away = "not consuming: the broker does not answer"
-        health.reported.append(("consumers", lambda: worker.problem or (None if broker.is_connected else away)))
+        health.reported.append(
+            ("consumers", lambda: worker.problem or (None if broker.is_connected or broker.is_blocked else away))
+        )
+
+
+def _broker_problem(broker: Broker) -> str | None:
+    if broker.is_connected:
+        return None
+    why = "takes no messages: memory or disk alarm" if broker.is_blocked else "not connected"
+    return f"{why}; tasks are stored"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -94,8 +95,10 @@ class StoreBreaker:
         if not self._is_stopped:
             self._can_continue.clear()
         if self._is_logged:
-            logger.warning("the store is away%s: %s", self._consequence("consuming stops", ("is", "are")), error)
-        self._probing = asyncio.create_task(self._probe())
+            consequence = self._consequence("consuming stops", ("is", "are"))
+            # In an empty context: this is about the process, not about the attempt that noticed it first.
+            contextvars.Context().run(logger.warning, "the store is away%s: %s", consequence, error)
+        self._probing = asyncio.create_task(self._probe(), context=contextvars.Context())
         self.on_change()
 
     async def is_away(self, error: StoreUnavailableError) -> bool:

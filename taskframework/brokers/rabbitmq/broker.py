@@ -86,6 +86,10 @@ class RabbitBroker:
         return self._publisher.is_connected
 
     @property
+    def is_blocked(self) -> bool:
+        return self._publisher.is_blocked
+
+    @property
     def holds_delays(self) -> bool:
         return self._plugin.is_used
 

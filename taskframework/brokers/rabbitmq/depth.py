@@ -46,7 +46,7 @@ class DepthGauge:
     async def _open_channel(self) -> AbstractChannel:
         if self._connection is None or self._connection.lost.is_set():
             await self._drop()
-            self._connection = await self._connector.open("queue depth")
+            self._connection = await self._connector.open("queue depth", is_lasting=False)
         if self._channel is None or self._channel.is_closed:  # a question about a missing queue closes it too
             self._channel = await self._connection.channel()
         return self._channel

@@ -143,6 +143,12 @@ class Publisher:
         channel = self._supervised_channel.value
         return channel is not None and not channel.is_blocked
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes no messages because of a memory or disk alarm."""
+        channel = self._supervised_channel.value
+        return channel is not None and channel.is_blocked
+
     async def publish(self, publication: Publication) -> None:
         """Publish and wait for the confirm.
 
@@ -167,9 +173,8 @@ class Publisher:
             finally:
                 self._publish_slots.release()
         except TimeoutError as error:
-            late = BrokerUnavailableError(
-                f"RabbitMQ at {self._connector.where} confirmed nothing within {self._timeout:g} s."
-            )
+            # The broker tells of an alarm only when something was published, so the first publication waits in vain.
+            late = self._alarm_error() if self.is_blocked else self._late_error()
             if channel is not None:  # otherwise there is no connection, which the supervision logs, or no free place
                 self._log.note_failure(late, loop.time())
             raise late from error
@@ -186,13 +191,21 @@ class Publisher:
             async with asyncio.timeout_at(deadline):
                 channel = await self._supervised_channel.get()
         if channel.is_blocked:
-            blocked = BrokerUnavailableError(
-                f"RabbitMQ at {self._connector.where} takes no messages: memory or disk alarm.",
-                hint="Give it more memory or disk. Consuming continues meanwhile.",
-            )
+            blocked = self._alarm_error()
             self._log.note_failure(blocked, asyncio.get_running_loop().time())
             raise blocked
         return channel
+
+    def _late_error(self) -> BrokerUnavailableError:
+        return BrokerUnavailableError(
+            f"RabbitMQ at {self._connector.where} confirmed nothing within {self._timeout:g} s."
+        )
+
+    def _alarm_error(self) -> BrokerUnavailableError:
+        return BrokerUnavailableError(
+            f"RabbitMQ at {self._connector.where} takes no messages: memory or disk alarm.",
+            hint="Give it more memory or disk. Consuming continues meanwhile.",
+        )
 
     async def _establish(self) -> PublishChannel:
         if not self._is_prepared:

@@ -21,6 +21,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import planned_tasks, subtask_of
 from taskframework.model.task import Batch, Subtasks, Task
 from taskframework.moves import TaskMoves
+from taskframework.operations.queues import QueueOperations
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.queue_timeouts import QueueTimeouts
 from taskframework.stores.sqlite import SqliteStore
@@ -173,6 +174,27 @@ async def test_a_task_waits_anew_from_the_end_of_a_pause_on(stage: Stage) -> Non
     while await stage.run_once():
         pass
     assert {await stage.status(task) for task in tasks} == {TaskStatus.DEAD_LETTER}
+
+
+async def test_a_task_is_not_late_because_of_a_pause_that_has_just_ended(stage: Stage) -> None:
+    queues = QueueOperations(stage.store, stage.types)
+    await queues.pause("plain", by="ann")
+    before = await stage.submit()
+    stage.clock.advance(WAIT)
+    await queues.resume("plain")
+    after = await stage.submit()
+    await stage.run_once()
+    assert await stage.status(before) is TaskStatus.QUEUED, "its time begins when the pause ends"
+    stage.clock.advance(WAIT)
+    while await stage.run_once():
+        pass
+    assert {await stage.status(task) for task in (before, after)} == {TaskStatus.DEAD_LETTER}
+    await queues.pause("plain", by="ann")
+    await queues.resume("plain")  # the end of the earlier pause is replaced
+    late = await stage.submit()
+    stage.clock.advance(WAIT)
+    await stage.run_once()
+    assert await stage.status(late) is TaskStatus.DEAD_LETTER
 
 
 async def test_while_the_bucket_of_the_type_is_not_full_a_task_waits_for_no_worker(stage: Stage) -> None:
