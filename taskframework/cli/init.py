@@ -40,7 +40,8 @@ def init(
             f"{printable(str(error.filename or folder))} cannot be written: {(error.strerror or '').lower()}.",
             hint="Choose a folder that you can write to.",
         ) from error
-    say(f"Created {name}: {', '.join(map(str, files))}")
+    where = "" if folder.resolve().name == name else f" in {printable(str(folder))}"
+    say(f"Created {name}{where}: {', '.join(map(str, files))}")
     _print_next_steps(folder)
 
 

@@ -167,7 +167,9 @@ def print_next_step(task: Task) -> None:
     """Print what a person may do about the task now, if anything."""
     if task.error is not None and task.error.code == "subtasks_failed":
         note(f"See which failed, and why: taskframework tasks subtasks {task.task_id}")
-    if task.status in REPLAYABLE:
+    if task.status in REPLAYABLE and task.error is not None and task.error.code == "invalid_parameters":
+        note(f"To queue it again with other parameters: taskframework dlq edit {task.task_id} JSON")
+    elif task.status in REPLAYABLE:
         note(f"To queue it again: taskframework tasks retry {task.task_id}")
     elif not task.status.is_final:
         if task.status is not TaskStatus.RUNNING:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pydantic import TypeAdapter, ValidationError
 
 from taskframework.errors import ExtraMissingError, InvalidParametersError
 from taskframework.model.options import KeptFor, StartLimit
@@ -80,6 +83,30 @@ class TaskDeclaration:
 DECLARATION = RecordKind("task-type", TaskDeclaration)
 
 
+def _reads(kind: type[Any]) -> Callable[[str], bool]:
+    """Return whether pydantic reads a text as a value of this type."""
+    adapter = TypeAdapter(kind)
+
+    def reads(text: str) -> bool:
+        try:
+            adapter.validate_python(text)
+        except ValidationError:
+            return False
+        return True
+
+    return reads
+
+
+#: Formats of texts that pydantic reads in more ways than the standard allows: a time without a zone, for example.
+_FORMATS = {
+    "date-time": _reads(datetime),
+    "date": _reads(date),
+    "time": _reads(time),
+    "duration": _reads(timedelta),
+    "uuid": _reads(UUID),
+}
+
+
 def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
     """The problems of a value, as pairs of field and message; without the input, which may be a secret."""
     try:
@@ -87,8 +114,10 @@ def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise ExtraMissingError("Submitting a type that is not registered here", "jsonschema-rs", "api") from None
     try:
-        errors = jsonschema_rs.Draft202012Validator(schema, mask="Input", offline=True).iter_errors(value)
-        for error in errors:
+        validator = jsonschema_rs.Draft202012Validator(
+            schema, formats=_FORMATS, validate_formats=True, mask="Input", offline=True
+        )
+        for error in validator.iter_errors(value):
             yield from _problems_in(error)
     except jsonschema_rs.ValidationError:
         return  # the library does not support a part of the schema, such as a Python pattern; the worker decides

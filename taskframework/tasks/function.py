@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints, overload
 
@@ -171,6 +171,9 @@ def _read_annotations(function: Function, caller_locals: Mapping[str, Any]) -> _
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RegistrationError(f"{what} is a generator.", hint="Return the result instead of yielding it.")
     names = _own_parameter_names(function)
+    if unusual := next((it for it in inspect.signature(function).parameters.values() if _is_unusual(it, names)), None):
+        why = "has a default, which is never used" if unusual.default is not unusual.empty else "cannot be given by place"
+        raise RegistrationError(f"{what} has an argument {unusual.name} that {why}.", hint=hint)
     if len(names) > 2:
         raise RegistrationError(f"{what} takes {len(names)} arguments.", hint=hint)
     try:
@@ -189,6 +192,12 @@ def _read_annotations(function: Function, caller_locals: Mapping[str, Any]) -> _
         raise RegistrationError(f"{what} does not say the type of its parameters.", hint=hint)
     parameters = get_args(annotations[0])[0] if arguments == (_CONTEXT,) else annotations[0] if annotations else None
     return _FunctionTypes(parameters, hints["return"], arguments)
+
+
+def _is_unusual(parameter: inspect.Parameter, names: Collection[str]) -> bool:
+    """Return whether a parameter that is no resource cannot be given by position alone, or has a default."""
+    by_position = (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    return parameter.name in names and (parameter.kind not in by_position or parameter.default is not parameter.empty)
 
 
 def _is_context(hint: Any) -> bool:

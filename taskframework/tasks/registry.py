@@ -276,6 +276,12 @@ def _to_instance(
 
 
 def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
+    for name in dir(type(instance)):
+        if name != "options" and isinstance(inspect.getattr_static(instance, name), TaskOptions):
+            raise RegistrationError(
+                f"{describe_executable(instance)} has its options under the name {name}, where nothing reads them.",
+                hint="Write options = TaskOptions(...).",
+            )
     if not isinstance(instance.options, TaskOptions):
         raise RegistrationError(
             f"The options of {describe_executable(instance)} are {instance.options!r}.",

@@ -86,25 +86,25 @@ class Harness:
         return self.clock.now()
 
     @overload
-    async def finished(self, task: TaskHandle[Any] | str, within: timedelta = ...) -> Task: ...
+    async def finished(self, task: TaskHandle[Any] | str, within: timedelta | float = ...) -> Task: ...
     @overload
-    async def finished(self, task: BatchHandle[Any], within: timedelta = ...) -> BatchStatus: ...
+    async def finished(self, task: BatchHandle[Any], within: timedelta | float = ...) -> BatchStatus: ...
     async def finished(
-        self, task: TaskHandle[Any] | BatchHandle[Any] | str, within: timedelta = _MAX_VIRTUAL_TIME
+        self, task: TaskHandle[Any] | BatchHandle[Any] | str, within: timedelta | float = _MAX_VIRTUAL_TIME
     ) -> Task | BatchStatus:
         """Let time pass until a task or a batch is final, however it ends.
 
         Args:
             task: a handle, or the id of the task.
-            within: the most time that passes.
+            within: the most time that passes, as a timedelta or in seconds.
 
         Raises:
             AssertionError: if it is not final by then, or will not end by time alone.
         """
-        found = await self._until_final(id_of(task), within)
+        found = await self._until_final(id_of(task), _as_duration(within))
         return await self.framework.batch(task.batch_id).status() if isinstance(task, BatchHandle) else found
 
-    async def result(self, task: TaskHandle[R], within: timedelta = _MAX_VIRTUAL_TIME) -> R:
+    async def result(self, task: TaskHandle[R], within: timedelta | float = _MAX_VIRTUAL_TIME) -> R:
         """Let time pass until a task is final, and give its result as `TaskHandle.result` does.
 
         Raises:
@@ -394,4 +394,7 @@ async def harness(
 
 
 def _as_duration(duration: timedelta | float) -> timedelta:
-    return duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+    time = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+    if time < timedelta(0):
+        raise ValueError(f"{time.total_seconds():g} s: time does not pass backwards")
+    return time

@@ -9,7 +9,7 @@ from taskframework.clock import SystemClock
 from taskframework.errors import ConfigurationError
 from taskframework.events.http import HttpEvents
 from taskframework.events.subscriber import EventSubscriber
-from taskframework.settings import Settings
+from taskframework.settings import Settings, redacted
 from taskframework.wiring.adapters import build_broker
 
 
@@ -43,6 +43,12 @@ def event_subscriber(
                 hint="Leave queue out, or give the amqp:// URL of RabbitMQ, which has durable queues.",
             )
         return EventSubscriber(HttpEvents(url, api_key=api_key), owns_broker=True)
+    if "://" not in url:
+        raise ConfigurationError(
+            f"{redacted(url)} is not an address to listen to.",
+            key="url",
+            hint='Give event_subscriber the address of an API, "http://localhost:8000", or of RabbitMQ, "amqp://...".',
+        )
     broker = {"url": url, "prefix": prefix, **(settings or {})}
     return build_subscriber(Settings.model_validate({"broker": broker}), queue)
 

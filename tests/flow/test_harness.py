@@ -150,7 +150,7 @@ async def test_time_stands_still_until_the_test_lets_it_pass() -> None:
         await running.advance(0.001)
         assert (await handle.task()).attempts == 2
         with pytest.raises(AssertionError, match="is RETRYING at"):
-            await running.result(handle, within=HOUR)
+            await running.result(handle, within=HOUR.total_seconds())
         assert await running.result(handle) == "attempt 3"
 
 

@@ -190,6 +190,9 @@ async def test_a_memory_alarm_stops_publishing_and_nothing_else(
                 assert await handle.result(timeout=60) == "done"
             await eventually(lambda: _unacknowledged(rabbit_server, vhost, "tasks.waits.normal", 0), timeout=20)
             assert _worker(framework).problem is None
+            checks = (await framework.process.health.readiness()).checks
+            told = (checks["broker"], checks["consumers"])
+            assert told == ("takes no messages: memory or disk alarm; tasks are stored", "ok")
             assert [(await handle.task()).status for handle in meanwhile] == [TaskStatus.QUEUED] * 4
         finally:
             await _watermark(rabbit_server, "0.4")

@@ -239,16 +239,18 @@ async def test_a_memory_alarm_stops_publishing_in_time_and_acknowledging_not_at_
         await received.has("t1")
         await asyncio.to_thread(rabbit_server.ctl, "set_vm_memory_high_watermark", "absolute", "1MB")
         try:
-            with pytest.raises(BrokerUnavailableError):
-                await broker.publish(message("t2"))
-            with pytest.raises(BrokerUnavailableError, match="memory or disk alarm"):
-                await broker.publish(message("t3"))
-            assert not broker.is_connected
+            for task_id in ("t2", "t3"):  # of these, one waits for its confirm, and the other is refused at once
+                with pytest.raises(BrokerUnavailableError, match="memory or disk alarm"):
+                    await broker.publish(message(task_id))
+            assert (broker.is_connected, broker.is_blocked) == (False, True)
+            assert any("memory or disk alarm" in problem for problem in (await broker.inspect(["reports"])).problems)
             await received.deliveries[0].ack()
             await consumption.stop()  # its answer comes after the acknowledgement
         finally:
             await asyncio.to_thread(rabbit_server.ctl, "set_vm_memory_high_watermark", "0.4")
         await connected(broker)
+        assert not broker.is_blocked
+        assert not any("alarm" in problem for problem in (await broker.inspect(["reports"])).problems)
         await broker.publish(message("t4"))
         again = Recorder()
         broker.consume(ConsumeRequest(["reports"], 10), again)

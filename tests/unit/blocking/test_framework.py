@@ -153,6 +153,27 @@ def test_what_fails_while_it_makes_items_is_raised_and_the_batch_is_cancelled(ta
     assert batch.finished(timeout=PATIENCE).ended.failed == 1
 
 
+@pytest.mark.parametrize("items", [3, {"text": "a"}, "a text"], ids=["a number", "one object", "a text"])
+def test_what_holds_no_items_is_refused(tasks: SyncTaskFramework, items: Any) -> None:
+    with pytest.raises(TypeError, match="for a single task write a list of one"):
+        tasks.submit_batch("double", items)
+
+
+def test_items_that_cannot_be_iterated_begin_nothing(tasks: SyncTaskFramework) -> None:
+    class Closed:
+        def __iter__(self) -> Iterator[Any]:
+            raise ValueError("the cursor is closed")
+
+    with pytest.raises(ValueError, match="the cursor is closed"):
+        tasks.submit_batch("double", Closed())
+    running = [it for it in tasks.run(_all_asyncio_tasks) if "_in_timely_parts" in it]
+    assert running == []
+
+
+async def _all_asyncio_tasks() -> list[str]:
+    return [str(it.get_coro()) for it in asyncio.all_tasks()]
+
+
 def test_many_threads_share_one(tasks: SyncTaskFramework) -> None:
     with ThreadPoolExecutor(20) as threads:
         results = threads.map(lambda number: tasks.submit(double, number).result(timeout=PATIENCE), range(40))

@@ -203,6 +203,8 @@ class TestStatus:
         assert (status.ended, status.percent, status.rate) == (Counts(1), 20.0, 0.1)
         assert status.estimated_end is None
         assert reopened.retry_at is not None
+        cancelled = reopened.evolve(status=TaskStatus.CANCELLED)
+        assert BatchStatus(cancelled, NOW, counts).ended == Counts(1, 0, 4), "it is over, whoever replayed what"
         replayed = made(EndRetry(TASK_ID, reopened.retry_at), reopened)
         again = BatchStatus(replayed, NOW, {TaskStatus.COMPLETED: 1, TaskStatus.FAILED: 3, TaskStatus.RUNNING: 1})
         assert (again.percent, again.estimated_end) == (80.0, None)

@@ -172,6 +172,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(queued(), is_broker_connected=False, workers=()),
         *("broker_away", "no connection", "when the broker is back"),
     ),
+    "an alarm of the broker": (
+        facts(queued(), is_broker_connected=False, is_broker_blocked=True),
+        *("broker_away", "takes no messages, because of a memory or disk alarm", "`rabbitmqctl status` names the alarm"),
+    ),
     "a message that nobody sends": (
         facts(queued(next_dispatch_at=NOW - MINUTE), is_broker_connected=None),
         *("broker_away", "was not sent, although workers are running", "when the broker is back"),

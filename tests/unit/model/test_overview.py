@@ -34,6 +34,13 @@ def seen(lane: LaneTraffic) -> Traffic:
     return Traffic(NOW, {("charge", Priority.LOW): lane})
 
 
+def test_an_alarm_of_the_broker_is_not_told_as_a_missing_connection() -> None:
+    [problem] = replace(WELL, is_broker_connected=False, is_broker_blocked=True).problems()
+    assert problem.code == "broker_away"
+    assert "memory or disk alarm" in problem.text
+    assert "connection" not in problem.text
+
+
 UNWELL: Mapping[str, tuple[Overview, str]] = {
     "broker_away": (replace(WELL, is_broker_connected=False), "no connection to the broker"),
     "limiter_away": (replace(WELL, is_limiter_away=True), "Tasks with a rate limit wait until it is back"),

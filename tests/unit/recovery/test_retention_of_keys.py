@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from taskframework import BackgroundTaskExecutable, TaskContext
+from taskframework.bus import EventBus
 from taskframework.model.idempotency import GRACE, key_id, key_record
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
@@ -16,15 +18,26 @@ from taskframework.model.task import Task
 from taskframework.recovery.retention import Retention
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.idempotency import IdempotentInserts
+from taskframework.submission.service import SubmitRequest
+from taskframework.submission.types import TaskTypes
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.tasks.retention import retention_from_times
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
+from tests.support.submission import submission_into
 
 DAY = timedelta(days=1)
 BATCH = 2
 
 
-def retention_of(store: SqliteStore, **kept: timedelta) -> Retention:
+class Plain(BackgroundTaskExecutable[None, None]):
+    task_type = "plain"
+
+    async def execute(self, context: TaskContext[None]) -> None: ...
+
+
+def retention_of(store: SqliteStore, **kept: timedelta | None) -> Retention:
     usual: dict[str, Any] = {"finished": 7 * DAY, "dead_letters": 90 * DAY, "idempotency_keys": DAY}
     return Retention(store, **(usual | kept), batch=BATCH)
 
@@ -86,6 +99,29 @@ async def test_the_key_of_a_submission_that_died_goes_by_itself(store: SqliteSto
     clock.advance(GRACE)
     await retention.purge()
     assert not await knows_the_key(store)
+
+
+@pytest.mark.parametrize("kept", [timedelta(hours=1), None], ids=["less time", "for ever"])
+async def test_a_task_stays_as_long_as_its_key(store: SqliteStore, clock: FakeClock, kept: timedelta | None) -> None:
+    registry = TaskRegistry()
+    registry.register(Plain)
+    service = submission_into(
+        store, TaskTypes(registry, store), EventBus(), keys_kept=DAY, kept=retention_from_times(kept, kept)
+    )
+
+    async def submit() -> Task:
+        return (await service.submit(SubmitRequest(task_type="plain", user_id="alice", idempotency_key="key"))).task
+
+    task = await submit()
+    await store.apply(Cancel(task.task_id, EVERYONE, "alice", None))
+    await store.mark(MarkPublished(task.task_id, 2))
+    clock.advance(DAY - timedelta(minutes=1))
+    await retention_of(store, finished=kept).purge()
+    assert (await submit()).task_id == task.task_id
+    clock.advance(timedelta(minutes=2) + GRACE)
+    await retention_of(store, finished=kept).purge()
+    assert (await submit()).task_id != task.task_id
+    assert (await store.get(task.task_id, EVERYONE) is None) is (kept is not None)
 
 
 async def test_no_key_outlives_a_task_that_is_kept_for_less_time(store: SqliteStore, clock: FakeClock) -> None:

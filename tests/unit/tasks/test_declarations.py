@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import jsonschema_rs  # noqa: F401 - read before it is first needed
 import pytest
@@ -40,6 +41,7 @@ class Order(BaseModel):
     parts: list[Order] = []
     colour: Colour = Colour.RED
     at: datetime | None = None
+    order: UUID | None = None
 
 
 class Charge(BackgroundTaskExecutable[Order, int]):
@@ -83,6 +85,7 @@ def test_it_tells_what_a_submission_needs(declaration: TaskDeclaration) -> None:
         {"amount": 3.5, "pays": None, "parts": [{"amount": 4, "parts": [{"amount": 5}]}], "unknown": 1},
         {"amount": 3, "pays": {"kind": "card", "cardNumber": "12"}, "colour": "red", "at": "2027-01-31T12:00:00Z"},
         {"amount": 3, "pays": {"kind": "transfer", "iban": "x"}},
+        {"amount": 3, "at": "2027-01-31 12:00", "order": "9b2c5a8e0f6e4a2bb6d9d5c0a1f2e3d4"},
     ],
 )
 def test_both_accept_what_fits_and_store_the_same(
@@ -101,6 +104,8 @@ def test_both_accept_what_fits_and_store_the_same(
         ({"amount": 3, "colour": "blue"}, ["colour"]),
         ({"amount": 3, "parts": [{"amount": 3}, {"amount": None}, {}]}, ["parts.1.amount", "parts.2.amount"]),
         ({"amount": 3, "parts": 5}, ["parts"]),
+        ({"amount": 3, "at": "yesterday"}, ["at"]),
+        ({"amount": 3, "order": "9b2c"}, ["order"]),
     ],
 )
 def test_both_refuse_what_does_not_fit_and_name_the_same_fields(
@@ -124,7 +129,8 @@ def test_what_is_no_object_is_refused_with_what_the_type_takes(
             kind.accept(None)
         assert refusal.value.hint == (
             "It takes an object with amount (number), pays (value or null, may be left out), "
-            "parts (list, may be left out), colour (text, may be left out), at (text or null, may be left out). "
+            "parts (list, may be left out), colour (text, may be left out), at (text or null, may be left out), "
+            "order (text or null, may be left out). "
             "GET /api/v1/task-types has its schema."
         )
 

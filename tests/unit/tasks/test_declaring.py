@@ -115,6 +115,14 @@ class TakesItsParameters(BackgroundTaskExecutable[list[int], int]):
         return sum(numbers)
 
 
+class MisspeltOptions(BackgroundTaskExecutable[int, int]):
+    task_type = "misspelt-options"
+    option = TaskOptions(max_attempts=3)
+
+    async def execute(self, context: TaskContext[int]) -> int:
+        return 1
+
+
 class Misspelt(BackgroundTaskExecutable[int, int | None]):
     task_type = "misspelt"
 
@@ -169,6 +177,7 @@ def named(name: Any) -> type[BackgroundTaskExecutable[int, int]]:
         (Refuses, r"test_declaring\.py, line \d+\) cannot be made: TypeError: no config"),
         (FailsToBegin, r"cannot be made: RuntimeError: no config.*"),
         (TakesItsParameters, r"takes the parameters as numbers, .* Write def execute\(self, context\)"),
+        (MisspeltOptions, r"has its options under the name option, where nothing reads them\. Write options = Task"),
         (Misspelt, r"the method on_subtask_finished, which nobody calls\. Rename it to on_subtasks_finished"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value))[:30],

@@ -123,6 +123,18 @@ def unknown(parameters: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: 
     return 1
 
 
+def by_name(*, parameters: int) -> int:
+    return parameters
+
+
+def many(*parameters: int) -> int:
+    return len(parameters)
+
+
+def with_default(parameters: int = 3) -> int:
+    return parameters
+
+
 async def yields(parameters: int) -> Any:
     yield parameters
 
@@ -136,6 +148,9 @@ async def yields(parameters: int) -> Any:
         (context_first, "has the context in the wrong place"),
         (context_of_anything, "does not say the type of its parameters"),
         (unknown, "uses an unknown type: name 'Nowhere' is not defined"),
+        (by_name, "has an argument parameters that cannot be given by place"),
+        (many, "has an argument parameters that cannot be given by place"),
+        (with_default, "has an argument parameters that has a default, which is never used"),
         (yields, "is a generator"),
     ],
 )

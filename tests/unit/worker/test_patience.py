@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextvars import ContextVar
 
 import pytest
 
@@ -11,6 +13,8 @@ from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 from taskframework.worker import store_breaker
 from taskframework.worker.store_breaker import StoreBreaker, until_available
+
+TASK: ContextVar[str | None] = ContextVar("task", default=None)
 
 
 @pytest.fixture
@@ -78,6 +82,31 @@ async def test_a_cancellation_inside_a_ping_does_not_leave_the_breaker_open() ->
         clock.advance(10)
     await eventually(lambda: not breaker.is_open)
     await breaker.stop()
+
+
+async def test_what_is_logged_of_the_store_is_not_about_the_task_that_noticed_it() -> None:
+    clock = FakeClock()
+
+    async def ping() -> None: ...
+
+    told: list[tuple[str, str | None]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append((record.getMessage()[:17], TASK.get()))  # type: ignore[method-assign]
+    logger = logging.getLogger("taskframework.worker.store_breaker")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        TASK.set("t1")
+        breaker = StoreBreaker(ping, clock)
+        breaker.open(StoreUnavailableError())
+        await eventually(lambda: clock.sleeping == 1)
+        clock.advance(10)
+        await eventually(lambda: not breaker.is_open)
+        await breaker.stop()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    assert told == [("the store is away", None), ("the store is back", None)]
 
 
 @pytest.mark.parametrize("is_away", [True, False])

@@ -47,7 +47,7 @@ const columns = (reload) => [
   { name: "For", cell: (key) => html`<b class="clip">${key.principal}</b><small><code>${key.prefix}</code></small>` },
   { name: "State", size: "m", cell: (key) => html`<span class="status ${stateOf(key).kind}">${stateOf(key).text}</span>` },
   { name: "May", wide: true, cell: (key) => html`<span class="clip">${mayDo(key)}</span>` },
-  { name: "Until", wide: true, size: "l", cell: (key) => (key.revoked_at ? `revoked by ${key.revoked_by}` : key.expires_at ? at(key.expires_at) : "revoked") },
+  { name: "Until", wide: true, size: "l", cell: (key) => (key.revoked_at ? `revoked by ${key.revoked_by}` : key.expires_at ? at(key.expires_at) : "no end") },
   { name: "Created", wide: "widest", number: true, size: "m", cell: (key) => html`<${Ago} time=${key.created_at} /><small>by ${key.created_by}</small>` },
   { name: "", number: true, size: "act", cell: (key) => stateOf(key).counts && html`<${Action} role="admin" danger aria-label="Revoke the key ${key.prefix} of ${key.principal}"
     onPress=${async () => (await askRevoke(key)) && reload()}>Revoke<//>` },

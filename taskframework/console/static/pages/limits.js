@@ -18,7 +18,7 @@ export function Limits() {
       <${Section} title="Attempts per second"><${Table} label="Rate limits" rows=${items.filter(({ kind }) => kind === "rate")} idOf=${idOf}
         columns=${RATES} empty="No rate limit has been used." /><//>
       <${Section} title="Attempts at once"><${Table} label="Concurrency limits" rows=${items.filter(({ kind }) => kind === "concurrency")} idOf=${idOf}
-        columns=${SLOTS} empty="No concurrency limit has been used." /><//>`}`;
+        columns=${SLOTS} empty="No concurrency limit is in use now." /><//>`}`;
 }
 
 const keyOf = (one) => html`<small>${one.key ?? ""}</small>`;

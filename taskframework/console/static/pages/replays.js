@@ -30,7 +30,8 @@ export function Replays() {
 const COLUMNS = [
   { name: "Replay", cell: (one) => html`<b>${one.action}</b><small>${shortId(one.replay_id)}</small>` },
   { name: "State", size: "m", cell: (one) => html`<${State} status=${one.status} />` },
-  { name: "Done", cell: (one) => html`<${Progress} progress=${percentOf(one)} label="Done of ${shortId(one.replay_id)}" />` },
+  { name: "Handled", cell: (one) => html`<${Progress} progress=${percentOf(one)} label="Handled of ${shortId(one.replay_id)}" />
+    <small>${doneText(one)} done${one.refused + one.failed > 0 ? `, ${count(one.refused + one.failed)} not` : ""}</small>` },
   { name: "By", wide: true, size: "m", cell: (one) => one.by },
   { name: "Why", wide: true, cell: (one) => html`<span class="clip">${one.reason ?? ""}</span>` },
   { name: "Begun", number: true, size: "m", wide: true, cell: (one) => html`<${Ago} time=${one.at} />` },
@@ -46,7 +47,7 @@ export function Replay({ name }) {
     <${Head} title=${NAMES[one.action]} actions=${one.status === "RUNNING" && html`<${Action} role="operator" danger hotkey="s" onPress=${stop}>Stop<//>`}>
       <${State} status=${one.status} /> <code class="id">${one.replay_id}</code>
     <//>
-    <div class="big-progress"><${Progress} progress=${percentOf(one)} label="Done" /></div>
+    <div class="big-progress"><${Progress} progress=${percentOf(one)} label="Handled" /></div>
     <div class="tiles">
       <${Tile} name="in all" value=${count(one.total, one.is_total_bounded)} /><${Tile} name="done" value=${count(one.done)} kind="good" />
       <${Tile} name="refused" value=${count(one.refused)} kind=${one.refused ? "bad" : ""} />
