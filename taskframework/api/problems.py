@@ -253,10 +253,14 @@ def invalid_fields_refusal(error: ValidationError, known: Collection[str] = ()) 
 def _field_refusal(found: Sequence[Mapping[str, str]], known: Collection[str]) -> RequestRefusedError:
     # An unknown field has any name that the caller gave it.
     problems = [{"field": wrong["field"][:_MAX_SHOWN_CHARACTERS], "message": wrong["message"]} for wrong in found]
-    first = problems[0]
+    unknown = [wrong for wrong in problems if wrong["message"] == NO_FIELD]
+    meant = {
+        wrong["field"]: difflib.get_close_matches(wrong["field"].rpartition(".")[2], known, 1) for wrong in unknown
+    }
+    suggestions = [name for names in meant.values() for name in names]
+    # A misspelt field comes first: that the right one is missing says nothing to somebody who believes to have given it.
+    first = next((wrong for wrong in unknown if meant[wrong["field"]]), problems[0])
     place = "The body" if first["field"] == WHOLE else first["field"]
-    unknown = [wrong["field"].rpartition(".")[2] for wrong in problems if wrong["message"] == NO_FIELD]
-    suggestions = [name for given in unknown for name in difflib.get_close_matches(given, known, 1)]
     return RequestRefusedError(
         f"{place}: {first['message']}.",
         hint=f"Did you mean {' and '.join(map(repr, dict.fromkeys(suggestions)))}? /docs describes the request."

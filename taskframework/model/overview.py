@@ -130,7 +130,9 @@ class Overview:
     def problems(self) -> Iterator[Problem]:
         """The problems that need a person, the worst first."""
         if self.is_broker_blocked:
-            text = "The broker takes no messages, because of a memory or disk alarm. New tasks are stored, and start when"
+            text = (
+                "The broker takes no messages, because of a memory or disk alarm. New tasks are stored, and start when"
+            )
             yield Problem("broker_away", f"{text} it is over. To see which alarm: rabbitmqctl status")
         elif self.is_broker_connected is False:
             text = "There is no connection to the broker. New tasks are stored, and start when the broker is back"

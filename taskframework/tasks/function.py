@@ -172,7 +172,9 @@ def _read_annotations(function: Function, caller_locals: Mapping[str, Any]) -> _
         raise RegistrationError(f"{what} is a generator.", hint="Return the result instead of yielding it.")
     names = _own_parameter_names(function)
     if unusual := next((it for it in inspect.signature(function).parameters.values() if _is_unusual(it, names)), None):
-        why = "has a default, which is never used" if unusual.default is not unusual.empty else "cannot be given by place"
+        why = (
+            "has a default, which is never used" if unusual.default is not unusual.empty else "cannot be given by place"
+        )
         raise RegistrationError(f"{what} has an argument {unusual.name} that {why}.", hint=hint)
     if len(names) > 2:
         raise RegistrationError(f"{what} takes {len(names)} arguments.", hint=hint)

@@ -43,6 +43,15 @@ async def test_an_address_that_is_nearly_right_is_told(api: Api, path: str, mean
     assert "/docs" in problem_of(await api.get(f"{path}/y/z"), 404, "not_found")["hint"]
 
 
+async def test_a_misspelt_field_is_named_before_the_one_that_is_missing(api: Api) -> None:
+    problem = problem_of(
+        await api.post(TASKS, json={"parameters": {}, "task_typ": "count-words"}), 422, "invalid_request"
+    )
+    assert problem["detail"].startswith("task_typ: ")
+    assert problem["hint"].startswith("Did you mean 'task_type'?")
+    assert [error["field"] for error in problem["errors"]] == ["task_type", "task_typ"]
+
+
 @pytest.mark.parametrize("path", ["/api/v2", f"{TASKS}?state=FAILED"])
 async def test_the_document_is_not_made_in_the_event_loop(api: Api, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made_in: list[threading.Thread] = []

@@ -174,7 +174,11 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     ),
     "an alarm of the broker": (
         facts(queued(), is_broker_connected=False, is_broker_blocked=True),
-        *("broker_away", "takes no messages, because of a memory or disk alarm", "`rabbitmqctl status` names the alarm"),
+        *(
+            "broker_away",
+            "takes no messages, because of a memory or disk alarm",
+            "`rabbitmqctl status` names the alarm",
+        ),
     ),
     "a message that nobody sends": (
         facts(queued(next_dispatch_at=NOW - MINUTE), is_broker_connected=None),
