@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from taskframework.errors import StoreError
+from taskframework.model.records import Record
 from taskframework.model.workers import FORGOTTEN_AFTER, PRESENCE, Presence
 from taskframework.settings.release import RELEASE
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import read_record
+from taskframework.stores.reading import read_all_records, read_record
 
 #: Seconds that a stop waits for the store. If the record stays, operators see a lost worker until the record is deleted
 #: after ten minutes.
@@ -69,12 +70,26 @@ class SignOfLife:
         return False
 
     async def withdraw(self) -> None:
-        """Delete the record, because the worker stops. If the store is away, this waits only for a moment."""
+        """Delete the record, because the worker stops, and that of a lost worker in whose place it was started: nobody
+        misses that one any more. If the store is away, this waits only for a moment.
+        """
         self._is_withdrawn = True
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_WITHDRAW_TIMEOUT_SECONDS), self._write_lock:
                 if (stored := await read_record(self._store, self._record_id)) is not None:
-                    await self._store.delete_records([stored])
+                    replaced = await self._find_replaced(PRESENCE.content(stored))
+                    await self._store.delete_records([stored, *replaced])
+
+    async def _find_replaced(self, own: Presence) -> list[Record]:
+        """The record of the lost worker in whose place this worker was started, if there is one."""
+        lost = [
+            (presence.seen_at, record)
+            for record in await read_all_records(self._store, PRESENCE)
+            if PRESENCE.is_readable(record)
+            and (presence := PRESENCE.content(record)).is_lost(self._store.now())
+            and own.replaces(presence)
+        ]
+        return [max(lost, key=lambda found: found[0])[1]] if lost else []
 
     def _presence(self) -> Presence:
         now = self._store.now()

@@ -6,7 +6,7 @@ import socket
 
 import pymongo
 import pytest
-from pymongo.errors import ServerSelectionTimeoutError
+from pymongo.errors import ServerSelectionTimeoutError, WaitQueueTimeoutError
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.stores.mongo.faults import driver_errors
@@ -49,3 +49,11 @@ def test_members_that_are_away_are_no_wrong_names() -> None:
         raise ServerSelectionTimeoutError(f"{said}, Timeout: 10.0s, Topology Description: ...")
     named = "127.0.0.1:27017, db:2"
     assert told.value.message == f"MongoDB: no answer from {named}, as the replica set names its members."
+
+
+def test_a_frozen_server_is_not_told_as_too_few_connections() -> None:
+    with pytest.raises(StoreUnavailableError) as told, driver_errors():
+        raise WaitQueueTimeoutError(
+            "Timed out while checking out a connection from connection pool. maxPoolSize: 4, timeout: 2.0"
+        )
+    assert told.value.message == "MongoDB: no answer on any connection."

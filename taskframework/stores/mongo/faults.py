@@ -27,6 +27,8 @@ _MEMBER = re.compile(r"\('([^']+)', (\d+)\)")
 #: The drivers' message if no server has answered. It names no server, but the topology after it does.
 _NOBODY_ANSWERED = re.compile(r"No (replica set members|servers) found yet")
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
+#: The beginning of the drivers' message if no connection became free. The size of the pool, in the rest, is not at fault.
+_ALL_IN_USE = "Timed out while checking out a connection"
 _NOT_ALLOWED = frozenset({13, 18})
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
@@ -91,6 +93,8 @@ def write_error(entry: Mapping[str, Any]) -> StoreError:
 def _reason_of(text: str) -> str:
     if _NOBODY_ANSWERED.match(text) and (servers := _SERVER.findall(text)):
         return f"no answer from {', '.join(f'{host}:{port}' for host, port in servers)}"[:300]
+    if text.startswith(_ALL_IN_USE):
+        return "no answer on any connection"
     if members := _NO_MEMBER.match(text):
         named = ", ".join(f"{host}:{port}" for host, port in _MEMBER.findall(members[1]))
         return f"no answer from {named}, as the replica set names its members"[:300]

@@ -94,6 +94,20 @@ async def test_who_has_left_tells_nothing_more(store: SqliteStore) -> None:
     assert await states(store) == []
 
 
+async def test_who_was_started_for_a_lost_worker_takes_its_record_away_too(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    for name in ("older", "lost"):
+        await SignOfLife(store, name, lambda: ["waits"], 8, int).write()
+        clock.advance(1)
+    stand_in = sign_of_life(store, [])
+    await stand_in.write()
+    clock.advance(LOST_AFTER.total_seconds() + 1)
+    await stand_in.write()
+    await stand_in.withdraw()
+    assert [state.presence.worker_id for state in await states(store)] == ["older"], "that one is still missing"
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_a_store_that_is_away_does_not_hold_a_stop(
     store: SqliteStore, hangs: bool, monkeypatch: pytest.MonkeyPatch
