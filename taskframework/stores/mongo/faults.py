@@ -27,7 +27,7 @@ _MEMBER = re.compile(r"\('([^']+)', (\d+)\)")
 #: The drivers' message if no server has answered. It names no server, but the topology after it does.
 _NOBODY_ANSWERED = re.compile(r"No (replica set members|servers) found yet")
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
-#: The beginning of the drivers' message if no connection became free. The size of the pool, in the rest, is not at fault.
+#: The beginning of the message if no connection became free. The size of the pool, which follows, is not at fault.
 _ALL_IN_USE = "Timed out while checking out a connection"
 _NOT_ALLOWED = frozenset({13, 18})
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
