@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -16,6 +17,8 @@ from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family
 from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.processes import GRACE_SECONDS, retrieve_exception
+
+logger = logging.getLogger(__name__)
 
 
 class ThreadPool:
@@ -32,6 +35,8 @@ class ThreadPool:
         # As many slots as threads: so an attempt waits here, before its timeout begins, and not inside the pool.
         self._slots = asyncio.Semaphore(size)
         self._grace = grace
+        self._size = size
+        self._has_told_of_wait = False
 
     async def run(
         self, execute: Callable[[TaskContext[Any]], Any], context: TaskContext[Any], on_start: Callable[[], None]
@@ -55,6 +60,12 @@ class ThreadPool:
         """
         control = _ThreadControl(context.control)
         call = partial(contextvars.copy_context().run, execute, dataclasses.replace(context, control=control))
+        if self._slots.locked() and not self._has_told_of_wait:
+            self._has_told_of_wait = True  # once: under load this happens for each task
+            logger.info(
+                "no thread is free (worker.max_threads is %d): the code of a plain def may begin later than its attempt",
+                self._size,
+            )
         await self._slots.acquire()
         on_start()
         try:
@@ -70,7 +81,16 @@ class ThreadPool:
         except asyncio.CancelledError:
             control.is_stopped = True
             await asyncio.wait([result], timeout=self._grace)
-            if control.has_seen_stop or not result.done():
+            if not result.done():
+                logger.warning(
+                    "task %s %s: its code goes on in a thread that is left behind; it keeps one of %d "
+                    "(worker.max_threads) until it ends",
+                    context.task_type,
+                    context.task_id,
+                    self._size,
+                )
+                raise
+            if control.has_seen_stop:
                 raise
         finally:
             result.cancel()  # a thread that is left behind must not use an event loop that has ended

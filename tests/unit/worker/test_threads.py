@@ -130,8 +130,9 @@ async def test_code_sees_that_its_time_is_over(executor: TaskExecutorService) ->
 
 
 async def test_a_thread_that_is_left_behind_keeps_its_place_until_it_ends(
-    executor: TaskExecutorService, gated: Gated
+    executor: TaskExecutorService, gated: Gated, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "taskframework.worker.threads")
     with_grace(executor, 0)
     attempt, running = begin(executor, gated)
     await asyncio.to_thread(gated.entered.wait, 20)
@@ -145,6 +146,10 @@ async def test_a_thread_that_is_left_behind_keeps_its_place_until_it_ends(
     done, _ = await asyncio.wait([running], timeout=2.1)
     assert not done
     assert not next_one.entered.is_set()
+    assert [(record.levelname, record.getMessage()[:27]) for record in caplog.records] == [
+        ("WARNING", f"task test-task {attempt.task.task_id}"[:27]),
+        ("INFO", "no thread is free (worker.m"),
+    ]
     gated.go_on.set()
     assert await running == Succeeded("finished")
 
