@@ -63,7 +63,7 @@ class ThreadPool:
         if self._slots.locked() and not self._has_told_of_wait:
             self._has_told_of_wait = True  # once: under load this happens for each task
             logger.info(
-                "no thread is free (worker.max_threads is %d): the code of a plain def may begin later than its attempt",
+                "no thread is free (worker.max_threads is %d): the code of a plain def may begin after its attempt",
                 self._size,
             )
         await self._slots.acquire()
