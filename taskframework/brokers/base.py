@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from logging import Logger
 from typing import Protocol
 
 from taskframework.errors import TaskframeworkError
+from taskframework.frames import is_ours
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import Priority
 
@@ -88,9 +90,21 @@ class EventNotHandledError(TaskframeworkError):
     """A handler failed. The text names the event and the handler, without any content; the cause is the error."""
 
 
-def event_failure_text(error: BaseException | None) -> str:
-    """Return what failed, for the end of a log line; the messages of other errors may have any content."""
-    return f": {error}" if isinstance(error, EventNotHandledError) else ""
+def log_event_failure(logger: Logger, retry: str, error: BaseException | None) -> None:
+    """Log that an event could not be handled, with the error of the handler and the frames of the author's code.
+
+    Args:
+        logger: of the subscriber.
+        retry: what is said of the next attempt.
+        error: the failure. Its message is shown only if it is our own: that of another error may have any content.
+    """
+    is_told = isinstance(error, EventNotHandledError)
+    cause = error.__cause__ if isinstance(error, EventNotHandledError) else error
+    traceback = None if cause is None else cause.__traceback__
+    while traceback is not None and traceback.tb_next is not None and is_ours(traceback.tb_frame.f_code.co_filename):
+        traceback = traceback.tb_next
+    info = None if cause is None else (type(cause), cause, traceback)
+    logger.warning("an event could not be handled%s%s", retry, f": {error}" if is_told else "", exc_info=info)
 
 
 @dataclass(frozen=True, slots=True)

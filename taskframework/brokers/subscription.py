@@ -10,7 +10,7 @@ from typing import Protocol
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from taskframework.background import end, is_failure
-from taskframework.brokers.base import Consumption, Delivery, ExternalMessage, OnExternalMessage, event_failure_text
+from taskframework.brokers.base import Consumption, Delivery, ExternalMessage, OnExternalMessage, log_event_failure
 
 logger = logging.getLogger(__name__)
 
@@ -110,5 +110,4 @@ class Subscription:
 
 def _log_failure(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
-    what = event_failure_text(error)
-    logger.warning("an event could not be handled, attempt %d%s", state.attempt_number, what, exc_info=error)
+    log_event_failure(logger, f", attempt {state.attempt_number}", error)

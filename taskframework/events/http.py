@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage, event_failure_text
+from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage, log_event_failure
 from taskframework.errors import BrokerUnavailableError
 from taskframework.events.external import SINGLE
 from taskframework.events.requests import (
@@ -159,5 +159,5 @@ async def _handle_until_done(message: ExternalMessage, on_message: OnExternalMes
         except NobodyListensError:
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)
         except Exception as error:
-            logger.warning("an event could not be handled and is retried%s", event_failure_text(error), exc_info=True)
+            log_event_failure(logger, " and is retried", error)
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import UTC, datetime
 
 import httpx
@@ -148,3 +149,7 @@ async def test_the_log_names_the_event_and_the_handler_that_failed(
     [said] = caplog.messages
     assert said.startswith("an event could not be handled and is retried: test_the_log_names")
     assert said.endswith("notify failed for task.started t-7")
+    info = caplog.records[0].exc_info
+    assert info is not None
+    assert [frame.name for frame in traceback.extract_tb(info[2])] == ["notify"], "not how the framework came there"
+    assert isinstance(info[1], ValueError)
