@@ -161,6 +161,8 @@ async def test_subtasks_and_signals_pass_their_time_too() -> None:
         assert running.now - START == 27 * HOUR + 7 * DAY
         running.assert_submitted(patient, times=3)
         told = await running.framework.submit(Family, 2)
+        with pytest.raises(ValueError, match="does not pass backwards"):
+            await running.advance(-1)
         await running.advance(HOUR)
         await running.framework.handle(told.task_id).signal("approved")
         assert await running.result(told) == 1

@@ -15,6 +15,7 @@ from taskframework.brokers.base import Delivery
 from taskframework.brokers.rabbitmq.broker import RabbitBroker
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.message import read_message
+from taskframework.model.scope import EVERYONE
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.worker import Worker
@@ -193,6 +194,11 @@ async def test_a_memory_alarm_stops_publishing_and_nothing_else(
             checks = (await framework.process.health.readiness()).checks
             told = (checks["broker"], checks["consumers"])
             assert told == ("takes no messages: memory or disk alarm; tasks are stored", "ok")
+            services, broker = framework.services, framework.process.broker
+            cause = (await services.explain.explain(meanwhile[0].task_id, EVERYONE, broker)).cause
+            assert (cause.code, "memory or disk alarm" in cause.because) == ("broker_away", True)
+            problems = {problem.code: problem.text for problem in (await services.overview.read(broker)).problems()}
+            assert "memory or disk alarm" in problems["broker_away"]
             assert [(await handle.task()).status for handle in meanwhile] == [TaskStatus.QUEUED] * 4
         finally:
             await _watermark(rabbit_server, "0.4")

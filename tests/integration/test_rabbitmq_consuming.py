@@ -263,9 +263,11 @@ async def test_lost_connections_are_replaced_and_the_work_in_hand_is_not_disturb
 @pytest.mark.parametrize("how", ["stop_app", "kill"])
 @pytest.mark.timeout(120)
 async def test_a_broker_that_restarts_is_used_again_by_itself(
-    rabbit_server: RabbitServer, amqp_url: str, how: str
+    rabbit_server: RabbitServer, amqp_url: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "taskframework.brokers.rabbitmq.connection")
     async with opened(rabbit_broker(amqp_url, **QUICK), "reports") as broker:
+        assert await broker.queue_depth("reports", Priority.NORMAL) == 0
         received = Recorder()
         consumption = broker.consume(_REPORTS, received)
         await broker.publish(message("before"))
@@ -278,6 +280,11 @@ async def test_a_broker_that_restarts_is_used_again_by_itself(
         await eventually(lambda: broker.is_connected and consumption.is_live, timeout=40)
         await broker.publish(message("after"))
         await received.has("after")
+        assert await broker.queue_depth("reports", Priority.NORMAL) == 0
+        told = [text for text in caplog.messages if "is back after" in text]
+        assert {text.partition("(")[2].partition(")")[0] for text in told} == {"publisher", "consumer"}, (
+            "the connection for depths is opened when somebody asks, so nobody knows for how long it was away"
+        )
 
 
 def _go_down(server: RabbitServer, how: str) -> None:

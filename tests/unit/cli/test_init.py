@@ -23,6 +23,7 @@ def test_a_project_has_the_name_of_its_folder_and_tells_what_comes_next(cli: Cli
     project = tomllib.loads((folder / "Web Shop/pyproject.toml").read_text())["project"]
     assert project["name"] == "web-shop"
     assert not [name for name in _made(folder / "Web Shop") if "my-project" in (folder / "Web Shop" / name).read_text()]
+    assert done.out.startswith("Created web-shop in Web Shop: ")
     assert "cd 'Web Shop'\n" in done.out
     assert "taskframework dev " in done.out
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from taskframework.cli.render import event_line, print_tasks, print_timeline, task_facts
+from taskframework.cli.render import event_line, print_next_step, print_tasks, print_timeline, task_facts
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, HistoryEntry, Lease, StepOutcome, Task
@@ -104,6 +104,14 @@ def test_the_error_of_an_earlier_attempt_hides_no_progress(
     print_tasks([task], NOW)
     row = capsys.readouterr().out.splitlines()[1]
     assert row.partition("  now")[2].strip() == remark
+
+
+@pytest.mark.parametrize(("code", "step"), [("invalid_parameters", "dlq edit t1 JSON"), ("timeout", "tasks retry t1")])
+def test_what_can_be_done_about_a_failed_task(capsys: pytest.CaptureFixture[str], code: str, step: str) -> None:
+    error = describe(ValueError("no"), False, code)
+    print_next_step(new_task(task_id="t1", now=NOW, status=TaskStatus.FAILED, error=error))
+    said = capsys.readouterr()
+    assert f"taskframework {step}\n" in said.out + said.err
 
 
 def test_a_live_task_shows_the_error_of_an_earlier_attempt_as_that() -> None:

@@ -13,6 +13,7 @@ from taskframework.brokers.base import Broker, ExternalMessage
 from taskframework.errors import ConfigurationError
 from taskframework.events.external import TYPES, ExternalEvent, to_message
 from taskframework.events.subscriber import EventSubscriber
+from taskframework.wiring.subscriber import event_subscriber
 from tests.support.eventually import eventually
 
 
@@ -146,3 +147,8 @@ async def test_a_decorator_without_brackets_is_refused_at_once(subscriber: Event
         def hear(event: ExternalEvent) -> None: ...
 
     assert "@subscriber.on() for all events" in str(refused.value.hint)
+
+
+def test_an_address_without_a_scheme_is_refused_with_what_to_give() -> None:
+    with pytest.raises(ConfigurationError, match=r"8431 is not an address.*http://localhost:8000"):
+        event_subscriber("localhost:8431")

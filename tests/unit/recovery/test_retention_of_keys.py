@@ -102,7 +102,10 @@ async def test_the_key_of_a_submission_that_died_goes_by_itself(store: SqliteSto
 
 
 @pytest.mark.parametrize("kept", [timedelta(hours=1), None], ids=["less time", "for ever"])
-async def test_a_task_stays_as_long_as_its_key(store: SqliteStore, clock: FakeClock, kept: timedelta | None) -> None:
+async def test_a_task_stays_as_long_as_its_key(
+    store: SqliteStore, clock: FakeClock, kept: timedelta | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "taskframework.recovery.retention")
     registry = TaskRegistry()
     registry.register(Plain)
     service = submission_into(
@@ -122,6 +125,7 @@ async def test_a_task_stays_as_long_as_its_key(store: SqliteStore, clock: FakeCl
     await retention_of(store, finished=kept).purge()
     assert (await submit()).task_id != task.task_id
     assert (await store.get(task.task_id, EVERYONE) is None) is (kept is not None)
+    assert caplog.messages == (["deleted 1 ended task whose retention is over"] if kept else [])
 
 
 async def test_no_key_outlives_a_task_that_is_kept_for_less_time(store: SqliteStore, clock: FakeClock) -> None:
