@@ -82,7 +82,7 @@ class ThreadPool:
             control.is_stopped = True
             await asyncio.wait([result], timeout=self._grace)
             if not result.done():
-                logger.warning(
+                logger.info(
                     "task %s %s: its code goes on in a thread that is left behind; it keeps one of %d "
                     "(worker.max_threads) until it ends",
                     context.task_type,

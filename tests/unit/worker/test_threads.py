@@ -147,7 +147,7 @@ async def test_a_thread_that_is_left_behind_keeps_its_place_until_it_ends(
     assert not done
     assert not next_one.entered.is_set()
     assert [(record.levelname, record.getMessage()[:27]) for record in caplog.records] == [
-        ("WARNING", f"task test-task {attempt.task.task_id}"[:27]),
+        ("INFO", f"task test-task {attempt.task.task_id}"[:27]),
         ("INFO", "no thread is free (worker.m"),
     ]
     gated.go_on.set()
