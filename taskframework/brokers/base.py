@@ -98,13 +98,12 @@ def log_event_failure(logger: Logger, retry: str, error: BaseException | None) -
         retry: what is said of the next attempt.
         error: the failure. Its message is shown only if it is our own: that of another error may have any content.
     """
-    is_told = isinstance(error, EventNotHandledError)
-    cause = error.__cause__ if isinstance(error, EventNotHandledError) else error
+    cause, what = (error.__cause__, f": {error}") if isinstance(error, EventNotHandledError) else (error, "")
     traceback = None if cause is None else cause.__traceback__
     while traceback is not None and traceback.tb_next is not None and is_ours(traceback.tb_frame.f_code.co_filename):
         traceback = traceback.tb_next
     info = None if cause is None else (type(cause), cause, traceback)
-    logger.warning("an event could not be handled%s%s", retry, f": {error}" if is_told else "", exc_info=info)
+    logger.warning("an event could not be handled%s%s", retry, what, exc_info=info)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from taskframework import BackgroundTaskExecutable, Settings, SubtaskSummary, TaskContext, TaskFramework
 from taskframework.submission.service import SubmitRequest
-from tests.benchmarks.processes import cpu_of, running_workers, servers, until_over
+from tests.benchmarks.processes import running_workers, servers, until_over
+from tests.benchmarks.usage import cpu_seconds, memory
 from tests.support.process import Process
 
 _SIZES = ((100, 20), (1_000, 6), (10_000, 3), (100_000, 1))
@@ -75,18 +76,18 @@ async def _measure(settings: Settings, workers: list[Process], mongo: int, most:
             for _ in range(rounds):
                 for row, way in zip(rows, ways, strict=True):
                     groups = [[worker.pid for worker in workers], [mongo], [os.getpid()]]
-                    before = [cpu_of(*group) for group in groups]
+                    before = [cpu_seconds(group) for group in groups]
                     seconds = await way(framework, size)
                     await asyncio.sleep(2.5)  # marks are written two seconds later
-                    spent = [cpu_of(*group) - earlier for group, earlier in zip(groups, before, strict=True)]
+                    spent = [cpu_seconds(group) - earlier for group, earlier in zip(groups, before, strict=True)]
                     row.append([value / size * 1e6 for value in (seconds, *spent)])
             plain, below = ([statistics.median(column) for column in zip(*row, strict=True)] for row in rows)
             shown = "  ".join(
                 f"{name} {p:5.0f} {b:5.0f} ({b / max(p, 1e-9):4.2f})"
                 for name, p, b in zip(("µs", "workers", "MongoDB", "submitter"), plain, below, strict=True)
             )
-            memory = max(_memory_of(worker.pid) for worker in workers)
-            sys.stdout.write(f"{size:>7,}: {shown}  cpu {sum(below[1:]) / sum(plain[1:]):.2f}  {memory:.0f} MiB\n")
+            largest = memory([worker.pid for worker in workers])["rss"]
+            sys.stdout.write(f"{size:>7,}: {shown}  cpu {sum(below[1:]) / sum(plain[1:]):.2f}  {largest:.0f} MiB\n")
             sys.stdout.flush()
 
 
@@ -105,11 +106,6 @@ async def _family(framework: TaskFramework, size: int) -> float:
     seconds = time.monotonic() - began
     assert task.result == size, task
     return seconds
-
-
-def _memory_of(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Servers and worker processes for the benchmarks of single features, and what these use."""
+"""Servers and worker processes for the benchmarks of single features."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +83,3 @@ async def _has_live_task(framework: TaskFramework) -> bool:
     store = framework.services.store
     pages = [await store.list_tasks(EVERYONE, TaskFilter(status=status), limit=1) for status in LIVE]
     return any(page.items for page in pages)
-
-
-def cpu_of(*pids: int) -> float:
-    """Seconds of processor time that these processes have used, with their threads."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")

@@ -19,7 +19,8 @@ from pathlib import Path
 from taskframework import TaskFramework
 from taskframework.submission.service import SubmitRequest
 from tests.benchmarks.families import Nothing
-from tests.benchmarks.processes import Place, cpu_of, running_workers, servers, until_over
+from tests.benchmarks.processes import Place, running_workers, servers, until_over
+from tests.benchmarks.usage import cpu_seconds
 from tests.support.process import Process
 
 #: How many requests are submitted together.
@@ -76,13 +77,13 @@ async def _rate(
         await framework.submit_many(requests[at : at + _GROUP])
     await asyncio.sleep(_REST_SECONDS)
     used = {"workers": [worker.pid for worker in workers], "MongoDB": [place.mongo.pid], "RabbitMQ": [place.rabbit.pid]}
-    before = {name: cpu_of(*pids) for name, pids in used.items()}
+    before = {name: cpu_seconds(pids) for name, pids in used.items()}
     began = time.monotonic()
     for worker in workers:
         worker.send(signal.SIGCONT)
     await until_over(framework)
     seconds = time.monotonic() - began
-    spent = {name: (cpu_of(*pids) - before[name]) / len(requests) * 1e6 for name, pids in used.items()}
+    spent = {name: (cpu_seconds(pids) - before[name]) / len(requests) * 1e6 for name, pids in used.items()}
     shown = ", ".join(f"{name} {each:.0f}" for name, each in spent.items())
     sys.stdout.write(f"{kind:>6}: {len(requests) / seconds:5.0f}/s; processor time of each task in µs: {shown}\n")
     sys.stdout.flush()

@@ -25,7 +25,8 @@ from taskframework import BackgroundTaskExecutable, ConcurrencyLimit, RateLimit,
 from taskframework.submission.options import SubmissionOptions
 from taskframework.submission.service import SubmitRequest
 from tests.benchmarks.families import Nothing
-from tests.benchmarks.processes import Place, cpu_of, running_workers, servers, until_over
+from tests.benchmarks.processes import Place, running_workers, servers, until_over
+from tests.benchmarks.usage import cpu_seconds
 
 _PROVIDERS = {"openai": {"rate": 1_000, "burst_capacity": 1_000}}
 
@@ -71,10 +72,10 @@ class _Side:
 
     async def run(self, tasks: int) -> None:
         """Run so many plain tasks."""
-        before, began = cpu_of(self.worker_pid), time.monotonic()
+        before, began = cpu_seconds([self.worker_pid]), time.monotonic()
         await self.submitter.submit_many([SubmitRequest(task_type="nothing", parameters=1)] * tasks)
         await until_over(self.submitter)
-        self.rounds.append((time.monotonic() - began, cpu_of(self.worker_pid) - before))
+        self.rounds.append((time.monotonic() - began, cpu_seconds([self.worker_pid]) - before))
 
 
 def main() -> int:

@@ -174,7 +174,9 @@ class Publisher:
                 self._publish_slots.release()
         except TimeoutError as error:
             # The broker tells of an alarm only when something was published, so the first publication waits in vain.
-            late = self._alarm_error() if self.is_blocked else self._late_error()
+            where = self._connector.where
+            silent = BrokerUnavailableError(f"RabbitMQ at {where} confirmed nothing within {self._timeout:g} s.")
+            late = self._alarm_error() if self.is_blocked else silent
             if channel is not None:  # otherwise there is no connection, which the supervision logs, or no free place
                 self._log.note_failure(late, loop.time())
             raise late from error
@@ -195,11 +197,6 @@ class Publisher:
             self._log.note_failure(blocked, asyncio.get_running_loop().time())
             raise blocked
         return channel
-
-    def _late_error(self) -> BrokerUnavailableError:
-        return BrokerUnavailableError(
-            f"RabbitMQ at {self._connector.where} confirmed nothing within {self._timeout:g} s."
-        )
 
     def _alarm_error(self) -> BrokerUnavailableError:
         return BrokerUnavailableError(
