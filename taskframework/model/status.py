@@ -67,7 +67,7 @@ MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.RUNNING: frozenset(TaskStatus) - {TaskStatus.RUNNING, TaskStatus.BLOCKED},
     TaskStatus.WAITING: FINAL | {TaskStatus.QUEUED},
-    TaskStatus.BLOCKED: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED, TaskStatus.FAILED}),
+    TaskStatus.BLOCKED: frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.CANCELLED, TaskStatus.FAILED}),
     TaskStatus.COMPLETED: frozenset({TaskStatus.WAITING}),
     TaskStatus.COMPLETED_WITH_ERRORS: frozenset({TaskStatus.WAITING}),
     TaskStatus.FAILED: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING, TaskStatus.BLOCKED}),

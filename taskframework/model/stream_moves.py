@@ -9,7 +9,7 @@ from typing import ClassVar
 from taskframework.model.options import StreamPlace, start_by
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Group, UngroupedWrite, claimable_at, with_event
+from taskframework.model.transitions import Claim, Group, UngroupedWrite, claimable_at, with_event
 
 #: How long after a check a BLOCKED task is checked again. If a process dies before it passes the turn on, a relay does
 #: so within seconds: neither the submission of a task nor the end of the task before it is marked as published until a
@@ -57,6 +57,38 @@ class Unblock:
     def was_applied(self, task: Task) -> bool:
         """Return whether the task is queued. If another process did it, a second message is sent, and dropped."""
         return task.generation == self.generation and task.status is TaskStatus.QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTurn:
+    """BLOCKED → RUNNING: `Unblock` and `Claim` in one write, by a worker with a free slot that passed the turn on.
+
+    The worker has not read the task. So the write is refused if the task is of another type or priority than the one
+    before it, or is one that an admission check has to look at; such a task is unblocked and gets a message.
+    """
+
+    group: ClassVar[Group] = "claim"
+    failpoint: ClassVar[str] = "claim.after_write"
+    reply_failpoint: ClassVar[str] = "claim.reply"
+    task_id: str
+    generation: int
+    claim_id: str
+    worker_id: str
+    lease: timedelta
+    task_type: str
+    priority: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.priority != self.priority or task.unique is not None or task.crashes > 0 or task.not_before > now:
+            return None
+        queued = Unblock(self.task_id, self.generation, timedelta(0)).apply(task, now)
+        if queued is None:
+            return None
+        claim = Claim(self.task_id, queued.dispatch_epoch, self.claim_id, self.worker_id, self.lease, self.task_type)
+        return claim.apply(queued.evolve(revision=task.revision), now)  # the claim raises it
+
+    def was_applied(self, task: Task) -> bool:
+        return task.lease is not None and task.lease.claim_id == self.claim_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ expect, and look again. `model/streams.py` says what is promised, `looks.py` say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -74,6 +74,9 @@ class StreamTurns:
         #: Turns of many streams that are passed on at the same time share the calls to the store.
         self._passes: Grouping[_PassRequest, _PassResult] = Grouping(self._pass_all, key=lambda request: request.stream)
         self._tasks = JointReads(store)
+        #: Starts the task of a turn in the worker of this process, if there is one. Gets the turn, which the stream has
+        #: already, and the task that had the turn before; returns whether the task runs.
+        self.try_start: Callable[[Turn, Task], Awaitable[bool]] | None = None
 
     async def advance(self, stream: StreamKey, *, known: Stream | None = None, ended: Task | None = None) -> None:
         """Unblock the task whose turn it is, if a task waits.
@@ -147,6 +150,8 @@ class StreamTurns:
         if not result.has_turn:
             return False
         await failpoint.reached("stream.after_turn")
+        if holder is not None and self.try_start is not None and await self.try_start(result.chosen, holder):
+            return True
         return await self._unblock(result.chosen)
 
     async def _pass_all(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult]:

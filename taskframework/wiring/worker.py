@@ -20,6 +20,7 @@ from taskframework.worker.idle_workers import IdleWorkers
 from taskframework.worker.intake import Intake
 from taskframework.worker.keyed_limits import KeyedRateLimits
 from taskframework.worker.lanes import LanePolicy
+from taskframework.worker.next_turns import NextTurns
 from taskframework.worker.paused_types import PausedTypes
 from taskframework.worker.presence import SignOfLife
 from taskframework.worker.rate_limits import RateLimits
@@ -77,6 +78,8 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
         [process.pauses.ceiling, rate_limits.ceiling, concurrency.ceiling],
     )
     process.pauses.on_change.append(intake.wake)
+    next_turns = NextTurns(consumer, intake, services.registry, worker_id, settings.worker.lease)
+    services.looks.turns.try_start = next_turns.try_start
     grace = settings.shutdown.await_termination_timeout
     sign_of_life = SignOfLife(
         store,

@@ -16,6 +16,7 @@ from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE
+from taskframework.model.stream_moves import ClaimTurn
 from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
 from taskframework.model.transitions import Claim, Fence
 from taskframework.moves import NotMade, TaskMoves
@@ -107,11 +108,28 @@ class ClaimStation:
                 await self._clock.sleep(wait)
                 return await self.claim(claim, is_repeated=is_repeated)
             return await self._refuse(claim, made)
-        task, lease = made.task, self._policy.lease
+        return self._attempt(made.task, claim.claim_id, asked_at, is_repeated=is_repeated)
+
+    async def claim_turn(self, claim: ClaimTurn, *, is_repeated: bool) -> RunningAttempt | None:
+        """Try to claim a task that has the turn of its stream; `is_repeated` as in `claim`.
+
+        Returns:
+            The attempt; None if the task has to be unblocked, or another process was faster.
+
+        Raises:
+            StoreUnavailableError: if the store does not answer; call again with the same claim.
+        """
+        asked_at = self._clock.monotonic()
+        made = await self._moves.make_once(claim, start_of_attempt)
+        if isinstance(made, NotMade):
+            return None
+        return self._attempt(made.task, claim.claim_id, asked_at, is_repeated=is_repeated)
+
+    def _attempt(self, task: Task, claim_id: str, asked_at: float, *, is_repeated: bool) -> RunningAttempt:
+        lease = self._policy.lease
         if is_repeated and task.lease is not None:
             lease = min(lease, task.lease.expires_at - self._store.now())
-        fence = Fence(task.task_id, task.fencing_token, claim.claim_id)
-        return RunningAttempt(task, fence, asked_at + lease.total_seconds())
+        return RunningAttempt(task, Fence(task.task_id, task.fencing_token, claim_id), asked_at + lease.total_seconds())
 
     def _seconds_too_early(self, claim: Claim, task: Task) -> float | None:
         """Return by how many seconds a message came too early, if it has no other fault and the time is short.

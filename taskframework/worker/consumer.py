@@ -18,16 +18,17 @@ from taskframework import failpoint
 from taskframework.background import Background
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
-from taskframework.model.message import claimable_since, read_message
+from taskframework.model.message import TaskMessage, claimable_since, read_message
 from taskframework.model.outcome import Failed
-from taskframework.model.status import Priority
+from taskframework.model.status import Priority, lane_of
+from taskframework.model.stream_moves import ClaimTurn
 from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import log_with, mark_failed, span
 from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
-from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, Stage
+from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, Stage, WithoutMessage
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.lanes import LanePolicy, Lanes
@@ -112,6 +113,18 @@ class TaskConsumer:
             self._reject_later(delivery, error.reason)
         else:
             self.lanes.put(self.deliveries.add(delivery, message, consumed_as), delivery.lane)
+
+    async def try_start_turn(self, claim: ClaimTurn) -> bool:
+        """Claim a task that got the turn of its stream, and start it, if a slot is free.
+
+        Returns:
+            Whether the task is claimed. Its attempt runs on.
+        """
+        if not self.lanes.try_take_slot(lane_of(claim.priority)):
+            return False
+        is_claimed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._start_work(self._handle_turn(claim, is_claimed))
+        return await is_claimed
 
     async def watch_deliveries(self) -> None:
         """Until cancelled, acknowledge deliveries that run for long, and hand over deliveries that wait for long."""
@@ -227,6 +240,40 @@ class TaskConsumer:
             elif registration is not None:
                 pending.stage = Stage.RUNNING
                 await self._run(registration, result, pending)
+
+    async def _handle_turn(self, claim: ClaimTurn, is_claimed: asyncio.Future[bool]) -> None:
+        """Claim and execute a task that has no message."""
+        lane = lane_of(claim.priority)
+        message = TaskMessage(claim.task_id, claim.task_type, 0, lane)
+        pending = self.deliveries.add(WithoutMessage(claim.task_type, lane), message, claim.task_type)
+        pending.stage = Stage.CLAIMING
+        try:
+            await self._finish(pending, self._claim_turn_and_run(pending, claim, is_claimed))
+        finally:
+            self.lanes.release(lane)
+            if not is_claimed.done():
+                is_claimed.set_result(False)
+
+    async def _claim_turn_and_run(
+        self, pending: PendingDelivery, claim: ClaimTurn, is_claimed: asyncio.Future[bool]
+    ) -> None:
+        attempt, is_repeated = None, False
+        while attempt is None and await self._breaker.wait_until_closed(
+            within=self.deliveries.seconds_to_claim(pending)
+        ):
+            try:
+                attempt = await self._claims.claim_turn(claim, is_repeated=is_repeated)
+                if attempt is None:
+                    return
+            except StoreUnavailableError as error:
+                is_repeated = True
+                self._breaker.open(error)
+        registration = self._registry.get(claim.task_type)
+        if attempt is not None and registration is not None:
+            if not is_claimed.done():
+                is_claimed.set_result(True)
+            pending.stage = Stage.RUNNING
+            await self._run(registration, attempt, pending)
 
     async def _admit_and_claim(
         self, pending: PendingDelivery, candidate: Candidate, claim: Claim

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.brokers.base import Delivery
 from taskframework.clock import Clock
 from taskframework.model.message import TaskMessage
+from taskframework.model.status import Priority
 
 #: A delivery whose task is not claimed is handed over after this share of the consumer timeout.
 _MAX_UNCLAIMED_SHARE = 1 / 4
@@ -27,6 +29,9 @@ _MAX_RUNNING_SHARE_AFTER_STOP = 1 / 8
 #: The pause between two searches for such deliveries, as a share of the timeout, and at most this many seconds.
 _LOOK_INTERVAL_SHARE = 1 / 16
 _MAX_PAUSE_SECONDS = 1.0
+#: A task that was started without a message has a slot that the prefetch does not know of. After this many seconds, the
+#: slot is counted like that of a delivery that was acknowledged early. A shorter time is not worth new consumers.
+_MAX_UNCOUNTED_SECONDS = 1.0
 
 
 class Stage(enum.Enum):
@@ -36,6 +41,22 @@ class Stage(enum.Enum):
     CLAIMING = "claiming"
     RUNNING = "running"
     HANDING_OVER = "handing over"  # to the sweeper
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutMessage:
+    """`Delivery` of a task that a worker starts without a message: the broker waits for no answer."""
+
+    queue: str
+    lane: Priority
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    async def ack(self) -> None: ...
+
+    async def reject(self) -> None: ...
+
+    async def put_back(self) -> None: ...
 
 
 class PendingDelivery:
@@ -139,22 +160,25 @@ class PendingDeliveries:
 
     def waiting_for(self, seconds: float) -> list[PendingDelivery]:
         """Deliveries that have waited for a slot for at least so many seconds."""
-        latest = self._clock.monotonic() - seconds
-        return [
-            pending
-            for pending in itertools.takewhile(lambda pending: pending.arrived_at <= latest, self._pending)
-            if pending.stage is Stage.WAITING
-        ]
+        return [pending for pending in self._here_for(seconds) if pending.stage is Stage.WAITING]
 
     def long_running(self) -> list[PendingDelivery]:
         """Deliveries whose attempts have run for so long that they must be acknowledged now."""
         late = set(self._older_than(_MAX_RUNNING_SHARE))
-        return [
+        due = [
             pending
             for pending in self._older_than(_MAX_RUNNING_SHARE_AFTER_STOP)
-            if pending.stage is Stage.RUNNING
-            and not pending.is_answered
-            and (pending.is_consumer_stopped or pending in late)
+            if pending.is_consumer_stopped or pending in late
+        ]
+        uncounted = [
+            pending
+            for pending in self._here_for(_MAX_UNCOUNTED_SECONDS)
+            if isinstance(pending.delivery, WithoutMessage)
+        ]
+        return [
+            pending
+            for pending in dict.fromkeys(due + uncounted)
+            if pending.stage is Stage.RUNNING and not pending.is_answered
         ]
 
     def seconds_to_claim(self, pending: PendingDelivery) -> float | None:
@@ -171,13 +195,11 @@ class PendingDeliveries:
 
     def _older_than(self, share: float) -> Iterator[PendingDelivery]:
         timeout = self._timeout_seconds
-        if timeout is None:
-            return
-        latest = self._clock.monotonic() - timeout * share
-        for pending in self._pending:
-            if pending.arrived_at > latest:
-                return
-            yield pending
+        return iter(()) if timeout is None else self._here_for(timeout * share)
+
+    def _here_for(self, seconds: float) -> Iterator[PendingDelivery]:
+        latest = self._clock.monotonic() - seconds
+        return itertools.takewhile(lambda pending: pending.arrived_at <= latest, self._pending)
 
     @property
     def _timeout_seconds(self) -> float | None:

@@ -126,6 +126,20 @@ class Intake:
         if task_types:
             self._task = asyncio.create_task(self._run())
 
+    def takes_freely(self, task_type: str) -> bool:
+        """Return whether a task of this type may begin now in any free slot, without a look at pauses and limits.
+
+        Not with few slots: a task without a message takes a slot for which the broker has sent a delivery already. With
+        few slots that delivery would wait here for long, perhaps beside free workers.
+        """
+        return (
+            task_type in self._consumed
+            and not self._is_stopping
+            and not self._breaker.is_open
+            and self._consumer.slots >= _FEW_SLOTS
+            and self._max_slots(task_type) == self._consumer.slots
+        )
+
     def wake(self) -> None:
         """Look now, because the consumers that there should be may have changed."""
         self._wake.set()

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from taskframework import (
     failpoint,
 )
 from taskframework.events.subscriber import EventSubscriber
+from taskframework.model.message import TaskMessage
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from tests.flow.conftest import BOTH, Run
@@ -91,6 +93,25 @@ def request(step: Step, **stream: Any) -> SubmitRequest:
     return SubmitRequest(task_type="walks", parameters=step, stream=place)
 
 
+async def submitted(framework: TaskFramework, requests: Sequence[SubmitRequest]) -> list[str]:
+    """The ids of the tasks."""
+    outcomes = await framework.submit_many(requests)
+    return [outcome.task_id for outcome in outcomes if not isinstance(outcome, Exception)]
+
+
+def messages_of(framework: TaskFramework) -> list[str]:
+    """The tasks whose messages are published from now on, a task once for each message."""
+    broker, sent = framework.process.broker, list[str]()
+    publish = broker.publish
+
+    async def note(message: TaskMessage, *, delay: timedelta | None = None) -> None:
+        sent.append(message.task_id)
+        await publish(message, delay=delay)
+
+    broker.publish = note  # type: ignore[method-assign]
+    return sent
+
+
 async def over(framework: TaskFramework, count: int) -> None:
     async def are() -> bool:
         found = await framework.services.store.count_by_status()
@@ -120,6 +141,42 @@ async def test_each_key_keeps_its_order_through_failures_and_retries(run: Run) -
         runs = [(number, len(list(attempts))) for number, attempts in itertools.groupby(begun)]
         expected = [(step.number, 1 if step.is_broken else 1 + step.fails) for step in steps if step.key == key]
         assert runs == expected, f"{key}, seed {seed}"
+
+
+async def test_the_worker_that_passes_a_turn_on_starts_the_next_task_without_a_message(run: Run) -> None:
+    async with run(extra=[Walks]) as framework:
+        sent = messages_of(framework)
+        steps = [Step(key="key", number=number) for number in range(EACH)]
+        tasks = await submitted(framework, [request(step) for step in steps])
+        await over(framework, EACH)
+        assert sent == [tasks[0], tasks[10]], "one of ten is given to whichever worker"
+        ended = await framework.services.store.get(tasks[1], EVERYONE)
+        assert ended is not None
+        assert [entry.type for entry in ended.history] == ["submitted", "unblocked", "started", "completed"]
+    assert Walks.begun["key"] == list(range(EACH))
+
+
+async def test_a_next_task_of_another_kind_goes_by_a_message(run: Run) -> None:
+    async with run(extra=[Walks, Holds]) as framework:
+        sent = messages_of(framework)
+        Holds.gates[1].set()
+        tasks = await submitted(
+            framework,
+            [
+                request(Step(key="key", number=0)),
+                SubmitRequest(task_type="holds", parameters=1, stream={"key": "key"}),
+                SubmitRequest(task_type="holds", parameters=1, stream={"key": "key"}, priority="high"),
+                SubmitRequest(
+                    task_type="holds",
+                    parameters=1,
+                    stream={"key": "key"},
+                    priority="high",
+                    unique={"key": "v", "version": 1},
+                ),
+            ],
+        )
+        await over(framework, 4)
+        assert sent == tasks
 
 
 async def test_a_stream_goes_on_while_no_event_can_be_published(run: Run) -> None:

@@ -25,7 +25,7 @@ from taskframework.model.marks import (
 )
 from taskframework.model.options import StartLimit
 from taskframework.model.status import TaskStatus
-from taskframework.model.stream_moves import Unblock
+from taskframework.model.stream_moves import ClaimTurn, Unblock
 from taskframework.model.task import CancelRequest, HistoryEntry, Lease, LimitWait, Signal, Subtasks, Task, TaskError
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.model.waiting import Wait
@@ -129,11 +129,21 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
     Unblock: st.builds(Unblock, st.just(""), st.integers(0, 1), DELAYS),
+    ClaimTurn: st.builds(
+        ClaimTurn,
+        st.just(""),
+        st.integers(0, 1),
+        TEXTS,
+        TEXTS,
+        DELAYS,
+        st.sampled_from(["test-task", "other"]),
+        st.sampled_from(["normal", "high"]),
+    ),
     Wait: st.builds(Wait, FENCES, TEXTS, st.none() | ROUNDS, st.none() | SIGNAL_NAMES, st.none() | DELAYS, VALUES),
     RestartQueueTimeout: st.builds(RestartQueueTimeout, st.just("")),
 }
 _USUAL: dict[type[Any], list[TaskStatus]] = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
-_USUAL[Unblock] = [TaskStatus.BLOCKED]
+_USUAL[Unblock] = _USUAL[ClaimTurn] = [TaskStatus.BLOCKED]
 
 
 @st.composite

@@ -15,7 +15,7 @@ from taskframework.model.options import Debounce, StartLimit, start_by
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
-from taskframework.model.task import ParentLink, Subtasks, Task, initial_fields
+from taskframework.model.task import ParentLink, Subtasks, initial_fields
 from taskframework.model.transitions import (
     Claim,
     Complete,
@@ -29,7 +29,7 @@ from taskframework.model.transitions import (
 from taskframework.model.waiting import Reopen, SendSignal, Wait
 from taskframework.testing.factories import new_task
 from tests.models import streams
-from tests.models.world import DELAY, HOUR, LEASE, MAX_POSTPONED, REDISPATCH, Attempt, World
+from tests.models.world import DELAY, HOUR, LEASE, MAX_POSTPONED, REDISPATCH, Attempt, World, may_plan
 
 ALICE, BOB = Scope.of("alice"), Scope.of("bob")
 _TEMPLATE = new_task(parameters={"n": 1})
@@ -117,13 +117,6 @@ async def deliver(world: World) -> bool:
         fence = Fence(task.task_id, task.fencing_token, claim_id)
         world.attempts.append(Attempt(fence, worker_id, message, may_plan(task)))
     return True
-
-
-def may_plan(task: Task) -> bool:
-    """Whether the next attempt of a task may plan sub-tasks: two levels of them, and two rounds."""
-    if task.batch is not None:
-        return False
-    return (task.parent is None or task.parent.depth < 2) and (task.subtasks is None or task.subtasks.round < 2)
 
 
 async def report(world: World) -> bool:

@@ -19,7 +19,7 @@ from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.interventions import Discard, EndUnstarted, Expire, Reap, Replay, RetryNow
 from taskframework.model.marks import Mark
 from taskframework.model.status import CLAIMABLE, DEAD, FINAL, LIVE, MOVES, SUCCEEDED, TaskStatus
-from taskframework.model.stream_moves import Skip, Unblock
+from taskframework.model.stream_moves import ClaimTurn, Skip, Unblock
 from taskframework.model.streams import is_serial, position_of
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim
@@ -95,7 +95,7 @@ class Watch:
         if after is None or after is before:
             return
         life = self._lives[before.task_id]
-        if type(request) is Claim:
+        if isinstance(request, Claim | ClaimTurn):
             _check_claim(request, before, now)
             life.claims.append(request.claim_id)
         elif type(request) is Replay:
@@ -171,9 +171,8 @@ class Watch:
         assert len(self._in_turn) <= 1, "I11: two of a stream at once"
         if after.status is not TaskStatus.BLOCKED:
             mine = self._blocked.pop(after.task_id, None)
-            is_first = (
-                mine is None or type(request) is not Unblock or mine < min(self._blocked.values(), default=mine + 1)
-            )
+            has_turn = isinstance(request, Unblock | ClaimTurn)
+            is_first = mine is None or not has_turn or mine < min(self._blocked.values(), default=mine + 1)
             assert is_first, "I11: one that was submitted earlier is overtaken"
 
     def _check_family(self, parent: Task, tasks: Iterable[Task]) -> None:
@@ -235,15 +234,18 @@ def _count_wait(before: Task, after: Task, life: _Life, now: datetime) -> None:
         life.waited = max(_NO_TIME, after.start_limit.time - (after.start_by - now))
 
 
-def _check_claim(claim: Claim, before: Task, now: datetime) -> None:
+def _check_claim(claim: Claim | ClaimTurn, before: Task, now: datetime) -> None:
     assert before.not_before <= now, "I7: claimed before its time"
-    assert claim.dispatch_epoch == before.dispatch_epoch, "I7: an old message started an attempt"
+    if isinstance(claim, Claim):
+        assert claim.dispatch_epoch == before.dispatch_epoch, "I7: an old message started an attempt"
     assert before.cancel is None, "I8: a cancelled task was claimed"
 
 
 def _check_move(request: Mark, before: Task, after: Task, life: _Life) -> None:
-    # A deadline tells two things of a task in a stream: that the stream goes on without it, and what becomes of it.
-    told = 2 if type(request) is Expire and after.history[-2].sequence > before.sequence else 1
+    # A deadline tells two things of a task in a stream: that the stream goes on without it, and what becomes of it. A
+    # claimed turn tells that the task has its turn, and that it begins.
+    tells_two = isinstance(request, Expire | ClaimTurn) and after.history[-2].sequence > before.sequence
+    told = 2 if tells_two else 1
     assert after.sequence == before.sequence + told == after.history[-1].sequence, "I4: events are not counted by ones"
     assert after.revision == before.revision + 1, "I6: the revision does not count the moves"
     if after.status is before.status:

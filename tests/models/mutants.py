@@ -11,7 +11,7 @@ from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.interventions import Cancel, EndUnstarted, Reap, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.status import FINAL, TaskStatus
-from taskframework.model.stream_moves import Unblock
+from taskframework.model.stream_moves import ClaimTurn, Unblock
 from taskframework.model.subtasks import Verdict
 from taskframework.model.task import Lease, Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, ReportProgress, Transition
@@ -236,8 +236,8 @@ def _turn_too_late(unblock: Unblock, task: Task, now: datetime) -> Task | None:
     return None if after is None else after.evolve(start_by=task.start_by)
 
 
-def _any_generation(unblock: Unblock, task: Task, now: datetime) -> Task | None:
-    return replace(unblock, generation=task.generation).apply(task, now)
+def _any_generation(request: Unblock | ClaimTurn, task: Task, now: datetime) -> Task | None:
+    return replace(request, generation=task.generation).apply(task, now)
 
 
 def _replay_at_once(replay: Replay, task: Task, now: datetime) -> Task | None:
@@ -316,6 +316,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a queue timeout that does not look again": Mutant("I13: .* its time", {EndUnstarted: _end_unseen}),
     "a queue timeout while it waits for its turn": Mutant("I13: .* its time", {Unblock: _turn_too_late}, first=949),
     "a turn of another generation": Mutant("I11: two of a stream", {Unblock: _any_generation}, first=433),
+    "a claimed turn of another generation": Mutant("I11: two of a stream", {ClaimTurn: _any_generation}),
     "a turn that is passed on twice": Mutant("I11: two of a stream", without=Without(turn_guard=True)),
     "a replay that does not wait for its turn": Mutant("I11: two of a stream", {Replay: _replay_at_once}),
     "nobody who passes on turns": Mutant("I1: .* is stuck in BLOCKED", without=Without(turns=True)),

@@ -8,13 +8,13 @@ from taskframework.model.drivers import CASCADE, CHECK
 from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import MoveDriver
 from taskframework.model.scope import EVERYONE
-from taskframework.model.stream_moves import Unblock
+from taskframework.model.stream_moves import ClaimTurn, Unblock
 from taskframework.model.streams import Turn
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Transition
 from taskframework.model.waiting import SendSignal, Wake
-from tests.models.actors import may_plan, outcome_of
-from tests.models.world import DELAY, GRACE, LEASE, MAX_CRASHES, MAX_POSTPONED, REDISPATCH, Attempt, World
+from tests.models.actors import outcome_of
+from tests.models.world import DELAY, GRACE, LEASE, MAX_CRASHES, MAX_POSTPONED, REDISPATCH, Attempt, World, may_plan
 
 
 async def race(world: World) -> bool:
@@ -25,7 +25,7 @@ async def race(world: World) -> bool:
     first, second = world.chance.take(wishes), world.chance.take(wishes)
     replies = await world.store.race(first, second)
     for request, reply in zip((first, second), replies, strict=True):
-        if reply is not None and isinstance(request, Claim):
+        if reply is not None and isinstance(request, Claim | ClaimTurn):
             # By the document of the claim: the other one may have been quicker to change it.
             fence = Fence(task.task_id, task.fencing_token + 1, request.claim_id)
             world.attempts.append(Attempt(fence, request.worker_id, None, may_plan(task)))
@@ -45,7 +45,10 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         driven += [MoveDriver(task.task_id, CASCADE, task.cascade_at, delay) for delay in (DELAY, None)]
     if CHECK.is_due(task, world.store.now()):
         driven += [Wake(task.task_id), Wake(task.task_id)]
-    driven += [Unblock(task.task_id, turn.generation, REDISPATCH) for turn in _turns_of(world, task) for _ in range(2)]
+    for turn in _turns_of(world, task):
+        driven += [Unblock(task.task_id, turn.generation, REDISPATCH) for _ in range(2)]
+        claim_id = world.new_claim_id()
+        driven += [ClaimTurn(task.task_id, turn.generation, claim_id, "worker-2", LEASE, task.task_type, task.priority)]
     if task.batch is not None:
         driven += _wishes_for_batch(world, task)
     outcomes = [outcome_of(world, attempt) for attempt in world.attempts if attempt.fence.task_id == task.task_id]

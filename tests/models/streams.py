@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from taskframework.model.options import StreamPlace
 from taskframework.model.status import LIVE, TaskStatus
-from taskframework.model.stream_moves import CHECK_INTERVAL, Skip, Unblock
+from taskframework.model.stream_moves import CHECK_INTERVAL, ClaimTurn, Skip, Unblock
 from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn, TurnState, position_of, turn_state
 from taskframework.model.task import Task
-from tests.models.world import DELAY, HOUR, REDISPATCH, World
+from taskframework.model.transitions import Fence
+from tests.models.world import DELAY, HOUR, LEASE, REDISPATCH, Attempt, World, may_plan
 
 _KEY = StreamKey("alice", "orders")
 
@@ -59,8 +60,21 @@ async def go_on(world: World) -> bool:
     if not world.unblocking:
         return False
     turn = world.chance.take(world.unblocking)
-    await world.ring(await world.store.apply(Unblock(turn.task_id, turn.generation, REDISPATCH)))
+    if world.chance.yes(0.7) or not await _claim(world, turn):
+        await world.ring(await world.store.apply(Unblock(turn.task_id, turn.generation, REDISPATCH)))
     return True
+
+
+async def _claim(world: World, turn: Turn) -> bool:
+    """A worker starts the task that got the turn, as one like the task before it. It may die before it hears."""
+    worker_id, claim_id = world.chance.pick(("worker-1", "worker-2")), world.new_claim_id()
+    kind = await world.task(world.chance.pick(world.task_ids))
+    claim = ClaimTurn(turn.task_id, turn.generation, claim_id, worker_id, LEASE, kind.task_type, kind.priority)
+    task = await world.store.apply(claim)
+    if task is not None and world.chance.yes(0.9):
+        fence = Fence(task.task_id, task.fencing_token, claim_id)
+        world.attempts.append(Attempt(fence, worker_id, None, may_plan(task)))
+    return task is not None
 
 
 def _pass_on(world: World, wanted: PassTurn) -> None:

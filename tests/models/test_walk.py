@@ -36,7 +36,7 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
     everything = {
         *("Claim", "ReportProgress", "RecordStep", "Complete", "Fail", "Release", "RenewLease"),
         *("Reap", "Cancel", "Expire", "Postpone", "Replay", "RetryNow", "Supersede", "Discard"),
-        *("EndUnstarted", "RestartQueueTimeout", "ReplaceParameters", "Unblock", "Skip"),
+        *("EndUnstarted", "RestartQueueTimeout", "ReplaceParameters", "Unblock", "ClaimTurn", "Skip"),
         *("Wait", "CountSubtasks", "SendSignal", "Wake", "Reopen", "MoveDriver", "MarkSpawned"),
         *("Announce", "Seal", "AbandonUpload", "ReopenBatch", "EndRetry", "CascadeAgain"),
         *(

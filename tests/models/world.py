@@ -75,6 +75,13 @@ class Attempt:
     may_plan: bool = False
 
 
+def may_plan(task: Task) -> bool:
+    """Whether the next attempt of a task may plan sub-tasks: two levels of them, and two rounds."""
+    if task.batch is not None:
+        return False
+    return (task.parent is None or task.parent.depth < 2) and (task.subtasks is None or task.subtasks.round < 2)
+
+
 @dataclass(slots=True)
 class Publication:
     """A relay with the events of a task in hand, published one after the other."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.model.status import LIVE, TaskStatus
-from taskframework.model.stream_moves import CHECK_INTERVAL, MovePosition, Skip, Unblock
+from taskframework.model.stream_moves import CHECK_INTERVAL, ClaimTurn, MovePosition, Skip, Unblock
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
@@ -36,11 +36,20 @@ def _skip(skip: Skip) -> Write:
 
 
 def unblocks(requests: JointRequests[Unblock]) -> Write:
-    guard = {**requests.where(generation=lambda unblock: unblock.generation), "status": TaskStatus.BLOCKED}
     due = {"$max": ["$not_before", NOW]}
     dispatch_at = plus(due, requests.each(lambda unblock: milliseconds(unblock.dispatch_after)))
-    began = {"next_dispatch_at": dispatch_at, "unblock_at": None, "start_by": start_by(due)}
-    return Write(guard, [set_fields({**claimable_at(TaskStatus.QUEUED, due), **began, **with_event("unblocked")})])
+    return Write(has_turn(requests), [set_fields(unblocked(due, next_dispatch_at=dispatch_at))])
+
+
+def has_turn(requests: JointRequests[Unblock] | JointRequests[ClaimTurn]) -> Document:
+    """Filter: the tasks wait for their turn in this generation."""
+    return {**requests.where(generation=lambda request: request.generation), "status": TaskStatus.BLOCKED}
+
+
+def unblocked(due: Expression, **changes: Expression) -> Changes:
+    """The changes of a task that is unblocked, and due at this time."""
+    began = {"unblock_at": None, "start_by": start_by(due), **changes}
+    return {**claimable_at(TaskStatus.QUEUED, due), **began, **with_event("unblocked")}
 
 
 @build_single_write.register

@@ -40,7 +40,7 @@ from taskframework.model.marks import (
     RestartQueueTimeout,
 )
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.stream_moves import Unblock
+from taskframework.model.stream_moves import ClaimTurn, Unblock
 from taskframework.model.task import SCHEMA_VERSION, record_to_document
 from taskframework.model.transitions import (
     BY_DEADLINE,
@@ -85,7 +85,7 @@ from taskframework.stores.mongo.expressions import (
 )
 from taskframework.stores.mongo.joint import JointRequests, combine_filters
 from taskframework.stores.mongo.queries import driven
-from taskframework.stores.mongo.streams import blocked_if_serial, skipped_in_stream, unblocks
+from taskframework.stores.mongo.streams import blocked_if_serial, has_turn, skipped_in_stream, unblocked, unblocks
 from taskframework.stores.mongo.writes import Write, build_single_write, claimable, under_claim
 
 
@@ -106,13 +106,23 @@ def _claims(claims: JointRequests[Claim]) -> Write:
     asked_type = {"$ifNull": [claims.each(lambda claim: claim.task_type), "$task_type"]}
     guard = combine_filters(claimable(claims), has_passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
+    claimed = _claimed(claims)
+    if any(claim.slot for claim in claims):
+        limit, until = claims.each(lambda claim: claim.slot and claim.slot.limit), claims.each(_until)
+        guard = combine_filters(guard, {"$expr": {"$or": [{"$eq": [until, None]}, {"$gt": [until, NOW]}]}})
+        held = {"limit": limit, "claim_id": claims.each(lambda claim: claim.claim_id)}
+        claimed["slot"] = {"$cond": [{"$eq": [limit, None]}, "$slot", held]}
+    return Write(guard, [set_fields(claimed)])
+
+
+def _claimed(claims: JointRequests[Claim] | JointRequests[ClaimTurn]) -> Changes:
     worker_id = claims.each(lambda claim: claim.worker_id)
     lease = {
         "worker_id": worker_id,
         "claim_id": claims.each(lambda claim: claim.claim_id),
         "expires_at": plus(NOW, claims.each(lambda claim: milliseconds(claim.lease))),
     }
-    claimed = {
+    return {
         "status": TaskStatus.RUNNING,
         "fencing_token": plus("$fencing_token", 1),
         "attempts": plus("$attempts", 1),
@@ -120,14 +130,17 @@ def _claims(claims: JointRequests[Claim]) -> Write:
         "next_dispatch_at": None,
         "no_handler": 0,
         "started_at": NOW,
+        **with_event("started", worker_id=worker_id, attempt=plus("$attempts", 1)),
     }
-    if any(claim.slot for claim in claims):
-        limit, until = claims.each(lambda claim: claim.slot and claim.slot.limit), claims.each(_until)
-        guard = combine_filters(guard, {"$expr": {"$or": [{"$eq": [until, None]}, {"$gt": [until, NOW]}]}})
-        held = {"limit": limit, "claim_id": lease["claim_id"]}
-        claimed["slot"] = {"$cond": [{"$eq": [limit, None]}, "$slot", held]}
-    event = with_event("started", worker_id=worker_id, attempt=plus("$attempts", 1))
-    return Write(guard, [set_fields({**claimed, **event})])
+
+
+def _turn_claims(claims: JointRequests[ClaimTurn]) -> Write:
+    expected = claims.where(task_type=lambda claim: claim.task_type, priority=lambda claim: claim.priority)
+    guard = combine_filters(has_turn(claims), expected, has_passed("not_before"))
+    guard |= {"unique": None, "crashes": 0, "cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
+    began = unblocked(NOW)
+    del began["revision"]  # the claim raises it
+    return Write(guard, [set_fields(began), set_fields(_claimed(claims))])
 
 
 def _until(claim: Claim) -> datetime | None:
@@ -346,6 +359,7 @@ def _replace_parameters(replace: ReplaceParameters) -> Write:
 
 _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     Claim: _claims,
+    ClaimTurn: _turn_claims,
     Complete: _completions,
     Fail: _failures,
     ForgetDispatch: marks.forgotten_dispatches,

@@ -50,7 +50,7 @@ from taskframework.model.marks import (
 )
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.stream_moves import MovePosition, Skip, Unblock
+from taskframework.model.stream_moves import ClaimTurn, MovePosition, Skip, Unblock
 from taskframework.model.subtasks import Counts, Verdict
 from taskframework.model.task import (
     new_claim_id,
@@ -93,6 +93,10 @@ def _count(fence: Fence, counts: Counts, verdict: Verdict | None, *, resumes: bo
 
 def _move_driver(fence: Fence, driver: Driver, delay: timedelta | None) -> MoveDriver:
     return MoveDriver(fence.task_id, driver, READ_AT, delay)
+
+
+def _claim_turn(fence: Fence, generation: int, task_type: str, priority: str) -> ClaimTurn:
+    return ClaimTurn(fence.task_id, generation, new_claim_id(), "worker-2", HOUR, task_type, priority)
 
 
 REQUESTS: dict[str, Callable[[Fence], Request]] = {
@@ -161,6 +165,10 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "skip too early": lambda fence: Skip(fence.task_id, datetime(9999, 1, 1, tzinfo=UTC)),
     "unblock": lambda fence: Unblock(fence.task_id, 0, HOUR),
     "unblock another generation": lambda fence: Unblock(fence.task_id, 1, HOUR),
+    "claim a turn": lambda fence: _claim_turn(fence, 0, "test-task", "normal"),
+    "claim a turn of another generation": lambda fence: _claim_turn(fence, 1, "test-task", "normal"),
+    "claim a turn of another type": lambda fence: _claim_turn(fence, 0, "$task_type", "normal"),
+    "claim a turn of another priority": lambda fence: _claim_turn(fence, 0, "test-task", "high"),
     "move the position": lambda fence: MovePosition(fence.task_id, 7, 9),
     "spawned": lambda fence: MarkSpawned(fence.task_id, 0, 1),
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),

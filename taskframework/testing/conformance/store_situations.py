@@ -15,7 +15,7 @@ from taskframework.model.drivers import (
     SPAWN,
     UNBLOCK,
 )
-from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace
+from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace, Unique
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
 from taskframework.model.task import (
     ERRORS_KEPT,
@@ -207,4 +207,7 @@ def _stream_fields(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"stream": serial, "unblock_at": now + HOUR, "not_before": now + HOUR}
     yield {"stream": serial, "unblock_at": now + HOUR, "generation": 1, "published_sequence": 1}
     yield {"stream": serial, "unblock_at": now, "start_limit": StartLimit(60_000), "start_by": now - MINUTE}
+    for field in ({"crashes": 1}, {"unique": Unique("a", 7)}, {"schema_version": SCHEMA_VERSION + 1}):
+        yield {"stream": serial, "unblock_at": now + HOUR, **field}
+    yield {"stream": serial, "unblock_at": now + HOUR, "cancel": CancelRequest("alice", now, None)}
     yield {"stream": ordered, "cancel": CancelRequest("alice", now, None), "deadline": now - MINUTE}

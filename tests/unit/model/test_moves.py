@@ -55,7 +55,7 @@ from taskframework.model.status import (
     TaskStatus,
     lane_of,
 )
-from taskframework.model.stream_moves import MovePosition, Skip, Unblock
+from taskframework.model.stream_moves import ClaimTurn, MovePosition, Skip, Unblock
 from taskframework.model.subtasks import Counts, Verdict
 from taskframework.model.task import ParentLink, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import (
@@ -116,6 +116,7 @@ TRANSITIONS: dict[str, Any] = {
     "move a driver": MoveDriver(TASK_ID, CASCADE, NOW, MINUTE),
     "end a driver": MoveDriver(TASK_ID, CASCADE, NOW, None),
     "unblock": Unblock(TASK_ID, 0, SECOND),
+    "claim a turn": ClaimTurn(TASK_ID, 0, "c-2", "worker-2", MINUTE, "test-task", "normal"),
     "skip": Skip(TASK_ID, NOW),
     "move the position": MovePosition(TASK_ID, 7, 9),
     "spawned": MarkSpawned(TASK_ID, 0, 1),
@@ -242,10 +243,10 @@ def test_every_change_of_status_is_exactly_one_event() -> None:
         assert after.sequence - before.sequence == len(events), name
         if after.status is not before.status:
             *others, event = events
-            # A deadline also lets the stream go on.
-            assert [other.type for other in others] == ["skipped"] * (name == "expire" and after.stream is not None), (
-                name
-            )
+            # A deadline also lets the stream go on, and who claims a turn also unblocks the task.
+            also = {"expire": ["skipped"], "claim a turn": ["unblocked"]}
+            is_told = after.stream is not None or name == "claim a turn"
+            assert [other.type for other in others] == (also.get(name, []) if is_told else []), name
             assert (event.sequence, event.at) == (after.sequence, NOW), name
 
 
@@ -325,11 +326,12 @@ def test_every_rule_says_which_failpoint_its_reply_passes() -> None:
 
 def test_tokens_and_epochs_only_grow() -> None:
     for name, before, after in outcomes():
-        assert after.fencing_token - before.fencing_token == (name == "claim"), name
+        assert after.fencing_token - before.fencing_token == (name in ("claim", "claim a turn")), name
         was_over = before.status in FINAL and after.status is TaskStatus.BLOCKED
         became_claimable = was_over or (after.status in CLAIMABLE and before.status not in CLAIMABLE)
         has_another_time = name in ("replace the parameters", "retry now") and after.not_before != before.not_before
-        assert after.dispatch_epoch - before.dispatch_epoch == (became_claimable or has_another_time), name
+        is_new_epoch = became_claimable or has_another_time or name == "claim a turn"
+        assert after.dispatch_epoch - before.dispatch_epoch == is_new_epoch, name
         assert after.generation - before.generation == (name == "replay"), name
 
 

@@ -13,6 +13,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.message import TaskMessage
 from taskframework.model.outcome import Outcome, Succeeded
 from taskframework.model.status import Priority
+from taskframework.model.stream_moves import ClaimTurn
 from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.testing.clock import FakeClock
@@ -70,6 +71,12 @@ class FakeClaims:
         self.is_repeated = is_repeated
         self._look()
         return cast(RunningAttempt, FakeAttempt(claim.task_id)) if self.known else Refusal.NO_DOCUMENT
+
+    async def claim_turn(self, claim: ClaimTurn, *, is_repeated: bool) -> RunningAttempt | None:
+        self.asked += 1
+        self.is_repeated = is_repeated
+        self._look()
+        return cast(RunningAttempt, FakeAttempt(claim.task_id)) if self.known else None
 
     async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
         self._look()
@@ -408,3 +415,62 @@ async def test_what_may_have_been_claimed_gives_nothing_back(is_away_at_claim: b
     assert delivery.answers == ["reject"]
     assert given_back == ([] if is_away_at_claim else ["t1"])
     await bench.breaker.stop()
+
+
+def turn(task_id: str = "t1") -> ClaimTurn:
+    return ClaimTurn(task_id, 0, "a claim", "worker", TIMEOUT, "reports", "normal")
+
+
+async def test_a_turn_takes_a_free_slot_and_keeps_it_while_its_task_runs(bench: Bench) -> None:
+    assert await bench.consumer.try_start_turn(turn())
+    await bench.after(0.25)
+    assert (list(bench.work.running), bench.heartbeat.kept, bench.consumer.lanes.running) == (["t1"], ["t1"], 1)
+    waiting = bench.take("t2")
+    assert not await bench.consumer.try_start_turn(turn("t3"))
+    assert bench.claims.asked == 1, "a turn without a slot is not claimed"
+    bench.work.running["t1"].set()
+    await bench.after(0)
+    assert (list(bench.work.running), waiting.answers) == (["t2"], [])
+
+
+async def test_a_turn_that_is_not_claimed_gives_its_slot_back(bench: Bench) -> None:
+    bench.claims.known = False
+    assert not await bench.consumer.try_start_turn(turn())
+    assert (bench.claims.asked, bench.consumer.lanes.running, list(bench.deliveries._pending)) == (1, 0, [])
+
+
+async def test_a_turn_whose_claim_fails_is_said_and_gives_its_slot_back(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.claims.error = ValueError("broken")
+    assert not await bench.consumer.try_start_turn(turn())
+    assert (bench.consumer.lanes.running, list(bench.deliveries._pending)) == (0, [])
+    assert "could not be handled" in caplog.text
+
+
+async def test_a_turn_waits_for_the_store_and_asks_again_with_the_same_claim(bench: Bench) -> None:
+    bench.claims.is_away = True
+    started = asyncio.create_task(bench.consumer.try_start_turn(turn()))
+    await bench.after(1)
+    assert (bench.claims.asked, started.done()) == (1, False)
+    bench.claims.is_away = False
+    await bench.after(5)
+    assert (await started, bench.claims.is_repeated, list(bench.work.running)) == (True, True, ["t1"])
+
+
+async def test_a_turn_does_not_wait_for_the_store_while_the_worker_stops(bench: Bench) -> None:
+    bench.claims.is_away = True
+    started = asyncio.create_task(bench.consumer.try_start_turn(turn()))
+    await bench.after(1)
+    await bench.consumer.close()
+    assert not await started
+    bench.claims.is_away = False
+    assert not await bench.consumer.try_start_turn(turn("t2")), "nothing begins after the stop"
+
+
+async def test_the_slot_of_a_turn_is_counted_once_its_task_has_run_for_a_second(bench: Bench) -> None:
+    assert await bench.consumer.try_start_turn(turn())
+    await bench.after(0.5)
+    assert bench.deliveries.acked_early == 0
+    await bench.after(2)
+    assert bench.deliveries.acked_early == 1, "the prefetch would count on its slot"

@@ -326,6 +326,35 @@ async def test_what_bounds_one_type_changes_its_consumers_alone(bench: Bench) ->
     assert await consumed(1) == [(name, half) for name in types]
 
 
+async def test_it_takes_freely_what_is_consumed_for_all_slots(bench: Bench) -> None:
+    assert not bench.intake.takes_freely("reports"), "it has not started"
+    bench.start()
+    await bench.settled()
+    assert bench.intake.takes_freely("reports")
+    assert not bench.intake.takes_freely("pages"), "it does not run this type"
+    for ceiling in (0, 2):  # paused, limited
+        bench.ceilings["reports"] = ceiling
+        assert not bench.intake.takes_freely("reports")
+    del bench.ceilings["reports"]
+    bench.consumer.slots = 9
+    assert not bench.intake.takes_freely("reports"), "a delivery would wait behind it"
+    bench.consumer.slots = 10
+    assert bench.intake.takes_freely("reports")
+    bench.store_fails()
+    assert not bench.intake.takes_freely("reports")
+
+
+async def test_while_it_stops_it_takes_nothing_freely(bench: Bench) -> None:
+    bench.start()
+    await bench.settled()
+    bench.broker.may_stop.clear()
+    stopping = asyncio.create_task(bench.intake.stop())
+    await bench.settled()
+    assert not bench.intake.takes_freely("reports")
+    bench.broker.may_stop.set()
+    await stopping
+
+
 async def test_a_stop_while_it_registers_anew_leaves_nothing_running(bench: Bench) -> None:
     bench.start()
     await bench.after(0, 16)
