@@ -351,6 +351,7 @@ class TaskFramework(Extensible):
         from taskframework.recovery.sweeper import forget_dispatches
         from taskframework.wiring.process import build_process_services
         from taskframework.wiring.repairs import reap_leases_on_sqlite
+        from taskframework.wiring.worker import start_worker
 
         broker = build_broker(self.settings, self._clock)
         services = await self._open_store(stack, dispatches=worker or broker.outlives_process)
@@ -364,13 +365,15 @@ class TaskFramework(Extensible):
         process = self._process = build_process_services(services, broker, extensions)
         await process.topology.repair()
         await process.pauses.refresh()  # before any message is sent or any task begins
-        for end in (process.bridge.drain, process.producer.close, services.bus.drain, process.reporter.finished):
+        ends = (process.bridge.drain, process.producer.close, services.bus.drain, process.reporter.finished)
+        for end in (*ends, services.looks.finished):
             stack.push_async_callback(end)
-        stack.push_async_callback(services.looks.finished)
         for work in (process.cascade, process.retrier, process.spawner, process.early_signals):
             stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # exits run in reverse, so this follows all that may open it
         await reap_leases_on_sqlite(process)
+        if process.worker is not None:
+            stack.push_async_callback(process.worker.sign_of_life.withdraw)  # also if the start fails later
         for repair in process.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)
@@ -378,11 +381,7 @@ class TaskFramework(Extensible):
             process.collector.start()
             stack.push_async_callback(process.collector.stop)
         if process.worker is not None:
-            await services.types.declare()
-            await services.schedules.apply(self.settings.schedules.named)
-            stack.enter_context(self.registry.in_use())
-            process.worker.start(self.registry.task_types)
-            stack.push_async_callback(process.worker.stop)
+            await start_worker(process.worker, services, stack)
         return process
 
     def _forget(self) -> None:

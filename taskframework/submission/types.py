@@ -6,12 +6,14 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from taskframework.errors import StoreError, UnknownTaskTypeError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import Record
 from taskframework.model.values import Json
+from taskframework.model.workers import PRESENCE
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_all_contents
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
@@ -19,6 +21,10 @@ from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
 from taskframework.urls import redacted, scheme_of, sqlite_file
 
 logger = logging.getLogger(__name__)
+
+#: How long the declaration of another worker is left alone: a worker declares its types a moment before its presence
+#: can be seen.
+_LEFT_ALONE_FOR = timedelta(minutes=1)
 
 
 class Submittable(Protocol):
@@ -76,6 +82,8 @@ class TaskTypes:
         self._store = store
         #: Declarations of the types of this process, kept here because making a schema takes a millisecond.
         self._own_declarations: dict[str, TaskDeclaration] = {}
+        #: Which worker declared them and when, once it did.
+        self._declared: tuple[str, datetime] | None = None
 
     def registered(self, task_type: str) -> Registration:
         """Return a type that is registered in this process.
@@ -122,18 +130,51 @@ class TaskTypes:
         """Return the names of all types that can be submitted."""
         return [known.task_type for known in await self.list_known()]
 
-    async def declare(self) -> None:
-        """Tell other processes which types this process executes.
+    async def declare(self, worker_id: str) -> None:
+        """Tell other processes which types this worker executes. Only once its start cannot fail any more.
 
         If several processes start at the same moment, the declaration of any of them may stay.
         """
-        now = self._store.now()
-        declarations = {
-            DECLARATION.id_of(each.task_type): replace(each, declared_at=now) for each in self._declarations()
-        }
+        self._declared = worker_id, self._store.now()
+        declarations = self._declarations_to_write()
         stored = await self._store.read_records(declarations)
         for record_id, record in stored.items():
             _warn_of_other_parameters(declarations[record_id], record)
+        await self._write(declarations, stored)
+
+    async def keep_declared(self) -> bool:
+        """Declare those types again whose declaration was lost, or is that of a worker that is gone since.
+
+        Whoever restores a backup loses declarations; and a new release that is tried for a while leaves its own, by
+        which submissions would be checked although no worker of it runs.
+
+        Returns:
+            False, which tells a repair loop that there is no more to do now.
+        """
+        if self._declared is None:
+            return False
+        declarations = self._declarations_to_write()
+        stored = await self._store.read_records(declarations)
+        latest = self._store.now() - _LEFT_ALONE_FOR
+        others = {id for id, record in stored.items() if _is_by_another(declarations[id], record, latest)}
+        workers = await read_all_contents(self._store, PRESENCE) if others else []
+        live = {worker.worker_id for worker in workers if not worker.is_lost(self._store.now())}
+        left = {id for id in others if DECLARATION.content(stored[id]).declared_by not in live}
+        if wanted := {id: each for id, each in declarations.items() if id not in stored or id in left}:
+            names = ", ".join(sorted(each.task_type for each in wanted.values()))
+            logger.warning("declared again, because the declaration was lost or its worker is gone: %s", names)
+            await self._write(wanted, stored)
+        return False
+
+    def _declarations_to_write(self) -> dict[str, TaskDeclaration]:
+        assert self._declared is not None, "a worker has declared"
+        by, at = self._declared
+        return {
+            DECLARATION.id_of(each.task_type): replace(each, declared_by=by, declared_at=at)
+            for each in self._declarations()
+        }
+
+    async def _write(self, declarations: Mapping[str, TaskDeclaration], stored: Mapping[str, Record]) -> None:
         await self._store.write_records(
             [
                 DECLARATION.changed(stored[record_id], each)
@@ -148,6 +189,16 @@ class TaskTypes:
             if registration.task_type not in self._own_declarations:
                 self._own_declarations[registration.task_type] = TaskDeclaration.of(registration)
         return list(self._own_declarations.values())
+
+
+def _is_by_another(own: TaskDeclaration, record: Record, latest: datetime) -> bool:
+    """Return whether a known worker declared a type otherwise, at this time or before."""
+    if not DECLARATION.is_readable(record):
+        return False
+    there = DECLARATION.content(record)
+    if there.declared_by is None or there.declared_at is None or there.declared_at > latest:
+        return False
+    return not own.is_same(there)
 
 
 def _warn_of_other_parameters(own: TaskDeclaration, record: Record) -> None:

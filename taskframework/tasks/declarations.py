@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ class TaskDeclaration:
     retention: KeptFor | None = None
     #: When a process that executes the type last started; None: no process has started yet.
     declared_at: datetime | None = None
+    #: The id of the worker that declared it; None if an earlier release did.
+    declared_by: str | None = None
 
     @classmethod
     def of(cls, registration: Registration) -> TaskDeclaration:
@@ -61,6 +63,10 @@ class TaskDeclaration:
             start_limit=registration.start_limit,
             retention=registration.retention,
         )
+
+    def is_same(self, other: TaskDeclaration) -> bool:
+        """Return whether both declare the same, whoever did so and when."""
+        return replace(self, declared_at=other.declared_at, declared_by=other.declared_by) == other
 
     def accept(self, value: Any) -> tuple[Json, bytes]:
         """Parameters as they are stored, and as canonical JSON, if they fit the schema.

@@ -97,6 +97,7 @@ def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timede
     yield "replays", services.replay_carrier.run_once, recovery.sweep_interval
     if process.worker is not None:
         yield "presence", process.worker.sign_of_life.write, REPORT_INTERVAL
+        yield "declarations", services.types.keep_declared, REPORT_INTERVAL
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

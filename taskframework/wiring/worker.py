@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 from taskframework.limits.task_limits import BucketHolds, limits_of
 from taskframework.model.status import Priority
 from taskframework.settings import PrioritySettings
@@ -91,6 +93,18 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
     return Worker(
         worker_id, intake, consumer, executor, heartbeat, [rate_limits, concurrency], sign_of_life, grace=grace
     )
+
+
+async def start_worker(worker: Worker, services: StoreServices, stack: AsyncExitStack) -> None:
+    """Begin to consume; the exit of the stack stops the worker.
+
+    Other processes check submissions by what is declared here, so this comes after all that can fail a start.
+    """
+    await services.schedules.apply(services.settings.schedules.named)
+    await services.types.declare(worker.worker_id)
+    stack.enter_context(services.registry.in_use())
+    worker.start(services.registry.task_types)
+    stack.push_async_callback(worker.stop)
 
 
 def _build_executor(services: StoreServices, extensions: WorkerExtensions) -> TaskExecutorService:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httpx
 import pytest
 
+from taskframework import Settings, TaskFramework, TaskframeworkError
 from taskframework.api.app import create_app
 from taskframework.api.views import TaskPage, WorkerPage
 from tests.flow.conftest import BOTH, Run
@@ -45,4 +48,15 @@ async def test_a_worker_is_listed_with_what_it_runs_until_it_stops(run: Run) -> 
         assert (unknown.status_code, unknown.json()["code"]) == (404, "worker_not_found")
         Waits.gate.set()
     async with framework.store_only():
+        assert (await framework.services.workers.list_workers(limit=10)).items == ()
+
+
+async def test_a_worker_whose_start_fails_leaves_nothing_behind(run: Run, settings: Callable[..., Settings]) -> None:
+    """Others would check submissions by the types of a release that never ran, and miss its worker."""
+    schedule = {"cron": "99 * * * *", "task_type": "waits"}
+    with pytest.raises(TaskframeworkError, match="99"):
+        async with run(schedules={"nightly": schedule}):
+            pass
+    async with TaskFramework(settings()).store_only() as framework:
+        assert await framework.services.types.names() == []
         assert (await framework.services.workers.list_workers(limit=10)).items == ()

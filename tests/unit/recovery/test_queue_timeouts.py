@@ -112,7 +112,7 @@ class Stage:
 @pytest.fixture(params=[True, False], ids=["registered", "declared"])
 async def stage(request: pytest.FixtureRequest, store: SqliteStore, clock: FakeClock) -> Stage:
     stage = Stage(store, clock, knows_types=request.param)
-    await stage.types.declare()
+    await stage.types.declare("worker-1")
     return stage
 
 

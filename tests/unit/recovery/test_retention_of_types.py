@@ -158,7 +158,7 @@ async def test_a_type_can_keep_nothing(stage: Stage) -> None:
 
 async def test_by_a_declaration_a_type_says_the_same(store: SqliteStore, clock: FakeClock) -> None:
     stage = Stage(store, clock, declared=True)
-    await stage.types.declare()
+    await stage.types.declare("worker-1")
     task = await stage.submit("remembered")
     assert task.retention == KeptFor(20 * 3_600_000, 3_600_000)
 
