@@ -90,7 +90,8 @@ class ReserveDispatch:
 class MakeDue:
     """The message of this epoch is used up and nobody claimed the task: the sweeper sends a new message after `delay`.
 
-    With a delay the task is put off: until then it does not wait for a worker, and its queue timeout does not run.
+    With a delay the task is put off: until then it does not wait for a worker, and its queue timeout does not run. Only
+    if the broker refused its message, the task does wait for a worker.
     """
 
     reply_failpoint: ClassVar[str] = "mark.reply"
@@ -101,6 +102,7 @@ class MakeDue:
     limit: str | None = None
     #: The due time that was read. If the task has another due time now, a message was sent, and the mark is void.
     due: datetime | None = None
+    was_refused: bool = False
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
@@ -109,7 +111,7 @@ class MakeDue:
             return None
         due = now + self.delay
         turn = task.waits_for_limit if self.limit is None else LimitWait(self.limit, self.dispatch_epoch, due)
-        start_by = _start_by_after(due, task) if self.delay else task.start_by
+        start_by = _start_by_after(due, task) if self.delay and not self.was_refused else task.start_by
         return task.evolve(next_dispatch_at=due, dispatches=0, waits_for_limit=turn, start_by=start_by)
 
 

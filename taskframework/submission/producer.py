@@ -19,10 +19,10 @@ from taskframework import failpoint
 from taskframework.background import Background, end
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
-from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError, StoreError
+from taskframework.errors import BrokerError, BrokerUnavailableError, StoreError
 from taskframework.limits.dispatch_turns import DispatchTurns
 from taskframework.model.events import TaskEvent
-from taskframework.model.marks import MarkDispatched, ReserveDispatch
+from taskframework.model.marks import MakeDue, MarkDispatched, ReserveDispatch
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE, Priority, TaskStatus, lane_below
 from taskframework.model.task import Task
@@ -88,6 +88,8 @@ class TaskMessageProducer:
         self._turns = turns
         if turns is not None:
             turns.publish = lambda task: self._publish(task, None)
+        #: Why the broker refused the last message; None if it took it.
+        self.refusal: str | None = None
         #: The tasks to publish now, and the senders; each sender publishes one task after the other.
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
@@ -215,14 +217,27 @@ class TaskMessageProducer:
         await failpoint.reached("dispatch.before_publish")
         try:
             await self._broker.publish(message, delay=delay)
-        except BrokerError as error:
-            if isinstance(error, PublishRefusedError):
-                self._on_refused()
-            level = logging.DEBUG if isinstance(error, BrokerUnavailableError) else logging.INFO  # the outage is logged
-            logger.log(level, "task %s is left to the sweeper: %s", task.task_id, error.message)
+        except BrokerUnavailableError as error:  # the connection logs the outage
+            logger.debug("task %s is left to the sweeper: %s", task.task_id, error.message)
             return False
+        except BrokerError as error:
+            level = logging.INFO if self.refusal is None else logging.DEBUG  # thousands may follow
+            logger.log(level, "task %s is left to the sweeper: %s", task.task_id, error.message)
+            self.refusal = error.message
+            self._on_refused()
+            await self._put_off(task)
+            return False
+        self.refusal = None
         await failpoint.reached("dispatch.after_publish")
         return True
+
+    async def _put_off(self, task: Task) -> None:
+        """Say that a task has no message, so that it neither counts as sent nor waits longer after each refusal."""
+        delay = max(self._policy.redispatch, task.not_before - self._store.now())
+        try:
+            await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch, delay, was_refused=True))
+        except StoreError as error:
+            logger.debug("task %s waits as if it had a message: %s", task.task_id, error.message)
 
 
 def _without_parameters(task: Task) -> Task:

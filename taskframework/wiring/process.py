@@ -136,7 +136,7 @@ def _register_health_checks(process: ProcessServices) -> None:
     health, broker, topology, worker = process.health, process.broker, process.topology, process.worker
     health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))
     require_repairs(health, process.repairs)
-    health.reported.append(("broker", lambda: _broker_problem(broker)))
+    health.reported.append(("broker", lambda: _broker_problem(broker, process.producer.refusal)))
     if worker is not None:
         # The connection for publishing often notices first that the broker is away; then nobody consumes either.
         away = "not consuming: the broker does not answer"
@@ -145,8 +145,10 @@ def _register_health_checks(process: ProcessServices) -> None:
         )
 
 
-def _broker_problem(broker: Broker) -> str | None:
+def _broker_problem(broker: Broker, refusal: str | None) -> str | None:
+    """What is wrong with the broker; after some refusals it also closes the connection, for a moment."""
+    refused = "" if refusal is None else f"the last message was refused: {refusal}"
     if broker.is_connected:
-        return None
+        return refused or None
     why = "takes no messages: memory or disk alarm" if broker.is_blocked else "not connected"
-    return f"{why}; tasks are stored"
+    return f"{why}; tasks are stored; {refused}".removesuffix("; ")

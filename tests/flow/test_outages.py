@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from datetime import timedelta
 from functools import partial
 
@@ -86,6 +87,31 @@ async def test_a_deleted_queue_is_made_again_and_its_tasks_run(run: Run, urls: d
     async with run(recovery=recovery) as framework:
         for handle in handles:
             assert await framework.handle(handle.task_id).result(timeout=60) == 1
+
+
+@pytest.mark.parametrize("urls", ["servers"], indirect=True)
+async def test_a_message_that_the_broker_refuses_does_not_count_as_sent(
+    run: Run, rabbit_server: RabbitServer, urls: dict[str, str]
+) -> None:
+    def may(write: str) -> Awaitable[str]:
+        return asyncio.to_thread(rabbit_server.ctl, "set_permissions", "-p", vhost, "guest", ".*", write, ".*")
+
+    async with run(worker=False, recovery={"redispatch": "1s"}) as framework:
+        vhost = urls["broker"].rsplit("/", 1)[1]
+        await may("^$")
+        handle = await framework.submit("counts")
+        await eventually(lambda: framework.process.producer.refusal is not None)
+        ready = await framework.process.health.readiness()
+        assert "the last message was refused: RabbitMQ: publishing: ACCESS_REFUSED" in str(ready.checks["broker"])
+
+        async def is_known_to_wait() -> bool:
+            task = await handle.task()
+            return task.dispatches == 0 and task.next_dispatch_at is not None
+
+        await eventually(is_known_to_wait)
+        await may(".*")
+        await eventually(lambda: _depth_is(framework, 1))
+        assert (await framework.process.health.readiness()).checks["broker"] == "ok"
 
 
 async def test_a_task_whose_worker_died_is_executed_by_another_one(run: Run) -> None:

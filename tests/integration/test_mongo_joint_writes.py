@@ -122,7 +122,9 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     Complete: st.builds(Complete, FENCES, TEXTS, VALUES),
     Fail: st.builds(Fail, FENCES, TEXTS, ERRORS, st.booleans(), DELAYS),
     ForgetDispatch: st.builds(ForgetDispatch, st.just(""), st.booleans()),
-    MakeDue: st.builds(MakeDue, st.just(""), EPOCHS, DELAYS, st.sampled_from([None, "rate/a", "slots/$id"]), DUE),
+    MakeDue: st.builds(
+        MakeDue, st.just(""), EPOCHS, DELAYS, st.sampled_from([None, "rate/a", "slots/$id"]), DUE, st.booleans()
+    ),
     MarkDispatched: st.builds(MarkDispatched, st.just(""), EPOCHS, DELAYS, DELAYS, DUE),
     ReserveDispatch: st.builds(ReserveDispatch, st.just(""), EPOCHS, DELAYS, DELAYS),
     RenewLease: st.builds(RenewLease, FENCES, DELAYS),

@@ -21,7 +21,13 @@ from taskframework.brokers.rabbitmq.topology import (
     task_topology,
 )
 from taskframework.brokers.rabbitmq.topology_keeper import declare_part
-from taskframework.errors import BrokerUnavailableError, ConfigurationError, PublishRefusedError, TopologyMismatchError
+from taskframework.errors import (
+    BrokerError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    PublishRefusedError,
+    TopologyMismatchError,
+)
 from taskframework.model.status import LANES, Priority
 from taskframework.settings.servers import BrokerSettings
 from tests.integration.rabbitmq_helpers import message, opened, plain_channel, rabbit_broker
@@ -75,6 +81,22 @@ async def test_what_is_missing_after_a_lost_connection_is_declared_again(
                 return False
 
         await eventually(is_back)
+
+
+async def test_who_makes_a_deleted_exchange_again_binds_the_queues_of_other_processes_too(amqp_url: str) -> None:
+    async with opened(rabbit_broker(amqp_url), "reports") as worker, opened(rabbit_broker(amqp_url)) as api:
+        async with plain_channel(amqp_url) as channel:
+            await channel.exchange_delete("tasks.exchange")
+
+        async def is_sent() -> bool:
+            try:
+                await api.publish(message("t1", "reports"))
+            except BrokerError:
+                return False
+            return True
+
+        await eventually(is_sent)
+        assert await worker.queue_depth("reports", Priority.NORMAL) == 1
 
 
 async def test_another_prefix_is_another_installation(amqp_url: str) -> None:

@@ -108,7 +108,8 @@ class RabbitBroker:
         try:
             await self._publisher.publish(task_publication(self._names, message, delay))
         except BrokerError as error:
-            if is_about_topology(error) and message.task_type in self._topology_keeper.task_types:
+            # Also for a type of other processes: who deleted an exchange deleted the bindings of their queues as well.
+            if is_about_topology(error):
                 self._background.start(self._topology_keeper.repair([message.task_type]))
             raise
 

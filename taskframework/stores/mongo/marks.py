@@ -60,7 +60,8 @@ def _dispatched(marks: JointRequests[Any]) -> Changes:
 def due_marks(marks: JointRequests[MakeDue]) -> Write:
     delay = marks.each(lambda mark: milliseconds(mark.delay))
     due = plus(NOW, delay)
-    start_by = {"$cond": [{"$gt": [delay, 0]}, start_by_after(due), "$start_by"]}
+    is_held = {"$and": [{"$gt": [delay, 0]}, {"$not": [marks.each(lambda mark: mark.was_refused)]}]}
+    start_by = {"$cond": [is_held, start_by_after(due), "$start_by"]}
     made_due: Changes = {"next_dispatch_at": due, "dispatches": 0, "start_by": start_by}
     if any(mark.limit for mark in marks):
         limit = marks.each(lambda mark: mark.limit)

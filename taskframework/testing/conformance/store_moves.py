@@ -132,6 +132,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "dispatched": lambda fence: MarkDispatched(fence.task_id, 1, MINUTE, HOUR),
     "make due": lambda fence: MakeDue(fence.task_id, 1),
     "make due later": lambda fence: MakeDue(fence.task_id, 1, HOUR),
+    "make due later, refused": lambda fence: MakeDue(fence.task_id, 1, HOUR, was_refused=True),
     "make due at its turn": lambda fence: MakeDue(fence.task_id, 1, HOUR, "rate/openai/$alice"),
     "replace the parameters": lambda fence: ReplaceParameters(fence.task_id, {"$n": [1]}, "newer", MINUTE),
     "replace the parameters at once": lambda fence: ReplaceParameters(fence.task_id, "$ROOT", "newer", NO_TIME),

@@ -13,7 +13,7 @@ import pytest
 from taskframework.brokers.base import Broker
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
 from taskframework.model.events import TaskRetryingEvent, TaskSubmittedEvent
-from taskframework.model.marks import Mark
+from taskframework.model.marks import MakeDue, Mark
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
@@ -36,7 +36,7 @@ class SlowStore:
         self._task = task
         self._behind = behind
         self.refused = 0
-        self.marked: list[str] = []
+        self.marks: list[Mark] = []
 
     def now(self) -> datetime:
         return self._clock.now()
@@ -47,7 +47,11 @@ class SlowStore:
         return reserved
 
     async def mark(self, *marks: Mark) -> None:
-        self.marked += [mark.task_id for mark in marks]
+        self.marks += marks
+
+    @property
+    def marked(self) -> list[str]:
+        return [mark.task_id for mark in self.marks]
 
 
 class Published:
@@ -136,8 +140,25 @@ async def test_what_the_broker_does_not_take_is_left_to_the_sweeper(
     producer.on_event(TaskSubmittedEvent(task))
     await producer.close()
     assert told == ["refused"] * (2 * is_told)
-    assert store.marked == [task.task_id] * is_sent
-    assert len(caplog.messages) == 2 * is_told, "an outage is logged by the connection, not with each task"
+    assert store.marked == [task.task_id] * (is_sent or 2 * is_told)
+    assert len(caplog.messages) == is_told, "an outage is logged by the connection, and a refusal once"
+    assert producer.refusal == ("no queue" if is_told else None)
+
+
+async def test_a_refused_message_does_not_count_as_sent() -> None:
+    """Else the task would look as if it waited for a worker, and longer after each refusal."""
+    clock, broker = FakeClock(), Published()
+    now, store = clock.now(), SlowStore(clock, new_task(now=clock.now()), timedelta(0))
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
+    broker.error = PublishRefusedError("no queue")
+    for not_before, delay in ((now, timedelta(seconds=20)), (now + timedelta(minutes=5), timedelta(minutes=5))):
+        task = new_task(now=now).evolve(not_before=not_before)
+        assert not await producer.dispatch(task)
+        assert store.marks.pop() == MakeDue(task.task_id, task.dispatch_epoch, delay, was_refused=True)
+    broker.error = None
+    assert await producer.dispatch(new_task(now=now))
+    assert producer.refusal is None
+    await producer.close()
 
 
 async def test_what_waits_for_a_sender_or_its_time_is_bounded_and_has_no_parameters() -> None:
