@@ -24,6 +24,7 @@ from taskframework.errors import (
     StoreUnavailableError,
     TaskUnreadableError,
 )
+from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MakeDue, MarkPublished
 from taskframework.model.query import TaskFilter
@@ -115,7 +116,9 @@ async def test_drift_of_indexes_is_named(driver: MongoDriver, mongo_url: str) ->
         await asyncio.to_thread(tasks.drop_index, "lease")
         await asyncio.to_thread(tasks.create_index, "lease.worker_id", name="lease")
         missing, different = (await store.inspect()).problems
-        assert missing.startswith("index 'due' is missing. ")
+        assert missing.startswith("index 'due' is missing. Every command that opens the store creates it")
+        with pytest.raises(StoreError, match="an index is missing. Every command"):
+            await store.due(DISPATCH, 1)
         assert different.startswith(
             "index 'lease': key is [('lease.worker_id', 1)] instead of [('lease.expires_at', 1)]"
         )

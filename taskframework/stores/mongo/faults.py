@@ -29,6 +29,8 @@ _NOBODY_ANSWERED = re.compile(r"No (replica set members|servers) found yet")
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 #: The beginning of the message if no connection became free. The size of the pool, which follows, is not at fault.
 _ALL_IN_USE = "Timed out while checking out a connection"
+#: The end of a message that begins with the whole query.
+_NO_INDEX = "hint provided does not correspond to an existing index"
 _NOT_ALLOWED = frozenset({13, 18})
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
@@ -109,6 +111,9 @@ def _translate(error: PyMongoError) -> StoreError:
     if code in _NOT_ALLOWED:
         hint = "Check user and password in store.url, and that the user may read and write this database."
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
+    if _NO_INDEX in str(error):
+        made = "Every command that opens the store creates it, such as `taskframework tasks list`"
+        return StoreError(f"MongoDB: an index is missing. {made}; `taskframework doctor` names it.")
     away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in UNCERTAIN_CODES
     if away or error.has_error_label("RetryableWriteError"):
         if "RSGhost" not in str(error):

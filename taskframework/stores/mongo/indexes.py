@@ -118,7 +118,8 @@ async def find_index_differences(collection: Collection, indexes: Iterable[Index
     problems = []
     for index in indexes:
         if index.name not in found:
-            problems.append(f"index {index.name!r} is missing. The next start of an api or worker creates it.")
+            remedy = "Every command that opens the store creates it, such as `taskframework tasks list`."
+            problems.append(f"index {index.name!r} is missing. {remedy}")
         elif differences := index.differences(found[index.name]):
             remedy = f"Drop it (dropIndex({index.name!r})); it is created again at the next start."
             problems.append(f"index {index.name!r}: {' and '.join(differences)}. {remedy}")
