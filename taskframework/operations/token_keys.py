@@ -113,7 +113,9 @@ class TokenKeys:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 content = await self._load()
-            self._keys = tuple(_parse_keys(content))
+            if not (keys := tuple(_parse_keys(content))):
+                raise ValueError("there is no usable public key in the answer")
+            self._keys = keys
         except Exception as error:  # whatever an issuer sends must not break the requests
             # The known keys stay: an issuer that is away for a while must not lock all callers out.
             logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))

@@ -241,8 +241,13 @@ async def test_a_new_key_is_asked_for_but_not_for_each_request(caplog: pytest.Lo
     issuer.is_away = True
     assert await keys.find("second") is not None, "while the issuer is away its keys stay"
     await eventually(lambda: "nobody there" in caplog.text)
+    issuer.now, issuer.is_away, issuer.keys = issuer.now + 300, False, []
     assert await keys.find("second") is not None
+    await eventually(lambda: "there is no usable public key" in caplog.text)
+    assert await keys.find("second") is not None, "an answer without keys takes none back"
     assert "planted" not in caplog.text
+    with pytest.raises(TokenKeysUnavailableError):
+        await issuer.found().find("second")
 
 
 async def test_a_slow_issuer_holds_up_no_known_key_and_others_not_for_long(
