@@ -46,6 +46,7 @@ _JWKS = {
     "keys": [
         *(_jwk(_RSA, "rsa"), _jwk(_EC, "ec", alg="ES256", use="sig"), _jwk(_ED, "ed"), {"kty": "new", "kid": "new"}),
         *({"kty": "RSA", "kid": "odd", "alg": ["RS256"]}, {"kty": "RSA", "kid": "odd", "n": 5, "e": "AQAB"}),
+        {"kty": "RSA", "kid": "bad", "alg": "none", "n": "AQAB", "e": "AQAB"},
         *(
             _jwk(_STRANGER, "enc", use="enc"),
             {"kty": "oct", "kid": "secret", "k": base64.urlsafe_b64encode(b"s").decode()},
@@ -131,6 +132,7 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(
         "of a stranger": _token(_STRANGER),
         "by the key for encryption": _token(_STRANGER, kid="enc"),
         "by an unknown key": _token(kid="unknown"),
+        "by a key that cannot be used": _token(kid="bad"),
         "without a key's name": _token(kid=None),
         "by an algorithm that is not allowed": _token(algorithm="RS512"),
         "without a signature": jwt.encode(_claims(), "", "none", {"kid": "rsa"}),
