@@ -1,4 +1,4 @@
-"""Addresses of the broker and the store: which are accepted, and how they are shown without their secrets."""
+"""Addresses of the broker, the store and Redis: which are accepted, and how they are shown without their secrets."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _SECRET_IN_TEXT = re.compile(
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
 def redacted(text: str) -> str:
@@ -79,6 +80,21 @@ def check_store_url(url: str) -> str:
     return url
 
 
+def check_redis_url(url: str) -> str:
+    """Accept `redis://host…`, `rediss://host…` and `unix:///path`.
+
+    Raises:
+        ValueError: for anything else; the message holds no part of the address but its scheme.
+    """
+    scheme, rest = _split(url, _REDIS_SCHEMES, "redis://user:password@host:6379/0, rediss://… or unix:///path")
+    user, _, place = rest.partition("?")[0].rpartition("@")
+    host = place.partition("/")[0]  # may be missing: then the driver takes this machine
+    is_cut = "/" in user or "#" in user  # the driver would take what is before it for the host
+    if scheme != "unix" and (is_cut or (host and not _HOST.fullmatch(host))):
+        raise _no_valid_host(f"{scheme}://user:password@host:6379/0")
+    return url
+
+
 def _check_sqlite(rest: str) -> None:
     if not rest.startswith("/") or not rest[1:] or rest.endswith("/"):
         raise ValueError("has no file name; write sqlite:///file, or sqlite:////absolute/path/file with four slashes")
@@ -89,7 +105,14 @@ def _check_sqlite(rest: str) -> None:
 def _check_hosts(rest: str, example: str) -> None:
     hosts = _without_user_info(rest).partition("/")[0]
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-        raise ValueError(f"has no valid host; write {example}, with @ : / in a password as %40 %3A %2F")
+        raise _no_valid_host(example)
+
+
+def _no_valid_host(example: str) -> ValueError:
+    return ValueError(
+        f"has no valid host; write {example}, and percent-encode special characters in the password: "
+        "@ : / as %40 %3A %2F"
+    )
 
 
 def _split(url: str, schemes: tuple[str, ...], accepted: str) -> tuple[str, str]:

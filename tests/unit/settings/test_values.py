@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from taskframework.settings.sizes import Size
-from taskframework.urls import check_broker_url, check_store_url, redacted, scheme_of, sqlite_file
+from taskframework.urls import check_broker_url, check_redis_url, check_store_url, redacted, scheme_of, sqlite_file
 
 _SIZE = TypeAdapter[int](Size)
 
@@ -98,6 +98,35 @@ def test_store_addresses_are_accepted(url: str) -> None:
 def test_other_store_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
     with pytest.raises(ValueError, match=next_step) as caught:
         check_store_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://localhost:6379/0", "rediss://user:p%2Fss@host", "redis://[::1]:6379", "redis://:pw@host/0?db=1"),
+        *("redis:///0", "redis://", "unix:///run/redis.sock", "unix://user:pw@/run/redis.sock?db=1"),
+    ],
+)
+def test_redis_addresses_are_accepted(url: str) -> None:
+    assert check_redis_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "redis://u:secret/x@host:6379/0",
+            "redis://u:12/secret@host/0",
+            "rediss://u:secret#x@host",
+            "redis://u:secret",
+        ),
+        *("redis://u:secret?x@host/0", "redis://u:secret@host:port/0"),
+    ],
+)
+def test_other_redis_addresses_are_refused_without_their_password(url: str) -> None:
+    with pytest.raises(ValueError, match=r"has no valid host; .* percent-encode special characters") as caught:
+        check_redis_url(url)
     assert "secret" not in str(caught.value)
 
 
