@@ -1,9 +1,10 @@
-"""Addresses of the broker and the store: which are accepted, and how they are shown without their secrets."""
+"""Addresses of the broker, the store and Redis: which are accepted, and how they are shown without their secrets."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 #: Parameters of an address whose values are secret, by a part of the name or by the whole name. In a text that may be
 #: long, the length of a name is limited: without a limit, the search time grows with the square of the text's length.
@@ -17,6 +18,16 @@ _SECRET_IN_TEXT = re.compile(
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+#: Options by which a driver checks no certificate, or not its name, with the values that leave the check as it is.
+_TLS_CHECK_OPTIONS = {
+    "no_verify_ssl": ("0",),
+    "tlsAllowInvalidCertificates": ("false",),
+    "tlsAllowInvalidHostnames": ("false",),
+    "tlsInsecure": ("false",),
+    "ssl_cert_reqs": ("required",),
+    "ssl_check_hostname": ("true", "1", "yes"),
+}
 
 
 def redacted(text: str) -> str:
@@ -57,6 +68,7 @@ def check_broker_url(url: str) -> str:
     scheme, rest = _split(url, _BROKER_SCHEMES, "embedded://, amqp://user:password@host:5672/vhost or amqps://…")
     if scheme != "embedded":
         _check_hosts(rest, f"{scheme}://user:password@host:5672/vhost")
+        _check_tls_options(rest, "broker.ca_file")
     elif rest.strip("/"):
         raise ValueError("must have nothing after embedded://, because that broker is in the process")
     return url
@@ -73,9 +85,26 @@ def check_store_url(url: str) -> str:
         _check_sqlite(rest)
         return url
     _check_hosts(rest, f"{scheme}://user:password@host/database")
+    _check_tls_options(rest, "store.ca_file")
     database = _without_user_info(rest).partition("/")[2]
     if not database or "/" in database:
         raise ValueError(f"needs one database in its path; write {scheme}://host/database, options after a ?")
+    return url
+
+
+def check_redis_url(url: str) -> str:
+    """Accept `redis://host…`, `rediss://host…` and `unix:///path`.
+
+    Raises:
+        ValueError: for anything else; the message holds no part of the address but its scheme.
+    """
+    scheme, rest = _split(url, _REDIS_SCHEMES, "redis://user:password@host:6379/0, rediss://… or unix:///path")
+    user, _, place = rest.partition("?")[0].rpartition("@")
+    host = place.partition("/")[0]  # may be missing: then the driver takes this machine
+    is_cut = "/" in user or "#" in user  # the driver would take what is before it for the host
+    if scheme != "unix" and (is_cut or (host and not _HOST.fullmatch(host))):
+        raise _no_valid_host(f"{scheme}://user:password@host:6379/0")
+    _check_tls_options(rest, "rate_limiter.redis_ca_file")
     return url
 
 
@@ -89,7 +118,24 @@ def _check_sqlite(rest: str) -> None:
 def _check_hosts(rest: str, example: str) -> None:
     hosts = _without_user_info(rest).partition("/")[0]
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-        raise ValueError(f"has no valid host; write {example}, with @ : / in a password as %40 %3A %2F")
+        raise _no_valid_host(example)
+
+
+def _no_valid_host(example: str) -> ValueError:
+    return ValueError(
+        f"has no valid host; write {example}, and percent-encode special characters in the password: "
+        "@ : / as %40 %3A %2F"
+    )
+
+
+def _check_tls_options(rest: str, ca_file: str) -> None:
+    given = parse_qsl(rest.partition("?")[2].replace(";", "&"), keep_blank_values=True)
+    for option, harmless in _TLS_CHECK_OPTIONS.items():
+        if any(name.lower() == option.lower() and value not in harmless for name, value in given):
+            raise ValueError(
+                f"must not have the option {option}, because certificates are always checked; remove it, and set "
+                f"{ca_file} to the authority that signed the server's certificate"
+            )
 
 
 def _split(url: str, schemes: tuple[str, ...], accepted: str) -> tuple[str, str]:

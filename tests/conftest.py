@@ -85,7 +85,7 @@ def _blocking_calls() -> BlockBuster:
     # A client is made once; looking whether it runs in a container is part of that.
     watch.functions["os.stat"].can_block_in("pymongo/pool_options.py", "get_container_env_info")
     # Whether certificates are there is looked at once, at the start.
-    watch.functions["os.access"].can_block_in("wiring/adapters.py", "_require_readable_files")
+    watch.functions["os.access"].can_block_in("wiring/tls_files.py", "require_tls_files")
     # Once, for the message of a hook that fails at the start; it does not wait for a disk.
     watch.functions["os.getcwd"].can_block_in("taskframework/frames.py", "shown_place")
     for call in ("os.stat", "io.TextIOWrapper.read", "io.BufferedReader.read"):

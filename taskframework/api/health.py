@@ -25,6 +25,8 @@ _REFRESH_SECONDS = 5.0
 _REFRESH_TIMEOUT_SECONDS = 2.0
 
 
+# Probes and load balancers may ask with HEAD.
+@router.head("/healthz", include_in_schema=False)
 @router.get(
     "/healthz",
     summary="Whether the process is alive",
@@ -35,6 +37,7 @@ async def get_health(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get(
     "/readyz",
     summary="Whether the process can do its work",
@@ -50,6 +53,7 @@ async def get_readiness(request: Request) -> Response:
     return json_response(readiness.view(), 200 if readiness.ready else 503)
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get(
     "/metrics",
     summary="Metrics for Prometheus",

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from taskframework.api.app import create_app
 from taskframework.api.connections import BoundedProtocol, default_max_connections
 from taskframework.api.context import Framework
 from taskframework.api.sockets import bind_sockets, require_loopback, resolve
-from taskframework.errors import ConfigurationError
 from taskframework.settings import Settings, WorkerSettings
+from taskframework.wiring.tls_files import require_certificate
 
 logger = logging.getLogger(__name__)
 
@@ -139,15 +138,8 @@ async def _require_files(settings: Settings) -> None:
         ExtraMissingError: if tokens are accepted and the package for them is not installed.
     """
     if (certificate := settings.api.certificate) is not None:
-        try:
-            trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            await asyncio.to_thread(trial.load_cert_chain, certificate, settings.api.private_key, lambda: "")
-        except OSError as error:
-            raise ConfigurationError(
-                f"api.certificate: {certificate} cannot be used with its key ({error.strerror or error}).",
-                key="api.certificate",
-                hint="Name PEM files: the certificate, and in api.private_key its key, without a pass phrase.",
-            ) from None
+        key = settings.api.private_key
+        await asyncio.to_thread(require_certificate, "api.certificate", certificate, "api.private_key", key)
     if (keys := settings.security.jwt_keys) is not None:
         from taskframework.operations.token_keys import require_readable  # here: it needs a package that is optional
 

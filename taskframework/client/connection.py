@@ -22,6 +22,7 @@ from taskframework.client.transport import Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
 from taskframework.errors import ApiError, ApiUnavailableError, TaskNotFoundError, ValueNotStorableError
 from taskframework.events.requests import authorization
+from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
 
 _PREFIX = "/api/v1"
@@ -33,7 +34,7 @@ _ERRORS_BEFORE_SENDING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTi
 _INVALID_REQUEST_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 #: What a connection error says if only one side uses TLS, or if the certificate is not trusted; and the hint for it.
 _TLS_HINTS = {
-    "CERTIFICATE_VERIFY_FAILED": "Set SSL_CERT_FILE to the authority that signed its certificate.",
+    **certificate_hints("SSL_CERT_FILE", "the certificate of your own httpx client"),
     "WRONG_VERSION_NUMBER": "The server does not use TLS: write http:// in its address.",
     "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
 }

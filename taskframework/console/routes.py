@@ -36,6 +36,7 @@ class File:
 
 
 # Plain functions run in threads, so that the first reading of the files does not block the event loop.
+@router.head("/", include_in_schema=False)
 @router.get("/", include_in_schema=False)
 def show_console(request: Request) -> Response:
     return _answer(request, "index.html")

@@ -19,6 +19,7 @@ from taskframework.model.rate_limits import (
     HoldBucket,
     TakePermits,
 )
+from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
 
 try:
@@ -32,8 +33,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Errors of connecting when only one side speaks TLS, or a certificate is not trusted, and their remedies.
 _TLS_HINTS = {
-    "CERTIFICATE_VERIFY_FAILED": "Set rate_limiter.redis_ca_file to the authority that "
-    "signed the server's certificate.",
+    **certificate_hints("rate_limiter.redis_ca_file", "rate_limiter.redis_certificate"),
     "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write redis:// in rate_limiter.redis_url.",
     "reset by peer": "Check that it runs and that rate_limiter.redis_url is right; a port for TLS needs rediss://, and "
     "rate_limiter.redis_certificate if the server requires a client certificate.",

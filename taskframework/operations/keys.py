@@ -113,6 +113,8 @@ class KeyOperations:
             raise InvalidRequestError(
                 "principal", f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters", _EXAMPLE
             )
+        if principal != principal.strip():  # would look like another user's name
+            raise InvalidRequestError("principal", "must not begin or end with a space", _EXAMPLE)
         if not roles:
             raise InvalidRequestError("roles", "must be at least one role", f"The roles are {', '.join(Role)}.")
         if expires_after is not None and not timedelta(0) < expires_after <= _MAX_VALIDITY:

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _MAX_AGE_SECONDS = 300.0
 #: The least seconds between two reads, so that tokens with invented key ids do not cause a read each.
 _MIN_READ_INTERVAL_SECONDS = 10.0
+#: Seconds that one read may take as a whole, however slowly the answer comes.
 _TIMEOUT_SECONDS = 5.0
 _MAX_BYTES = 256 * 1024
 _MAX_KEYS = 100
@@ -66,7 +67,8 @@ class TokenKeys:
         self._monotonic = monotonic
         self._keys: tuple[PublicKey, ...] = ()
         self._read_at = float("-inf")
-        self._reading = asyncio.Lock()
+        #: The read that is under way, or the last one.
+        self._reading: asyncio.Task[None] | None = None
 
     @classmethod
     def at(cls, place: str) -> TokenKeys:
@@ -86,9 +88,11 @@ class TokenKeys:
         """
         found = self._find_known(key_id)
         age = self._monotonic() - self._read_at
-        if may_ask and (age >= _MAX_AGE_SECONDS or (found is None and age >= _MIN_READ_INTERVAL_SECONDS)):
-            await self._read_keys()
-            found = self._find_known(key_id)
+        if may_ask and age >= (_MIN_READ_INTERVAL_SECONDS if found is None else _MAX_AGE_SECONDS):
+            reading = self._begin_reading()
+            if found is None:  # nobody waits for an issuer because of a key that is known
+                await asyncio.shield(reading)
+                found = self._find_known(key_id)
         if not self._keys:
             raise TokenKeysUnavailableError(f"There are no keys for tokens from {self._place}.")
         return found
@@ -99,24 +103,32 @@ class TokenKeys:
         is_only = len(self._keys) == 1 and (key_id is None or self._keys[0].id is None)
         return named[0] if named else self._keys[0] if is_only else None
 
+    def _begin_reading(self) -> asyncio.Task[None]:
+        """Return the one read that all who need keys share."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_keys())
+        return self._reading
+
     async def _read_keys(self) -> None:
-        asked_at = self._read_at
-        async with self._reading:
-            if self._read_at != asked_at:
-                return  # another request looked while this one waited
-            try:
-                self._keys = tuple(_parse_keys(await self._load()))
-            except (OSError, httpx.HTTPError, ValueError, jwt.PyJWTError) as error:
-                # The known keys stay: an issuer that is away for a while must not lock all callers out.
-                logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
-            finally:
-                self._read_at = self._monotonic()
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                content = await self._load()
+            if not (keys := tuple(_parse_keys(content))):
+                raise ValueError("there is no usable public key in the answer")
+            self._keys = keys
+        except Exception as error:  # whatever an issuer sends must not break the requests
+            # The known keys stay: an issuer that is away for a while must not lock all callers out.
+            logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
+        finally:
+            self._read_at = self._monotonic()
 
 
 def _reason(error: Exception) -> str:
     """Return what went wrong, without the address, which may contain a password."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"it answered {error.response.status_code}"
+    if isinstance(error, TimeoutError):
+        return f"no whole answer within {_TIMEOUT_SECONDS:g} s"
     return str(error) or type(error).__name__
 
 
@@ -152,7 +164,7 @@ async def _fetch(place: str) -> bytes:
     url = httpx.URL(place)
     # Send a password apart from the address, because httpx logs the address of each request.
     auth = (url.username, url.password) if url.userinfo else None
-    client = httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, auth=auth)
+    client = httpx.AsyncClient(timeout=None, auth=auth)  # the reader limits the whole, which httpx cannot
     async with client, client.stream("GET", url.copy_with(userinfo=b"")) as response:
         response.raise_for_status()
         content = b""
@@ -183,7 +195,7 @@ def _make_key(key: dict[str, Any]) -> PublicKey | None:
     public = {name: value for name, value in key.items() if name != "d"}  # never keep a private part
     try:
         return PublicKey(jwt.PyJWK(public).key, key.get("kid"), key.get("alg"))
-    except (jwt.PyJWTError, TypeError, ValueError):
+    except Exception:  # PyJWT raises even NotImplementedError, for the algorithm "none"
         return None  # a type of key that this release does not know
 
 

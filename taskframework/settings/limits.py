@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from taskframework.settings.section import Section, check_only_with_scheme
+from taskframework.urls import check_redis_url
 
 #: The name of the bucket that `rate_limiter.default` describes.
 DEFAULT_BUCKET = "default"
@@ -69,6 +70,11 @@ class RateLimiterSettings(Section):
     providers: dict[str, BucketSettings] = Field(
         default={}, description="More buckets by name, such as {openai: {rate: 5, burst_capacity: 10}}"
     )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, value: str) -> str:
+        return check_redis_url(value)
 
     @field_validator("redis_ca_file", "redis_certificate", "redis_private_key")
     @classmethod

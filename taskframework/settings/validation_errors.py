@@ -109,7 +109,7 @@ def _reason(path: KeyPath, detail: ErrorDetails, fields: Mapping[KeyPath, FieldI
         return f"is missing; accepted: {describe_accepted(fields[path])}."
     if detail["type"] == "value_error":
         reason = f"{detail['ctx']['error']}."
-        return reason if path[-1] == "url" else f"is {_display_value(detail['input'])}; it {reason}"
+        return reason if path[-1].endswith("url") else f"is {_display_value(detail['input'])}; it {reason}"
     if path in fields:
         return f"is {_display_value(detail['input'])}; accepted: {describe_accepted(fields[path])}."
     if any(known[: len(path)] == path for known in fields):
@@ -124,6 +124,8 @@ def _display_value(value: object) -> str:
         return "empty"
     if isinstance(value, timedelta):
         return format_duration(value)
+    if isinstance(value, Mapping):
+        return "a group"  # such as {password: ...}
     text = redacted(repr(value))
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
-from taskframework.errors import ConfigurationError
 from taskframework.limits.buckets import Buckets, MemoryBuckets, StoreBuckets
 from taskframework.operations.keys import TokenReader
 from taskframework.settings import SecuritySettings, Settings, sqlite_file
-from taskframework.settings.section import Section
 from taskframework.stores.base import Records, TaskStore
 from taskframework.wiring.extras import require_broker_driver, require_store_driver
+from taskframework.wiring.tls_files import require_tls_files
 
 if TYPE_CHECKING:
     from taskframework.brokers.rabbitmq.topology_mover import TopologyMover
@@ -35,7 +33,7 @@ def build_store(settings: Settings, clock: Clock) -> TaskStore:
     from taskframework.stores.mongo.client import TlsFiles
     from taskframework.stores.mongo.store import MongoStore
 
-    _require_readable_files(settings.store, "store", "ca_file", "certificate")
+    require_tls_files(settings.store, "store", settings.store.url)
     return MongoStore(
         settings.store.url,
         driver=settings.store.driver,
@@ -58,7 +56,7 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
     require_broker_driver(settings)
     from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
-    _require_readable_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
+    require_tls_files(settings.broker, "broker", settings.broker.url)
     return RabbitBroker(settings.broker)
 
 
@@ -71,24 +69,10 @@ def build_buckets(settings: Settings, store: Records, clock: Clock) -> Buckets:
         return MemoryBuckets(clock)
     from taskframework.limits.redis import RedisBuckets
 
-    _require_readable_files(limiter, "rate_limiter", "redis_ca_file", "redis_certificate", "redis_private_key")
+    require_tls_files(limiter, "rate_limiter", limiter.redis_url, "redis_")
     files = (limiter.redis_ca_file, limiter.redis_certificate, limiter.redis_private_key)
     waits = limiter.on_unavailable == "wait"
     return RedisBuckets(limiter.redis_url, settings.broker.prefix, clock, files, waits=waits)
-
-
-def _require_readable_files(section: Section, name: str, *keys: str) -> None:
-    """Check at the start that files can be read: a driver would report it only at its connection, and try for ever.
-
-    Raises:
-        ConfigurationError: naming the setting.
-    """
-    for key in keys:
-        file = getattr(section, key)
-        if file is not None and not os.access(file, os.R_OK):
-            raise ConfigurationError(
-                f"{name}.{key}: {file} cannot be read.", key=f"{name}.{key}", hint="Give a PEM file that exists."
-            )
 
 
 def token_reader_factory(security: SecuritySettings) -> Callable[[], TokenReader] | None:
@@ -138,7 +122,7 @@ def build_mover(settings: Settings, task_types: Sequence[str]) -> TopologyMover:
     """Build the mover: it compares RabbitMQ with the topology of these types, and moves every part that differs."""
     from taskframework.brokers.rabbitmq.topology_mover import TopologyMover
 
-    _require_readable_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
+    require_tls_files(settings.broker, "broker", settings.broker.url)
     return TopologyMover(settings.broker, task_types)
 
 

@@ -19,6 +19,7 @@ from aiormq.exceptions import (
 
 from taskframework.background import is_failure
 from taskframework.errors import BrokerError, BrokerUnavailableError, TopologyMismatchError
+from taskframework.tls_hints import certificate_hints
 
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<argument>[^']+)' for (?:queue|exchange) '(?P<name>.+?)' in vhost '.*?': (?P<difference>.+)"
@@ -31,7 +32,7 @@ _NO_VHOST = "the virtual host does not exist, or the user may not use it"
 _TLS_HINTS = {
     "WRONG_VERSION_NUMBER": "The server does not use TLS at this port: write amqp:// in broker.url, or its TLS port, "
     "most often 5671.",
-    "CERTIFICATE_VERIFY_FAILED": "Set broker.ca_file to the authority that signed the server's certificate.",
+    **certificate_hints("broker.ca_file", "broker.certificate"),
     "KEY_VALUES_MISMATCH": "broker.private_key is not the key of broker.certificate: give two that belong together.",
     "Connection reset by peer": "Check that it runs and that broker.url is right; a port for TLS, most often 5671, "
     "needs amqps://, and broker.certificate if the server requires a client certificate.",

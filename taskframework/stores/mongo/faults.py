@@ -13,6 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError, WriteConcernError
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
+from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
 
 _DUPLICATE_KEY = 11_000
@@ -46,7 +47,7 @@ class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
 
 #: Parts of the message of a failed connection if only one side uses TLS, or the certificate is not trusted; with hints.
 _TLS = {
-    "CERTIFICATE_VERIFY_FAILED": "Set store.ca_file to the authority that signed the server's certificate.",
+    **certificate_hints("store.ca_file", "store.certificate"),
     "SSL handshake failed": "If the server does not use TLS, remove tls=true in store.url, and store.ca_file.",
     ": connection closed": "Check that it runs and that store.url is right; a server with TLS needs tls=true in "
     "store.url, or store.ca_file.",

@@ -42,6 +42,13 @@ async def test_a_process_that_can_work_is_ready(api: Api) -> None:
     assert (answer.status_code, answer.json()["status"], answer.json()["checks"]["store"]) == (200, "ready", "ok")
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/"])
+async def test_probes_may_ask_with_head(api: Api, path: str) -> None:
+    head, whole = await api.request("HEAD", path), await api.get(path)
+    assert (head.status_code, head.headers["content-type"]) == (200, whole.headers["content-type"])
+    assert "head" not in (await api.get("/openapi.json")).json()["paths"].get(path, {})
+
+
 async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api.framework.services.store, "ping", away)
     answer = await api.get("/readyz")

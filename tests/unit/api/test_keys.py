@@ -126,6 +126,12 @@ async def test_a_key_is_listed_without_itself_and_revoked(keyed: Keyed) -> None:
     problem_of(await keyed.ask("admin", "DELETE", f"{KEYS}/tf_unknown"), 404, "key_not_found")
 
 
+@pytest.mark.parametrize("principal", [" ", " x ", "x "])
+async def test_spaces_around_a_principal_are_refused(api: Api, principal: str) -> None:
+    answer = await api.post(KEYS, json={"principal": principal, "roles": ["reader"]})
+    assert "must not begin or end with a space" in problem_of(answer, 422, "invalid_request")["detail"]
+
+
 @pytest.mark.parametrize("principal", ["anonymous", "scheduler", "cli", "cli:root"])
 async def test_no_key_has_the_name_of_callers_without_one(api: Api, principal: str) -> None:
     answer = await api.post(KEYS, json={"principal": principal, "roles": ["reader"]})

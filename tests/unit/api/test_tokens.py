@@ -46,6 +46,7 @@ _JWKS = {
     "keys": [
         *(_jwk(_RSA, "rsa"), _jwk(_EC, "ec", alg="ES256", use="sig"), _jwk(_ED, "ed"), {"kty": "new", "kid": "new"}),
         *({"kty": "RSA", "kid": "odd", "alg": ["RS256"]}, {"kty": "RSA", "kid": "odd", "n": 5, "e": "AQAB"}),
+        {"kty": "RSA", "kid": "bad", "alg": "none", "n": "AQAB", "e": "AQAB"},
         *(
             _jwk(_STRANGER, "enc", use="enc"),
             {"kty": "oct", "kid": "secret", "k": base64.urlsafe_b64encode(b"s").decode()},
@@ -131,6 +132,7 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(
         "of a stranger": _token(_STRANGER),
         "by the key for encryption": _token(_STRANGER, kid="enc"),
         "by an unknown key": _token(kid="unknown"),
+        "by a key that cannot be used": _token(kid="bad"),
         "without a key's name": _token(kid=None),
         "by an algorithm that is not allowed": _token(algorithm="RS512"),
         "without a signature": jwt.encode(_claims(), "", "none", {"kid": "rsa"}),
@@ -210,12 +212,15 @@ class _Issuer:
         self.now, self.asked = 1000.0, 0
         self.keys: list[dict[str, Any]] = [_jwk(_RSA, "first")]
         self.is_away = False
+        self.is_slow = False
 
     async def load(self) -> bytes:
         self.asked += 1
         await asyncio.sleep(0)
         if self.is_away:
             raise httpx.ConnectError("nobody there")
+        if self.is_slow:
+            await asyncio.sleep(60)
         return orjson.dumps({"keys": self.keys})
 
     def found(self) -> TokenKeys:
@@ -237,10 +242,55 @@ async def test_a_new_key_is_asked_for_but_not_for_each_request(caplog: pytest.Lo
     issuer.now += 300
     issuer.is_away = True
     assert await keys.find("second") is not None, "while the issuer is away its keys stay"
-    assert "planted" not in caplog.text
+    await eventually(lambda: "nobody there" in caplog.text)
     issuer.now, issuer.is_away, issuer.keys = issuer.now + 300, False, []
+    assert await keys.find("second") is not None
+    await eventually(lambda: "there is no usable public key" in caplog.text)
+    assert await keys.find("second") is not None, "an answer without keys takes none back"
+    assert "planted" not in caplog.text
     with pytest.raises(TokenKeysUnavailableError):
-        await keys.find("second")
+        await issuer.found().find("second")
+
+
+async def test_a_slow_issuer_holds_up_no_known_key_and_others_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer = _Issuer()
+    keys = issuer.found()
+    await keys.find("first")
+    monkeypatch.setattr("taskframework.operations.token_keys._TIMEOUT_SECONDS", 0.2)
+    issuer.is_slow, issuer.now = True, issuer.now + 300
+    async with asyncio.timeout(0.1):
+        assert await keys.find("first") is not None, "it is known, and what is new comes later"
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*(keys.find(name) for name in "abc")) == [None, None, None]
+    assert issuer.asked == 2, "all wait for the read that was begun for the known key"
+    assert "no whole answer within 0.2 s" in caplog.text
+    issuer.is_slow, issuer.now, issuer.keys = False, issuer.now + 300, [_jwk(_EC, "second")]
+    assert await keys.find("first") is not None
+    await eventually(lambda: issuer.asked == 3)
+    assert await keys.find("first") is None, "the issuer has taken it back"
+    assert await keys.find("second") is not None
+
+
+async def test_an_issuer_that_sends_byte_after_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskframework.operations.token_keys._TIMEOUT_SECONDS", 0.2)
+    given_up = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b" ")
+            await asyncio.sleep(0.02)
+        writer.close()
+        given_up.set()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server, asyncio.timeout(5):
+        place = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
+        with pytest.raises(TokenKeysUnavailableError):
+            await TokenKeys.at(place).find("first")
+        await given_up.wait()
 
 
 async def test_without_any_keys_a_token_can_wait(open_api: OpenApi, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ _QUEUE = (
         (TimeoutError(), BrokerUnavailableError, "no answer in time"),
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong"), BrokerUnavailableError, "does not use TLS at this port"),
         (ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] no"), BrokerUnavailableError, "Set broker.ca_file"),
+        (ssl.SSLError(1, "VERIFY_FAILED: certificate has expired"), BrokerUnavailableError, "Renew the server's"),
+        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]"), BrokerUnavailableError, "set broker.certificate"),
         (ssl.SSLError(1, "[X509: KEY_VALUES_MISMATCH] no"), BrokerUnavailableError, "is not the key of"),
         (
             AMQPConnectionError("Server connection reset: ConnectionResetError(104, 'Connection reset by peer')"),

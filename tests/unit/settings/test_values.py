@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from taskframework.errors import ConfigurationError
+from taskframework.settings import Settings
 from taskframework.settings.sizes import Size
-from taskframework.urls import check_broker_url, check_store_url, redacted, scheme_of, sqlite_file
+from taskframework.urls import check_broker_url, check_redis_url, check_store_url, redacted, scheme_of, sqlite_file
 
 _SIZE = TypeAdapter[int](Size)
 
@@ -99,6 +101,72 @@ def test_other_store_addresses_are_refused_with_the_right_form(url: str, next_st
     with pytest.raises(ValueError, match=next_step) as caught:
         check_store_url(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://localhost:6379/0", "rediss://user:p%2Fss@host", "redis://[::1]:6379", "redis://:pw@host/0?db=1"),
+        *("redis:///0", "redis://", "unix:///run/redis.sock", "unix://user:pw@/run/redis.sock?db=1"),
+    ],
+)
+def test_redis_addresses_are_accepted(url: str) -> None:
+    assert check_redis_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "redis://u:secret/x@host:6379/0",
+            "redis://u:12/secret@host/0",
+            "rediss://u:secret#x@host",
+            "redis://u:secret",
+        ),
+        *("redis://u:secret?x@host/0", "redis://u:secret@host:port/0"),
+    ],
+)
+def test_other_redis_addresses_are_refused_without_their_password(url: str) -> None:
+    with pytest.raises(ValueError, match=r"has no valid host; .* percent-encode special characters") as caught:
+        check_redis_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        *(
+            ("amqps://host/?heartbeat=5&no_verify_ssl=1", "no_verify_ssl"),
+            ("amqps://host/v?no_verify_ssl=", "no_verify"),
+        ),
+        *(
+            ("amqps://host/?no_verify%5Fssl=true", "no_verify_ssl"),
+            ("mongodb://host/d?tlsInsecure=true", "tlsInsecure"),
+        ),
+        ("mongodb://host/d?tls=true&TLSAllowInvalidCertificates=true", "tlsAllowInvalidCertificates"),
+        ("mongodb://host/d?tls=true;tlsAllowInvalidHostnames=true", "tlsAllowInvalidHostnames"),
+        *(
+            ("rediss://host?ssl_cert_reqs=none", "ssl_cert_reqs"),
+            ("rediss://h/?ssl_cert_reqs=optional", "ssl_cert_reqs"),
+        ),
+        ("rediss://host/0?ssl_check_hostname=false", "ssl_check_hostname"),
+    ],
+)
+def test_an_address_cannot_switch_off_checks_of_certificates(url: str, option: str) -> None:
+    section, key, ca_file = {
+        "amqps": ("broker", "url", "broker.ca_file"),
+        "mongodb": ("store", "url", "store.ca_file"),
+        "rediss": ("rate_limiter", "redis_url", "rate_limiter.redis_ca_file"),
+    }[scheme_of(url)]
+    with pytest.raises(ConfigurationError, match=f"{section}.{key} must not have the option {option}") as caught:
+        Settings.model_validate({section: {key: url}})
+    assert f"set {ca_file} to the authority that signed" in str(caught.value)
+
+
+def test_options_that_leave_the_checks_as_they_are_are_accepted() -> None:
+    check_broker_url("amqps://host/?no_verify_ssl=0")
+    check_store_url("mongodb://host/db?tls=true&tlsInsecure=false")
+    check_redis_url("rediss://host/0?ssl_cert_reqs=required&ssl_check_hostname=true")
 
 
 @pytest.mark.parametrize(
