@@ -117,7 +117,7 @@ async def test_drift_of_indexes_is_named(driver: MongoDriver, mongo_url: str) ->
         await asyncio.to_thread(tasks.create_index, "lease.worker_id", name="lease")
         missing, different = (await store.inspect()).problems
         assert missing.startswith("index 'due' is missing. Every command that opens the store creates it")
-        with pytest.raises(StoreError, match="an index is missing. Every command"):
+        with pytest.raises(StoreError, match="an index is missing"):
             await store.due(DISPATCH, 1)
         assert different.startswith(
             "index 'lease': key is [('lease.worker_id', 1)] instead of [('lease.expires_at', 1)]"
