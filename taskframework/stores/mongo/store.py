@@ -18,7 +18,7 @@ from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
-from taskframework.model.task import UNREADABLE, CancelRequest, Task
+from taskframework.model.task import SHAPE, UNREADABLE, CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, queries
@@ -367,6 +367,8 @@ def _page(
 
 def _due_of(driver: Driver, document: Document) -> DueTask:
     try:
+        if wrong := SHAPE.wrong_in(document):
+            raise TypeError(f"a wrong type in {wrong}")
         due: Any = document
         for name in driver.field.split("."):
             due = due[name]

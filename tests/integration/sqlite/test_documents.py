@@ -18,6 +18,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_task_id
+from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Complete
 from taskframework.recovery.loop import make_reservations
 from taskframework.recovery.sweeper import forget_dispatches
@@ -94,6 +95,13 @@ async def test_what_nobody_can_read_is_left_out_by_repairs(
     await store.close()
     with pytest.raises(StoreUnavailableError):
         await make_reservations(store, reservations)
+
+
+async def test_a_time_that_was_changed_by_hand_harms_no_count(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    bad, good = await put(store), await put(store)
+    raw.execute("UPDATE tasks SET not_before = 'now' WHERE task_id = ?", (bad.task_id,))
+    [lane] = (await store.count_lanes(CountedTasks.WAITING, 10, due_before=store.now() + MINUTE)).counted
+    assert (lane.count, lane.claimable_since) == (1, good.not_before)
 
 
 async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: SqliteStore, raw: sqlite3.Connection) -> None:
