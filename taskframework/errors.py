@@ -317,14 +317,19 @@ class StoreError(TaskframeworkError):
 
 
 class TaskUnreadableError(StoreError):
-    """The stored task has a shape this release does not know."""
+    """A newer release wrote the stored task, or it is damaged."""
 
     code = "task_unreadable"
-    hint = "A newer release wrote it. Use a process of that release, or upgrade this one."
+    hint = "Correct its document in the store, or put it back from a backup. The log of the process says what is wrong."
+    #: What is wrong with the document, in the words of this program: for the log.
+    reason = ""
 
-    def __init__(self, task_id: str, reason: str) -> None:
-        super().__init__(f"The stored task {task_id} cannot be read: {reason}.")
-        self.task_id = task_id
+    def __init__(self, task_id: str, reason: str, *, is_newer: bool = False) -> None:
+        super().__init__(f"The task {task_id} cannot be read: it was changed by hand or is damaged.")
+        if is_newer:
+            newer = f"A newer release wrote the task {task_id}."
+            super().__init__(newer, hint="Use a process of that release, or upgrade this one.")
+        self.task_id, self.reason = task_id, reason
 
 
 class StoreUnavailableError(StoreError):

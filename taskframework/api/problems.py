@@ -31,6 +31,7 @@ from taskframework.errors import (
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
+    TaskUnreadableError,
     TransitionRefusedError,
     UnknownTaskTypeError,
     ValueNotStorableError,
@@ -137,6 +138,8 @@ def problem_of(error: Exception, scope: Mapping[str, Any] | None = None) -> Prob
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # the outage is logged elsewhere, once
         return _READ_FAILED if scope is not None and scope["method"] in _READING_METHODS else _STORE_UNAVAILABLE
+    if isinstance(error, TaskUnreadableError):
+        logger.warning("a request was refused: %s %s", error.message, error.reason)
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
         return Problem(code, error.message, error.hint, task=_conflicting_task(error))
     if isinstance(error, NotRunningError):

@@ -10,7 +10,7 @@ from taskframework.grouping import Grouping
 from taskframework.model.query import Page
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import Task
+from taskframework.model.task import SCHEMA_VERSION, Task
 from taskframework.stores.base import Records, TaskStore
 
 Content = TypeVar("Content")
@@ -66,6 +66,13 @@ async def read_all_records(records: Records, kind: RecordKind[Any]) -> list[Reco
 async def read_all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
     """The contents of all records of a kind that this release can read; see `read_all_records`."""
     return [kind.content(record) for record in await read_all_records(records, kind) if kind.is_readable(record)]
+
+
+def unreadable(document: Any, task_id: str, error: Exception) -> TaskUnreadableError:
+    """The error for a document whose reading ended with one of `UNREADABLE`."""
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    is_newer = isinstance(version, int) and version > SCHEMA_VERSION
+    return TaskUnreadableError(task_id, repr(error)[:200], is_newer=is_newer)
 
 
 class JointReads:

@@ -58,6 +58,7 @@ def with_cancel_request(fences: Sequence[Fence]) -> Document:
 
 #: The fields of a `DueTask`, except the time of the driver.
 DUE_FIELDS = (
+    "schema_version",
     "task_type",
     "priority",
     "status",

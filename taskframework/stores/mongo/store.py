@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from taskframework.errors import StoreClosedError, StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreClosedError, StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, RenewLease
@@ -54,6 +54,7 @@ from taskframework.stores.mongo.stream_reads import StreamCalls
 from taskframework.stores.mongo.traffic import TrafficCalls
 from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writer import TaskWriter
+from taskframework.stores.reading import unreadable
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
@@ -385,7 +386,7 @@ def _due_of(driver: Driver, document: Document) -> DueTask:
             with_utc(due),
         )
     except UNREADABLE as error:
-        raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
+        raise unreadable(document, str(document["_id"]), error) from error
 
 
 def _fence_of(document: Document) -> Fence:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import ReserveDispatch
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task, new_task_id
+from taskframework.model.task import SCHEMA_VERSION, Task, new_task_id
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Complete
 from taskframework.recovery.loop import make_reservations
@@ -74,8 +74,12 @@ async def test_a_document_nobody_can_read_harms_no_other(
     kinds = [type(reply).__name__ for reply in replies]
     assert kinds == ["TaskUnreadableError", "Task", "TaskUnreadableError", "Inserted"]
     assert bad.task_id in str(replies[0])
-    assert "PAUSED" in str(replies[0])
-    with pytest.raises(StoreError, match="newer release"):
+    assert "PAUSED" not in str(replies[0])
+    with pytest.raises(TaskUnreadableError, match="changed by hand or is damaged") as damaged:
+        await store.get(bad.task_id, EVERYONE)
+    assert "PAUSED" in damaged.value.reason
+    _overwrite(raw, bad, json.dumps(_document_of(raw, bad) | {"schema_version": SCHEMA_VERSION + 1}))
+    with pytest.raises(TaskUnreadableError, match="newer release"):
         await store.get(bad.task_id, EVERYONE)
     listed = await store.list_tasks(EVERYONE, TaskFilter(), limit=10)
     assert good.task_id in {task.task_id for task in listed.items}
