@@ -288,9 +288,7 @@ class TaskFailedError(TaskframeworkError):
         reason = f": {error['type']}: {error['message']}" if error else ""
         end = "" if reason.endswith((".", "?", "!")) else "."
         super().__init__(f"Task {task_id} ended {status}{reason}{end}")
-        self.task_id = task_id
-        self.status = status
-        self.error = error
+        self.task_id, self.status, self.error = task_id, status, error
 
 
 class ResultTimeoutError(TaskframeworkError, TimeoutError):
@@ -300,8 +298,7 @@ class ResultTimeoutError(TaskframeworkError, TimeoutError):
 
     def __init__(self, task_id: str, status: str) -> None:
         super().__init__(f"Task {task_id} is still {status}.")
-        self.task_id = task_id
-        self.status = status
+        self.task_id, self.status = task_id, status
 
 
 class MessageUnreadableError(TaskframeworkError):
@@ -321,14 +318,12 @@ class TaskUnreadableError(StoreError):
 
     code = "task_unreadable"
     hint = "Correct its document in the store, or put it back from a backup. The log of the process says what is wrong."
-    #: What is wrong with the document, in the words of this program: for the log.
-    reason = ""
+    reason = ""  # what is wrong, for the log
 
     def __init__(self, task_id: str, reason: str, *, is_newer: bool = False) -> None:
         super().__init__(f"The task {task_id} cannot be read: it was changed by hand or is damaged.")
         if is_newer:
-            newer = f"A newer release wrote the task {task_id}."
-            super().__init__(newer, hint="Use a process of that release, or upgrade this one.")
+            super().__init__(f"A newer release wrote the task {task_id}.", hint="Use it, or upgrade this one.")
         self.task_id, self.reason = task_id, reason
 
 

@@ -76,6 +76,11 @@ CODES: Mapping[str, Code] = {
         "A newer release wrote this task, or it is damaged",
         "`detail` says which. Use an API process of that release, or correct the document in the store.",
     ),
+    "record_unreadable": Code(
+        409,
+        "A record in the store that the request needs cannot be read",
+        "`detail` names it. Put it back from a backup, or delete it; `taskframework doctor` lists all of them.",
+    ),
     "transition_refused": Code(
         409,
         "The task is not in a status that allows this",

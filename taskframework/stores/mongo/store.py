@@ -363,7 +363,8 @@ def _page(
 ) -> Page[Entry]:
     """A page of a list. `found` has one entry more than the limit if another page follows."""
     end = cursor(found[limit - 1]) if len(found) > limit else None
-    return Page(tuple(read_documents(found[:limit], read)), end)
+    left_out: list[str] = []
+    return Page(tuple(read_documents(found[:limit], read, left_out)), end, tuple(left_out))
 
 
 def _due_of(driver: Driver, document: Document) -> DueTask:
