@@ -28,6 +28,7 @@ from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MakeDue, MarkPublished
 from taskframework.model.query import TaskFilter
+from taskframework.model.records import Record, RecordUnreadableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, StreamKey, TakePositions
@@ -273,6 +274,16 @@ async def test_a_task_that_was_changed_by_hand_harms_no_other(nonsense: dict[str
         assert (lane.task_type, lane.count, lane.claimable_since) == (good.task_type, 1, good.not_before)
         with pytest.raises(TaskUnreadableError):
             await store.get(bad.task_id, EVERYONE)
+
+
+@pytest.mark.parametrize("next_position", ["many", None])
+async def test_a_record_with_which_the_server_cannot_compute_is_named(next_position: object, mongo_url: str) -> None:
+    async with opened(mongo_url) as store:
+        stream = StreamKey("alice", "k")
+        data = {"mode": "serial", "next_position": next_position, "taken": []}
+        await store.write_records([Record(stream.record_id, STREAMS.name, data)])
+        with pytest.raises(RecordUnreadableError, match="stream/alice/k"):
+            STREAMS.content((await store.take_positions([TakePositions(stream, MINUTE, "serial", 1)]))[0])
 
 
 @both_drivers
