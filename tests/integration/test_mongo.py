@@ -286,6 +286,16 @@ async def test_a_record_with_which_the_server_cannot_compute_is_named(next_posit
             STREAMS.content((await store.take_positions([TakePositions(stream, MINUTE, "serial", 1)]))[0])
 
 
+async def test_a_right_that_is_withdrawn_is_told_as_that(mongo_server: MongoServer, mongo_url: str) -> None:
+    async with opened(mongo_url) as store:
+        with failing(mongo_server, "insert", "find", times=2, errorCode=13):
+            [written] = await store.insert([new_task(now=store.now())])
+            assert isinstance(written, StoreMisconfiguredError)
+            assert "role readWrite" in written.hint
+            with pytest.raises(StoreMisconfiguredError, match="role readWrite"):
+                await store.list_tasks(EVERYONE, TaskFilter(), limit=1)
+
+
 @both_drivers
 @LOST
 async def test_an_insert_without_a_reply_is_new(

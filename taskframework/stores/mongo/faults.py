@@ -107,7 +107,7 @@ def _translate(error: PyMongoError) -> StoreError:
     if code == _DUPLICATE_KEY:
         return DuplicateDocumentError()
     if code in _NOT_ALLOWED:
-        hint = "Check user and password in store.url, and that the user may read and write this database."
+        hint = "Check user and password in store.url, and give the user the role readWrite on this database."
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in UNCERTAIN_CODES
     if away or error.has_error_label("RetryableWriteError"):
