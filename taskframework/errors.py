@@ -288,9 +288,7 @@ class TaskFailedError(TaskframeworkError):
         reason = f": {error['type']}: {error['message']}" if error else ""
         end = "" if reason.endswith((".", "?", "!")) else "."
         super().__init__(f"Task {task_id} ended {status}{reason}{end}")
-        self.task_id = task_id
-        self.status = status
-        self.error = error
+        self.task_id, self.status, self.error = task_id, status, error
 
 
 class ResultTimeoutError(TaskframeworkError, TimeoutError):
@@ -300,8 +298,7 @@ class ResultTimeoutError(TaskframeworkError, TimeoutError):
 
     def __init__(self, task_id: str, status: str) -> None:
         super().__init__(f"Task {task_id} is still {status}.")
-        self.task_id = task_id
-        self.status = status
+        self.task_id, self.status = task_id, status
 
 
 class MessageUnreadableError(TaskframeworkError):
@@ -317,14 +314,19 @@ class StoreError(TaskframeworkError):
 
 
 class TaskUnreadableError(StoreError):
-    """The stored task has a shape this release does not know."""
+    """A newer release wrote the stored task, or it is damaged."""
 
     code = "task_unreadable"
-    hint = "A newer release wrote it. Use a process of that release, or upgrade this one."
+    hint = "Correct its document in the store, or put it back from a backup. The log of the process says what is wrong."
+    reason = ""  # what is wrong, for the log
 
-    def __init__(self, task_id: str, reason: str) -> None:
-        super().__init__(f"The stored task {task_id} cannot be read: {reason}.")
-        self.task_id = task_id
+    def __init__(self, task_id: str, reason: str, *, is_newer: bool = False) -> None:
+        super().__init__(f"The task {task_id} cannot be read: it was changed by hand or is damaged.")
+        if is_newer:
+            super().__init__(
+                f"A newer release wrote the task {task_id}.", hint="Use a process of it, or upgrade this one."
+            )
+        self.task_id, self.reason = task_id, reason
 
 
 class StoreUnavailableError(StoreError):

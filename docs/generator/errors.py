@@ -48,6 +48,7 @@ PAGES = {
     "not_found": "http.md",
     "not_running": "../operations/upgrade.md",
     "parent_finished": "../sub-tasks.md#what-can-go-wrong",
+    "record_unreadable": "../operations/backup.md",
     "replay_not_found": "../operations/dead-letters.md#many-at-once",
     "replay_running": "../operations/dead-letters.md#many-at-once",
     "request_timeout": "../operations/several-instances.md",

@@ -72,7 +72,14 @@ CODES: Mapping[str, Code] = {
         "Let it finish; or, to begin anew, stop it first. `detail` says which one, begun by whom, and how far it is.",
     ),
     "task_unreadable": Code(
-        409, "A newer release wrote this task", "Use an API process of that release, or upgrade this one."
+        409,
+        "A newer release wrote this task, or it is damaged",
+        "`detail` says which. Use an API process of that release, or correct the document in the store.",
+    ),
+    "record_unreadable": Code(
+        409,
+        "A record in the store that the request needs cannot be read",
+        "`detail` names it. Put it back from a backup, or delete it; `taskframework doctor` lists all of them.",
     ),
     "transition_refused": Code(
         409,

@@ -28,9 +28,11 @@ from taskframework.errors import (
     NewerVersionError,
     NotRunningError,
     ParentFinishedError,
+    StoreMisconfiguredError,
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
+    TaskUnreadableError,
     TransitionRefusedError,
     UnknownTaskTypeError,
     ValueNotStorableError,
@@ -137,6 +139,11 @@ def problem_of(error: Exception, scope: Mapping[str, Any] | None = None) -> Prob
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # the outage is logged elsewhere, once
         return _READ_FAILED if scope is not None and scope["method"] in _READING_METHODS else _STORE_UNAVAILABLE
+    if isinstance(error, StoreMisconfiguredError):
+        logger.error("the store refused a request: %s", error)
+        return _STORE_REFUSES
+    if isinstance(error, TaskUnreadableError):
+        logger.warning("a request was refused: %s %s", error.message, error.reason)
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
         return Problem(code, error.message, error.hint, task=_conflicting_task(error))
     if isinstance(error, NotRunningError):
@@ -189,6 +196,11 @@ _READ_FAILED = replace(
     _STORE_UNAVAILABLE,
     detail="The store is away, full or too slow, so the request cannot be answered now.",
     hint=f"Repeat it in {RETRY_AFTER_SECONDS} seconds.",
+)
+_STORE_REFUSES = replace(
+    _STORE_UNAVAILABLE,
+    detail="The store refuses this process, so the request cannot be carried out.",
+    hint="Give the user of store.url the role readWrite on its database; the log of the API process has the reason.",
 )
 _READING_METHODS = frozenset({"GET", "HEAD"})
 _LIMITER_UNAVAILABLE = Problem(

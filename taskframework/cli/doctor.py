@@ -16,18 +16,27 @@ from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import API_VARIABLE, Apps, Config, Json
 from taskframework.cli.output import facts, note, out, print_json, printable, run
 from taskframework.clock import SystemClock
-from taskframework.errors import ConfigurationError, SubmissionError, TaskframeworkError, UnknownTaskTypeError
+from taskframework.errors import (
+    ConfigurationError,
+    SubmissionError,
+    TaskframeworkError,
+    TaskUnreadableError,
+    UnknownTaskTypeError,
+)
 from taskframework.model.drivers import missing_drivers
+from taskframework.model.records import RecordUnreadableError
 from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
 from taskframework.model.view import format_time
 from taskframework.model.wording import pluralize
 from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.parents import Miscounted, Overdue, find_miscounted, find_overdue
-from taskframework.schedules import all_schedules, require_zone
+from taskframework.operations.unreadable import find_unreadable_records, find_unreadable_tasks
+from taskframework.schedules import require_zone
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import read_all_contents
 from taskframework.submission.schedules import ScheduleDefinition, parse_settings, settings_error
 from taskframework.submission.types import TaskTypes, declared_types
 from taskframework.tasks.registry import TaskRegistry
@@ -207,6 +216,7 @@ async def _check_store_contents(store: TaskStore, settings: Settings) -> list[Fi
                 await _check_workers(store, is_embedded=settings.broker.scheme == "embedded"),
                 await _check_parents(store),
                 await _check_schedules(store),
+                await _check_records(store),
             ]
         finally:
             await store.close()
@@ -222,6 +232,7 @@ async def _check_tasks(store: TaskStore, concurrency_limits: Mapping[str, int]) 
     found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
     found["declared types"] = ", ".join(declared) or "none"
     problems = [_undriven_problem(undriven)] if undriven else []
+    problems += [_unreadable_task_problem(unreadable)] if (unreadable := await find_unreadable_tasks(store)) else []
     unknown = sorted(concurrency_limits.keys() - set(declared)) if declared else []
     problems += [f"concurrency.limits: {UnknownTaskTypeError(name, declared)}" for name in unknown]
     return Finding("tasks", found, problems)
@@ -242,7 +253,7 @@ async def _check_workers(store: TaskStore, *, is_embedded: bool) -> Finding:
 
 async def _check_schedules(store: TaskStore) -> Finding:
     """The number of schedules, and those whose last run could not be submitted."""
-    schedules = [SCHEDULE.content(record) for record in await all_schedules(store)]
+    schedules = await read_all_contents(store, SCHEDULE)
     found = {
         "schedules": str(len(schedules) or "none"),
         "paused": str(sum(schedule.is_paused for schedule in schedules)),
@@ -255,9 +266,27 @@ def _skipped_run_problem(name: str, problem: RunProblem) -> str:
     return f"The run of schedule {name} at {format_time(problem.at)} was skipped: {problem.message}"
 
 
+async def _check_records(store: TaskStore) -> Finding:
+    unreadable = await find_unreadable_records(store)
+    shown = {} if unreadable else {"records": "readable"}
+    return Finding("records", shown, [str(RecordUnreadableError(record_id)) for record_id in unreadable[:_MAX_NAMED]])
+
+
+def _unreadable_task_problem(task_ids: Sequence[str]) -> str:
+    names = ", ".join(task_ids[:_MAX_NAMED])
+    return (
+        f"{pluralize(len(task_ids), 'task')} that cannot be read, so that lists leave them out: {names}. "
+        "A newer release wrote them, or they were changed by hand or are damaged: `taskframework tasks show ID` says "
+        "which, and what to do."
+    )
+
+
 async def _describe_undriven(store: TaskStore, task_id: str) -> str:
     """Describe an undriven task, with its missing drivers."""
-    task = await store.get(task_id, EVERYONE)
+    try:
+        task = await store.get(task_id, EVERYONE)
+    except TaskUnreadableError:
+        return f"{task_id} (cannot be read)"
     if task is None or not (missing := missing_drivers(task)):
         return f"{task_id} (continued since)"
     names = " and ".join(f"{driver.name} ({driver.field})" for driver in missing)

@@ -80,8 +80,7 @@ class StoreBuckets:
         return None if record is None else RATE.content(record)
 
     async def list_known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
-        records = await self._store.list_records(RATE.name, limit=limit)
-        return [(record.id, RATE.content(record)) for record in records]
+        return list(RATE.contents(await self._store.list_records(RATE.name, limit=limit)).items())
 
     async def close(self) -> None:
         """Do nothing: the code that opened the store closes it."""

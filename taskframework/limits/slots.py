@@ -110,12 +110,10 @@ class SlotKeeper:
         """
         now = to_timestamp(self._store.now())
         late: list[tuple[str, Holder]] = []
-        for record in filter(SLOTS.is_readable, await read_all_records(self._store, SLOTS)):
-            slots = replace(SLOTS.content(record), asked_at=now)
-            late += [
-                (record.id, holder) for holder in slots.holders if holder.until + MAX_CLOCK_DIFFERENCE_SECONDS <= now
-            ]
-            await self._wake_for_free_slots(record.id, slots)
+        for limit, found in SLOTS.contents(await read_all_records(self._store, SLOTS)).items():
+            slots = replace(found, asked_at=now)
+            late += [(limit, holder) for holder in slots.holders if holder.until + MAX_CLOCK_DIFFERENCE_SECONDS <= now]
+            await self._wake_for_free_slots(limit, slots)
         claims = await self._store.claims_of({holder.task_id for _, holder in late}) if late else {}
         for limit, holder in late:
             if claims.get(holder.task_id) != holder.claim_id:

@@ -180,6 +180,8 @@ class Page(Generic[Item]):
 
     items: tuple[Item, ...]
     next_cursor: str | None
+    #: The ids of the tasks that would be on the page if they could be read.
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ are two ways to change a record:
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
@@ -59,6 +61,19 @@ class Record:
             return to_json(self.data)
         except ValueError as error:
             raise ValueNotStorableError("the record", str(error)[:200]) from error
+
+
+class RecordUnreadableError(StoreError):
+    """The record in the store cannot be read."""
+
+    code = "record_unreadable"
+    hint = (
+        "It was changed by hand or is damaged, or a newer release wrote it. Put it back from a backup, or delete it "
+        "from the records in the store: what it says is then forgotten."
+    )
+
+    def __init__(self, record_id: str) -> None:
+        super().__init__(f"The record {record_id} in the store cannot be read.")
 
 
 class RecordChange(Protocol):
@@ -127,28 +142,39 @@ class RecordKind(Generic[Content]):
         """The content of a record.
 
         Raises:
-            StoreError: if this release cannot read it.
+            RecordUnreadableError: if this release cannot read it.
         """
         try:
             return self._content.validate_python(record.data)
         except ValidationError as error:
-            raise StoreError(f"The record {record.id} cannot be read.", hint="A newer release wrote it.") from error
+            raise RecordUnreadableError(record.id) from error
+
+    def contents(self, records: Iterable[Record]) -> dict[str, Content]:
+        """The contents of the records that this release can read, by their ids. Whoever goes through many records
+        leaves out all others: one record must not hide the rest.
+        """
+        found = {}
+        for record in records:
+            try:
+                found[record.id] = self.content(record)
+            except RecordUnreadableError as error:
+                _warn_once(str(error))
+        return found
 
     def is_readable(self, record: Record) -> bool:
-        """Whether this release can read a record. Whoever goes through many records passes over all others: the
-        processes of the newer release that wrote them look after them.
-        """
-        try:
-            self.content(record)
-        except StoreError as error:
-            logger.debug("passed over: %s", error.message)
-            return False
-        return True
+        """Whether this release can read a record."""
+        return bool(self.contents([record]))
 
     def data_of(self, content: Content) -> dict[str, Json]:
         """The content in the form in which a record keeps it."""
         data: dict[str, Json] = self._content.dump_python(content, mode="json")
         return data
+
+
+@lru_cache(maxsize=1000)
+def _warn_once(text: str) -> None:
+    """Log it, unless it was logged: repairs look at the same records every few seconds."""
+    logger.warning("left out: %s", text)
 
 
 def _storable(moment: datetime | None) -> datetime | None:

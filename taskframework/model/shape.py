@@ -20,6 +20,9 @@ T = TypeVar("T")
 _RARE = object()
 Rare = Annotated[T, _RARE]
 
+#: Tools with which people change documents may write a whole number as a fraction.
+_REQUIRED_TYPES: Mapping[Any, Any] = {str: str, int: (int, float), datetime: datetime}
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -27,12 +30,17 @@ class Shape:
 
     names: tuple[str, ...]
     times: tuple[str, ...]
-    #: The times that every record has.
-    required_times: tuple[str, ...]
+    #: The texts, numbers and times that every record has, each with the types that its values may have.
+    required: Mapping[str, type[Any] | tuple[type[Any], ...]]
     user_values: tuple[str, ...]
     records: Mapping[str, type[Any]]
     lists: Mapping[str, type[Any]]
     rare: tuple[str, ...]
+
+    def wrong_in(self, values: Mapping[str, Any]) -> str:
+        """The names of these required fields whose values have a wrong type, for a message."""
+        given = self.required.keys() & values.keys()
+        return ", ".join(sorted(name for name in given if not isinstance(values[name], self.required[name])))
 
 
 class Places(NamedTuple):
@@ -72,7 +80,7 @@ def shape_of(record: type[Any]) -> Shape:
     return Shape(
         names=names,
         times=tuple(name for name in names if datetime in (hints[name], *get_args(hints[name]))),
-        required_times=tuple(name for name in names if hints[name] is datetime),
+        required={name: _REQUIRED_TYPES[hints[name]] for name in names if hints[name] in _REQUIRED_TYPES},
         user_values=tuple(name for name in names if hints[name] is Json),
         records={name: kind for name, kind in held.items() if get_origin(hints[name]) is not tuple},
         lists={name: kind for name, kind in held.items() if get_origin(hints[name]) is tuple},

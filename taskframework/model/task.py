@@ -318,8 +318,8 @@ class Task:
                 values[name] = record_from_document(record, nested)
         for name, record in SHAPE.lists.items():
             values[name] = tuple([record_from_document(record, entry) for entry in values[name]])
-        if None in _required_times_of(values):  # changed by hand; code that shows the task would fail
-            raise ValueError("a time that every task has is null")
+        if not all(map(isinstance, _required_of(values), _REQUIRED_TYPES)):  # code that shows the task would fail
+            raise TypeError(f"a wrong type in {SHAPE.wrong_in(values)}")
         return cls._of(values if values.keys() == _NAMES else {name: values[name] for name in _NAMES})
 
     @classmethod
@@ -356,7 +356,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Task) if field.defaul
 _USUAL = tuple(name for name in SHAPE.names if name not in SHAPE.rare)
 _STORED = tuple("_id" if name == "task_id" else name for name in _USUAL)
 _usual_of, _rare_of, _records_of = itemgetter(*_USUAL), itemgetter(*SHAPE.rare), itemgetter(*SHAPE.records)
-_required_times_of = itemgetter(*SHAPE.required_times)
+_required_of, _REQUIRED_TYPES = itemgetter(*SHAPE.required), tuple(SHAPE.required.values())
 _NOTHING_RARE = _rare_of(_DEFAULTS)
 _NO_RECORDS = (None,) * len(SHAPE.records)
 _FIELDS = {record: shape_of(record).names for record in (*SHAPE.records.values(), *SHAPE.lists.values())}

@@ -108,11 +108,14 @@ class AuditLog:
         for _ in range(_MAX_READS):
             after = "" if cursor is None else AUDIT.id_of(cursor)
             records = await self._records.list_records(AUDIT.name, limit=_LIST_BATCH_SIZE, after=after)
+            readable = AUDIT.contents(records)
             for record in records:
                 if len(found) == limit:
                     return Page(tuple(found), cursor)
-                cursor, entry = cursor_of(record), AUDIT.content(record)
-                if by in (None, entry.by) and action in (None, entry.action, entry.action.partition(".")[0]):
+                cursor, entry = cursor_of(record), readable.get(record.id)
+                if entry is None or by not in (None, entry.by):
+                    continue
+                if action in (None, entry.action, entry.action.partition(".")[0]):
                     found.append(entry)
             if len(records) < _LIST_BATCH_SIZE:
                 return Page(tuple(found), None)

@@ -55,6 +55,7 @@ class Health:
         checks = {"store": "ok"}
         try:
             await self.store.ping()
+            await self.store.read_records(["readiness"])  # a ping succeeds also where no right to read is left
         except StoreError as error:
             checks["store"] = error.message
         checks |= {name: question() or "ok" for name, question in self.required}

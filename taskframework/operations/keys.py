@@ -129,7 +129,7 @@ class KeyOperations:
 
     async def list_keys(self, *, limit: int, after: str | None = None) -> Page[ApiKey]:
         """Return keys in the order of their prefixes, from the first after `after`, including revoked keys."""
-        return await read_page(self._records, KEY, lambda key: key.prefix, limit=limit, after=after)
+        return await read_page(self._records, KEY, limit=limit, after=after)
 
     async def get(self, prefix: str) -> ApiKey:
         """Read one key.

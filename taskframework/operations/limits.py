@@ -100,7 +100,7 @@ class LimitOperations:
             StoreUnavailableError: if the store is away.
         """
         states = []
-        found = {record.id: record for record in await self._store.list_records(SLOTS.name, limit=limit)}
+        found = SLOTS.contents(await self._store.list_records(SLOTS.name, limit=limit))
         limits = {record_id: name_and_key(record_id) for record_id in found}
         if found:
             traffic = await read_traffic(self._store, {name for name, _ in limits.values()})
@@ -109,7 +109,7 @@ class LimitOperations:
                 waiting = len(await self._store.waiting_for(record_id, MAX_LIMIT))
             else:
                 waiting = traffic.of_type(name).waiting
-            states.append(SlotsState(name, key, SLOTS.content(found[record_id]), waiting))
+            states.append(SlotsState(name, key, found[record_id], waiting))
         return states
 
     async def reached(self, task_types: Iterable[TaskDeclaration]) -> Mapping[str, Sequence[ReachedLimit]]:
@@ -120,9 +120,9 @@ class LimitOperations:
             LimiterUnavailableError: if the buckets are in Redis, and Redis is away.
         """
         slots = [
-            ReachedLimit("concurrency", *name_and_key(record.id))
-            for record in await self._store.list_records(SLOTS.name, limit=MAX_LIMIT)
-            if SLOTS.content(record).are_all_in_use
+            ReachedLimit("concurrency", *name_and_key(record_id))
+            for record_id, found in SLOTS.contents(await self._store.list_records(SLOTS.name, limit=MAX_LIMIT)).items()
+            if found.are_all_in_use
         ]
         rates = [
             ReachedLimit("rate", state.name, state.key)

@@ -100,7 +100,7 @@ class OverviewOperations:
             await self._count(),
             tuple(sorted(declared.keys() | traffic.task_types)),
             {pause.task_type: pause for pause in await read_all_contents(self._store, PAUSE)},
-            tuple(map(PRESENCE.content, found)),
+            tuple(PRESENCE.contents(found).values()),
             None if broker is None else broker.is_connected,
             tuple(await read_all_contents(self._store, SCHEDULE)),
             broker is not None and broker.is_blocked,

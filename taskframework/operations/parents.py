@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from taskframework.clock import Clock
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import CASCADE, CHECK, RETRY, SEAL, SPAWN, UNBLOCK, Driver
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -101,7 +102,10 @@ async def _check_parents(store: TaskStore, task_ids: Sequence[str]) -> list[Misc
 
 
 async def _check_parent(store: TaskStore, task_id: str) -> Miscounted | None:
-    parent = await store.get(task_id, EVERYONE)
+    try:
+        parent = await store.get(task_id, EVERYONE)
+    except TaskUnreadableError:
+        return None
     if parent is None or parent.status is not TaskStatus.WAITING or parent.retry_at is not None:
         return None
     if (subtasks := parent.subtasks) is None or not subtasks.is_awaited:

@@ -174,7 +174,7 @@ class ReplayOperations:
         """
         marks = await read_all_records(self._store, RUNNING_ACTION)
         ids = [REPLAY.id_of(*parts_of(mark.id)) for mark in marks]
-        for present in map(REPLAY.content, (await self._store.read_records(ids)).values()):
+        for present in REPLAY.contents((await self._store.read_records(ids)).values()).values():
             is_under_way = present.status is BulkActionStatus.RUNNING and present.total > 0
             if is_under_way and (present.action, present.where) == (action, where):
                 return present

@@ -27,7 +27,7 @@ from taskframework.model.task import Task
 from taskframework.model.view import format_time
 from taskframework.schedules import all_schedules, change_schedule, load_zone, read_schedule
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import read_page
+from taskframework.stores.reading import read_all_contents, read_page
 from taskframework.submission.schedules import (
     ScheduleDefinition,
     accept_schedule,
@@ -132,7 +132,7 @@ class ScheduleOperations:
 
     async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[SeenSchedule]:
         """Return schedules in the order of their names, from the first after `after`."""
-        page = await read_page(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
+        page = await read_page(self._store, SCHEDULE, limit=limit, after=after)
         return Page(await self._with_statuses(*page.items), page.next_cursor)
 
     async def get(self, name: str) -> Schedule:
@@ -264,8 +264,7 @@ class ScheduleOperations:
         wanted = {name: await self._from_settings(name, definition) for name, definition in definitions.items()}
         for name, schedule in wanted.items():
             await self._apply(schedule, definitions[name])
-        for record in await all_schedules(self._store):
-            present = SCHEDULE.content(record)
+        for present in await read_all_contents(self._store, SCHEDULE):
             if present.is_from_settings and present.name not in wanted:
                 await change_schedule(self._store, present.name, _delete_if_from_settings)
                 logger.info("schedule %s is no longer in the settings: removed", present.name)

@@ -106,13 +106,14 @@ class StreamOperations:
         found: list[ListedStream] = []
         for _ in range(_MAX_READS):
             records = await self._store.list_records(STREAMS.name, limit=_LIST_BATCH_SIZE, after=after)
+            readable = STREAMS.contents(records)
             for record in records:
                 if not record.id.startswith(prefix):
                     return Page(tuple(found), None)
                 if len(found) == limit:
                     return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))
-                after, stream = record.id, STREAMS.content(record)
-                if is_halted in (None, stream.is_halted):
+                after, stream = record.id, readable.get(record.id)
+                if stream is not None and is_halted in (None, stream.is_halted):
                     found.append(ListedStream(stream_key_of(record.id), stream))
             if len(records) < _LIST_BATCH_SIZE:
                 return Page(tuple(found), None)

@@ -70,7 +70,7 @@ class WorkerOperations:
         Raises:
             StoreUnavailableError: if the store does not answer.
         """
-        page = await read_page(self._store, PRESENCE, lambda presence: presence.worker_id, limit=limit, after=after)
+        page = await read_page(self._store, PRESENCE, limit=limit, after=after)
         now = self._store.now()
         return Page(tuple(WorkerState(presence, presence.is_lost(now)) for presence in page.items), page.next_cursor)
 
@@ -81,7 +81,7 @@ class WorkerOperations:
             StoreUnavailableError: if the store does not answer.
         """
         now = self._store.now()
-        found = [PRESENCE.content(record) for record in await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)]
+        found = PRESENCE.contents(await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)).values()
         live = [presence for presence in found if not presence.is_lost(now)]
         known_by = Counter(task_type for presence in live for task_type in presence.task_types)
         return {task_type: known_by[task_type] for task_type in task_types}, len(missing_workers(found, now))

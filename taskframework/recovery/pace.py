@@ -40,7 +40,7 @@ class RepairPace:
             StoreUnavailableError: if the store cannot be asked; the pauses stay as they are.
         """
         reports = await self._store.list_records(PRESENCE.name, limit=_MAX_WORKERS)
-        workers = [PRESENCE.content(report) for report in reports if PRESENCE.is_readable(report)]
+        workers = PRESENCE.contents(reports).values()
         now = self._store.now()
         self._factor = math.sqrt(max(1, sum(not worker.is_silent(now) for worker in workers)))
         return False

@@ -69,6 +69,9 @@ def explain_validation_error(
         if group is not None and (location[-1] in group.model_fields or detail["type"] == "extra_forbidden"):
             fields |= fields_of(group, location[:-1])  # the value is a group itself, and one of its keys is wrong
             path = location
+        elif group is None and (value := _value_in(fields, setting)) is not None and len(location) == len(setting) + 1:
+            fields[location] = value  # one of the values that the setting holds by name is wrong
+            path = location
         if path not in seen:  # a union gives one error for each of its types
             seen.add(path)
             place = f" ({places[setting]})" if places and setting in places else ""
@@ -102,6 +105,12 @@ def _group_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_group_in, get_args(annotation))), None)
+
+
+def _value_in(fields: Mapping[KeyPath, FieldInfo], setting: KeyPath) -> FieldInfo | None:
+    """What is accepted for each value of a setting that holds values by name; None for other settings."""
+    annotation = fields[setting].annotation if setting in fields else None
+    return FieldInfo.from_annotation(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def _reason(path: KeyPath, detail: ErrorDetails, fields: Mapping[KeyPath, FieldInfo]) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from taskframework.errors import StoreError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.query import Page
-from taskframework.model.records import Record, RecordKind
+from taskframework.model.records import Record, RecordKind, parts_of
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import Task
+from taskframework.model.task import SCHEMA_VERSION, Task
 from taskframework.stores.base import Records, TaskStore
 
 Content = TypeVar("Content")
@@ -28,15 +28,12 @@ async def read_record(records: Records, record_id: str) -> Record | None:
     return (await records.read_records([record_id])).get(record_id)
 
 
-async def read_page(
-    records: Records, kind: RecordKind[Content], name_of: Callable[[Content], str], *, limit: int, after: str | None
-) -> Page[Content]:
-    """The contents of some records of a kind, in the order of their names.
+async def read_page(records: Records, kind: RecordKind[Content], *, limit: int, after: str | None) -> Page[Content]:
+    """The contents of some records of a kind, in the order of their names, without those that cannot be read.
 
     Args:
         records: the store of the records.
-        kind: their kind.
-        name_of: gives the name from which the id of a record is made.
+        kind: their kind; a name alone makes the id.
         limit: the most records of a page.
         after: the name before the first record; None: from the beginning.
 
@@ -45,8 +42,8 @@ async def read_page(
     """
     place = "" if after is None else kind.id_of(after)
     found = await records.list_records(kind.name, limit=limit + 1, after=place)
-    page = [kind.content(record) for record in found[:limit]]
-    return Page(tuple(page), name_of(page[-1]) if len(found) > limit else None)
+    page = kind.contents(found[:limit])
+    return Page(tuple(page.values()), parts_of(found[limit - 1].id)[0] if len(found) > limit else None)
 
 
 async def read_all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
@@ -65,7 +62,14 @@ async def read_all_records(records: Records, kind: RecordKind[Any]) -> list[Reco
 
 async def read_all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
     """The contents of all records of a kind that this release can read; see `read_all_records`."""
-    return [kind.content(record) for record in await read_all_records(records, kind) if kind.is_readable(record)]
+    return list(kind.contents(await read_all_records(records, kind)).values())
+
+
+def unreadable(document: Any, task_id: str, error: Exception) -> TaskUnreadableError:
+    """The error for a document whose reading ended with one of `UNREADABLE`."""
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    is_newer = isinstance(version, int) and version > SCHEMA_VERSION
+    return TaskUnreadableError(task_id, repr(error)[:200], is_newer=is_newer)
 
 
 class JointReads:

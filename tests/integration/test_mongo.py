@@ -28,10 +28,12 @@ from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MakeDue, MarkPublished
 from taskframework.model.query import TaskFilter
+from taskframework.model.records import Record, RecordUnreadableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, StreamKey, TakePositions
 from taskframework.model.task import Task, new_claim_id, new_task_id
+from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import APP_NAME, MongoDriver
@@ -257,6 +259,43 @@ async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(mongo_url: st
         )
         assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
         assert all([await store.get(task.task_id, EVERYONE) for task in tasks if task is not tasks[1]])
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{"task_type": None}, {"task_type": 7}, {"not_before": None}, {"not_before": "now"}]
+)
+async def test_a_task_that_was_changed_by_hand_harms_no_other(nonsense: dict[str, Any], mongo_url: str) -> None:
+    async with opened(mongo_url) as store:
+        bad, good = [(await insert_one(store, new_task(now=store.now() - MINUTE))).task for _ in range(2)]
+        with MongoClient[dict[str, Any]](mongo_url) as client:
+            client.get_default_database()["tasks"].update_one({"_id": bad.task_id}, {"$set": nonsense})
+
+        assert list((await store.list_tasks(EVERYONE, TaskFilter(), limit=10)).items) == [good]
+        assert [found.task_id for found in await store.due(DISPATCH, 10)] == [good.task_id]
+        [lane] = (await store.count_lanes(CountedTasks.WAITING, 10, due_before=store.now())).counted
+        assert (lane.task_type, lane.count, lane.claimable_since) == (good.task_type, 1, good.not_before)
+        with pytest.raises(TaskUnreadableError):
+            await store.get(bad.task_id, EVERYONE)
+
+
+@pytest.mark.parametrize("next_position", ["many", None])
+async def test_a_record_with_which_the_server_cannot_compute_is_named(next_position: object, mongo_url: str) -> None:
+    async with opened(mongo_url) as store:
+        stream = StreamKey("alice", "k")
+        data = {"mode": "serial", "next_position": next_position, "taken": []}
+        await store.write_records([Record(stream.record_id, STREAMS.name, data)])
+        with pytest.raises(RecordUnreadableError, match="stream/alice/k"):
+            STREAMS.content((await store.take_positions([TakePositions(stream, MINUTE, "serial", 1)]))[0])
+
+
+async def test_a_right_that_is_withdrawn_is_told_as_that(mongo_server: MongoServer, mongo_url: str) -> None:
+    async with opened(mongo_url) as store:
+        with failing(mongo_server, "insert", "find", times=2, errorCode=13):
+            [written] = await store.insert([new_task(now=store.now())])
+            assert isinstance(written, StoreMisconfiguredError)
+            assert "role readWrite" in written.hint
+            with pytest.raises(StoreMisconfiguredError, match="role readWrite"):
+                await store.list_tasks(EVERYONE, TaskFilter(), limit=1)
 
 
 @both_drivers

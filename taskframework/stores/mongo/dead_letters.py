@@ -28,7 +28,7 @@ class DeadLetterCalls(ABC):
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
         counted = await self._tasks.aggregate(queries.counted_dead(scope, filter, most), index="ended")
-        return [_count_of(group) for group in counted]
+        return [_count_of(group) for group in counted if isinstance(group["_id"]["task_type"], str)]
 
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
         order = queries.newest_first("at")

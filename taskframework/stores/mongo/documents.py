@@ -15,6 +15,7 @@ from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.query import DeadMessage
 from taskframework.model.task import TIMES, UNREADABLE, USER_VALUES, Task
 from taskframework.model.values import Json
+from taskframework.stores.reading import unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -73,17 +74,23 @@ def task_of(document: Document) -> Task:
     try:
         return Task.from_document(USER_VALUES.change(TIMES.change(document, with_utc), decode_value))
     except UNREADABLE as error:
-        raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
+        raise unreadable(document, str(document["_id"]), error) from error
 
 
-def read_documents(documents: Iterable[Document], read: Callable[[Document], Entry]) -> list[Entry]:
-    """The entries that this release can read: a document of a newer release must not make a list or group fail."""
+def read_documents(
+    documents: Iterable[Document], read: Callable[[Document], Entry], left_out: list[str] | None = None
+) -> list[Entry]:
+    """The entries that this release can read: one document that it cannot read must not make a list or group fail. Adds
+    the ids of the others to `left_out`.
+    """
     entries = []
     for document in documents:
         try:
             entries.append(read(document))
         except TaskUnreadableError as error:
-            logger.warning("left out: %s", error.message)
+            logger.warning("left out: %s %s", error.message, error.reason)
+            if left_out is not None:
+                left_out.append(error.task_id)
     return entries
 
 

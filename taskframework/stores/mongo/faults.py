@@ -110,7 +110,7 @@ def _translate(error: PyMongoError) -> StoreError:
     if code == _DUPLICATE_KEY:
         return DuplicateDocumentError()
     if code in _NOT_ALLOWED:
-        hint = "Check user and password in store.url, and that the user may read and write this database."
+        hint = "Check user and password in store.url, and give the user the role readWrite on this database."
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     if _NO_INDEX in str(error):
         made = "Every command that opens the store creates it, such as `taskframework tasks list`"

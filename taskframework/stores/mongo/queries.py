@@ -58,6 +58,7 @@ def with_cancel_request(fences: Sequence[Fence]) -> Document:
 
 #: The fields of a `DueTask`, except the time of the driver.
 DUE_FIELDS = (
+    "schema_version",
     "task_type",
     "priority",
     "status",
@@ -105,7 +106,7 @@ def running_of(task_type: str, lane: Priority) -> Document:
     """Running tasks of one queue, which means of a type and lane; an unknown priority counts as normal."""
     others = [other.value for other in LANES if other is not Priority.NORMAL]
     priority = {"$nin": others} if lane is Priority.NORMAL else lane.value
-    return {"status": TaskStatus.RUNNING, "task_type": task_type, "priority": priority}
+    return {"status": TaskStatus.RUNNING, "task_type": task_type, "priority": priority, "not_before": {"$type": "date"}}
 
 
 def waiting_for(limit: str, lane: Priority) -> Document:

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.idempotency import key_id
-from taskframework.model.records import Record, RecordChange, id_range, new_revision
+from taskframework.model.records import Record, RecordChange, RecordUnreadableError, id_range, new_revision
 from taskframework.model.streams import STREAMS, PassTurn, TakePositions
 from taskframework.stores.mongo.client import BY_ID, Collection, encode_document
 from taskframework.stores.mongo.documents import Document, encode_value, with_utc
@@ -78,6 +78,10 @@ class RecordCalls(ABC):
                 document = await self._records.upsert_one({"_id": change.record_id}, pipeline, (RECORD_FAILPOINT,))
             except DuplicateDocumentError:  # another process inserted the record at this moment
                 continue
+            except StoreError as error:
+                if type(error) is not StoreError:
+                    raise
+                raise RecordUnreadableError(change.record_id) from error  # the server cannot compute with its data
             return _record_of(document)
 
     async def take_positions(self, takes: Sequence[TakePositions]) -> Sequence[Record]:

@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from taskframework.errors import StoreClosedError, StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreClosedError, StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
-from taskframework.model.task import UNREADABLE, CancelRequest, Task
+from taskframework.model.task import SHAPE, UNREADABLE, CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, queries
@@ -54,6 +54,7 @@ from taskframework.stores.mongo.stream_reads import StreamCalls
 from taskframework.stores.mongo.traffic import TrafficCalls
 from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writer import TaskWriter
+from taskframework.stores.reading import unreadable
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
@@ -362,11 +363,14 @@ def _page(
 ) -> Page[Entry]:
     """A page of a list. `found` has one entry more than the limit if another page follows."""
     end = cursor(found[limit - 1]) if len(found) > limit else None
-    return Page(tuple(read_documents(found[:limit], read)), end)
+    left_out: list[str] = []
+    return Page(tuple(read_documents(found[:limit], read, left_out)), end, tuple(left_out))
 
 
 def _due_of(driver: Driver, document: Document) -> DueTask:
     try:
+        if wrong := SHAPE.wrong_in(document):
+            raise TypeError(f"a wrong type in {wrong}")
         due: Any = document
         for name in driver.field.split("."):
             due = due[name]
@@ -383,7 +387,7 @@ def _due_of(driver: Driver, document: Document) -> DueTask:
             with_utc(due),
         )
     except UNREADABLE as error:
-        raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
+        raise unreadable(document, str(document["_id"]), error) from error
 
 
 def _fence_of(document: Document) -> Fence:

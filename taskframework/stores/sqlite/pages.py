@@ -17,21 +17,26 @@ from taskframework.stores.sqlite.rows import TaskRow, Value, read_row, to_json
 logger = logging.getLogger(__name__)
 
 
-def tasks_of(rows: Sequence[Row]) -> list[Task]:
-    """The tasks that this release can read: a document of a newer release must not make a whole list or repair fail."""
+def tasks_of(rows: Sequence[Row], left_out: list[str] | None = None) -> list[Task]:
+    """The tasks that this release can read: one document that it cannot read must not make a whole list or repair fail.
+    Adds the ids of the others to `left_out`.
+    """
     tasks = []
     for row in map(TaskRow._make, rows):
         try:
             tasks.append(read_row(row).task)
         except StoreError:
             logger.exception("task %s is left out", row.task_id)
+            if left_out is not None:
+                left_out.append(row.task_id)
     return tasks
 
 
 def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:
     """A page of tasks. `rows` has one row more than the limit if another page follows."""
     cursor = _cursor_after(TaskRow._make(rows[limit - 1]), filter) if len(rows) > limit else None
-    return Page(tuple(tasks_of(rows[:limit])), cursor)
+    left_out: list[str] = []
+    return Page(tuple(tasks_of(rows[:limit], left_out)), cursor, tuple(left_out))
 
 
 def search_page(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) -> tuple[list[str], str | None]:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from taskframework.clock import to_milliseconds, whole_milliseconds
-from taskframework.errors import TaskUnreadableError, ValueNotStorableError
+from taskframework.errors import ValueNotStorableError
 from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
 from taskframework.model.limits import waiting_limit
 from taskframework.model.task import SHAPE, TIMES, UNREADABLE, CancelRequest, Task, record_from_document
 from taskframework.model.values import Json
+from taskframework.stores.reading import unreadable
 
 
 def _column(driver: Driver) -> str:
@@ -218,15 +219,17 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> StoredTask:
     Raises:
         TaskUnreadableError: if this release cannot read the document.
     """
+    values: Any = None
     try:
-        values = TIMES.change(orjson.loads(row.document), datetime.fromisoformat)
+        values = orjson.loads(row.document)
+        TIMES.change(values, datetime.fromisoformat)
         if with_parameters:
             values["parameters"] = orjson.loads(row.parameters)
         # Parsed a second time, and not copied: the forms must share no object with the task.
         forms = {name: form for name, form in orjson.loads(row.document).items() if name not in _PLAIN}
         return StoredTask(Task.from_document(values), forms, row.parameters)
     except UNREADABLE as error:
-        raise TaskUnreadableError(row.task_id, repr(error)[:200]) from error
+        raise unreadable(values, row.task_id, error) from error
 
 
 def read_cancel(text: str) -> CancelRequest:

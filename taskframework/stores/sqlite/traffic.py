@@ -35,7 +35,7 @@ def query(selection: CountedTasks, *, of_queue: bool = False) -> str:
     members = _members_of_queue(selection) if of_queue else _members(selection)
     return (
         "SELECT task_type, lane, count(*), total(not_before < :due_before), min(time), min(not_before) "
-        f"FROM ({members} LIMIT :most) GROUP BY task_type, lane"
+        f"FROM ({members} LIMIT :most) GROUP BY task_type, lane, typeof(time), typeof(not_before)"
     )
 
 
@@ -44,8 +44,9 @@ def lane_counts_of(rows: Sequence[Sequence[Any]], most: int) -> LaneCounts:
     counted = tuple(
         LaneCount(task_type, Priority(lane), count, int(due), from_milliseconds(first), from_milliseconds(claimable))
         for task_type, lane, count, due, first, claimable in rows
+        if isinstance(first, int) and isinstance(claimable, int)  # not changed by hand
     )
-    return LaneCounts(counted, sum(it.count for it in counted) >= most)
+    return LaneCounts(counted, sum(row[2] for row in rows) >= most)
 
 
 def _members(selection: CountedTasks) -> str:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import ReserveDispatch
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task, new_task_id
+from taskframework.model.task import SCHEMA_VERSION, Task, new_task_id
+from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Complete
 from taskframework.recovery.loop import make_reservations
 from taskframework.recovery.sweeper import forget_dispatches
@@ -73,8 +74,12 @@ async def test_a_document_nobody_can_read_harms_no_other(
     kinds = [type(reply).__name__ for reply in replies]
     assert kinds == ["TaskUnreadableError", "Task", "TaskUnreadableError", "Inserted"]
     assert bad.task_id in str(replies[0])
-    assert "PAUSED" in str(replies[0])
-    with pytest.raises(StoreError, match="newer release"):
+    assert "PAUSED" not in str(replies[0])
+    with pytest.raises(TaskUnreadableError, match="changed by hand or is damaged") as damaged:
+        await store.get(bad.task_id, EVERYONE)
+    assert "PAUSED" in damaged.value.reason
+    _overwrite(raw, bad, json.dumps(_document_of(raw, bad) | {"schema_version": SCHEMA_VERSION + 1}))
+    with pytest.raises(TaskUnreadableError, match="newer release"):
         await store.get(bad.task_id, EVERYONE)
     listed = await store.list_tasks(EVERYONE, TaskFilter(), limit=10)
     assert good.task_id in {task.task_id for task in listed.items}
@@ -94,6 +99,13 @@ async def test_what_nobody_can_read_is_left_out_by_repairs(
     await store.close()
     with pytest.raises(StoreUnavailableError):
         await make_reservations(store, reservations)
+
+
+async def test_a_time_that_was_changed_by_hand_harms_no_count(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    bad, good = await put(store), await put(store)
+    raw.execute("UPDATE tasks SET not_before = 'now' WHERE task_id = ?", (bad.task_id,))
+    [lane] = (await store.count_lanes(CountedTasks.WAITING, 10, due_before=store.now() + MINUTE)).counted
+    assert (lane.count, lane.claimable_since) == (1, good.not_before)
 
 
 async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: SqliteStore, raw: sqlite3.Connection) -> None:

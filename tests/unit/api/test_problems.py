@@ -14,7 +14,13 @@ import pytest
 from taskframework import Settings, TaskFramework
 from taskframework.api.codes import CODES
 from taskframework.api.openapi import DocumentedApi
-from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError, TaskframeworkError
+from taskframework.errors import (
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    SubmissionError,
+    TaskframeworkError,
+)
 from taskframework.testing.eventually import eventually
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
 
@@ -132,6 +138,22 @@ async def test_only_of_a_change_it_is_said_that_it_may_have_happened(api: Api, m
     assert read["hint"] == "Repeat it in 5 seconds."
 
 
+async def test_a_store_that_refuses_access_is_told_with_the_next_step(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise StoreMisconfiguredError(f"MongoDB refused access: {SECRET}")
+
+    for name in ("insert", "list_tasks", "read_records"):
+        monkeypatch.setattr(api.framework.services.store, name, refuse)
+    for answer in (await api.post(TASKS, json=COUNT_WORDS), await api.get(TASKS)):
+        told = problem_of(answer, 503, "store_unavailable")
+        assert "the role readWrite" in told["hint"]
+        assert SECRET not in answer.text
+    assert SECRET in caplog.text
+    assert (await api.get("/readyz")).json()["checks"]["store"] == f"MongoDB refused access: {SECRET}"
+
+
 async def test_a_failed_request_opens_the_breaker(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests alone find out that the store is away, even in a process in which nothing else asks it."""
 
@@ -172,9 +194,7 @@ async def test_a_store_that_is_known_to_be_silent_is_not_asked(api: Api, monkeyp
     assert (await api.get(TASKS)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError(SECRET), StoreMisconfiguredError(SECRET), RecursionError(), KeyError("x")]
-)
+@pytest.mark.parametrize("error", [RuntimeError(SECRET), StoreError(SECRET), RecursionError(), KeyError("x")])
 async def test_an_error_of_ours_gives_nothing_away(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:

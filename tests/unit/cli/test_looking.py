@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -113,6 +115,18 @@ def test_doctor_tells_that_redis_is_away(cli: Cli, monkeypatch: pytest.MonkeyPat
     [problem] = found["problems"]
     assert problem.startswith("Redis does not answer: ")
     assert "rate_limiter.redis_url" in problem
+
+
+@pytest.mark.usefixtures("stored")
+def test_doctor_names_what_cannot_be_read(cli: Cli, folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "taskframework.db")) as raw, raw:
+        raw.execute("UPDATE tasks SET document = json_set(document, '$.task_type', 7) WHERE task_id = 'waiting'")
+        raw.execute("INSERT INTO records (id, kind, data, revision) VALUES ('worker/w', 'worker', '{}', 'r')")
+    done = cli("doctor", "--json")
+    assert done.code == 1
+    problems = [problem for finding in json.loads(done.out)["findings"] for problem in finding["problems"]]
+    assert any("1 task that cannot be read, so that lists leave them out: waiting" in problem for problem in problems)
+    assert any("The record worker/w in the store cannot be read. It was changed by hand" in it for it in problems)
 
 
 def test_doctor_tells_that_it_does_not_check_the_api_of_the_environment(

@@ -43,6 +43,8 @@ def test_the_choice_of_an_application_stays() -> None:
 class Store:
     async def ping(self) -> None: ...
 
+    async def read_records(self, ids: object) -> None: ...
+
 
 class Worker:
     worker_id, is_live = "w", False

@@ -80,6 +80,18 @@ def test_fields_of_a_newer_release_are_passed_over() -> None:
     assert Task.from_document(document) == FULL
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("task_type", None), ("user_id", 7), ("priority", {}), ("attempts", "1"), ("not_before", "now")]
+)
+def test_a_document_is_refused_if_a_field_that_every_task_has_is_nonsense(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"a wrong type in {name}"):
+        Task.from_document(FULL.to_document() | {name: value})
+
+
+def test_a_whole_number_may_be_stored_as_a_fraction() -> None:
+    assert Task.from_document(FULL.to_document() | {"max_attempts": 5.0}).max_attempts == 5
+
+
 def test_a_document_of_a_release_without_steps_has_none() -> None:
     document = FULL.to_document()
     del document["steps"]

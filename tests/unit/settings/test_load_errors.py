@@ -198,6 +198,16 @@ def test_every_kind_of_broken_yaml_is_explained(refusal: Refusal, text: str) -> 
     assert "is not valid YAML" in message
 
 
+def test_a_wrong_value_in_a_setting_with_values_by_name_is_named(load: Load) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(environ={"TASKFRAMEWORK_CONCURRENCY__LIMITS": "{a: 0, b: 1}"})
+    assert caught.value.key == "concurrency.limits.a"
+    assert (
+        "concurrency.limits.a (environment TASKFRAMEWORK_CONCURRENCY__LIMITS) is 0; accepted: whole number from"
+        in str(caught.value)
+    )
+
+
 def test_a_file_that_is_not_text_is_refused(load: Load, tmp_path: Path) -> None:
     (tmp_path / "application.yml").write_bytes(b"api:\n  host: \xff\n")
     with pytest.raises(ConfigurationError, match=r"application.yml is not UTF-8 text \(byte 13\). Save it as UTF-8"):
