@@ -257,23 +257,22 @@ class TaskConsumer:
     async def _claim_turn_and_run(
         self, pending: PendingDelivery, claim: ClaimTurn, is_claimed: asyncio.Future[bool]
     ) -> None:
-        attempt, is_repeated = None, False
-        while attempt is None and await self._breaker.wait_until_closed(
-            within=self.deliveries.seconds_to_claim(pending)
-        ):
-            try:
-                attempt = await self._claims.claim_turn(claim, is_repeated=is_repeated)
-                if attempt is None:
-                    return
-            except StoreUnavailableError as error:
-                is_repeated = True
-                self._breaker.open(error)
-        registration = self._registry.get(claim.task_type)
+        attempt, registration = await self._claim_turn(pending, claim), self._registry.get(claim.task_type)
         if attempt is not None and registration is not None:
-            if not is_claimed.done():
+            if not is_claimed.done():  # the one who waits may have been cancelled
                 is_claimed.set_result(True)
             pending.stage = Stage.RUNNING
             await self._run(registration, attempt, pending)
+
+    async def _claim_turn(self, pending: PendingDelivery, claim: ClaimTurn) -> RunningAttempt | None:
+        is_repeated = False
+        while await self._breaker.wait_until_closed(within=self.deliveries.seconds_to_claim(pending)):
+            try:
+                return await self._claims.claim_turn(claim, is_repeated=is_repeated)
+            except StoreUnavailableError as error:
+                is_repeated = True
+                self._breaker.open(error)
+        return None
 
     async def _admit_and_claim(
         self, pending: PendingDelivery, candidate: Candidate, claim: Claim
