@@ -323,9 +323,7 @@ class TaskUnreadableError(StoreError):
     def __init__(self, task_id: str, reason: str, *, is_newer: bool = False) -> None:
         super().__init__(f"The task {task_id} cannot be read: it was changed by hand or is damaged.")
         if is_newer:
-            super().__init__(
-                f"A newer release wrote the task {task_id}.", hint="Use a process of it, or upgrade this one."
-            )
+            super().__init__(f"A newer release wrote the task {task_id}.", hint="Use its processes, or upgrade.")
         self.task_id, self.reason = task_id, reason
 
 
