@@ -155,11 +155,15 @@ class TaskTypes:
             return False
         declarations = self._declarations_to_write()
         stored = await self._store.read_records(declarations)
-        latest = self._store.now() - _LEFT_ALONE_FOR
-        others = {id for id, record in stored.items() if _is_by_another(declarations[id], record, latest)}
+        now = self._store.now()
+        others = {
+            id: present.declared_by
+            for id, present in DECLARATION.contents(stored.values()).items()
+            if _is_by_another(declarations[id], present, now - _LEFT_ALONE_FOR)
+        }
         workers = await read_all_contents(self._store, PRESENCE) if others else []
-        live = {worker.worker_id for worker in workers if not worker.is_lost(self._store.now())}
-        left = {id for id in others if DECLARATION.content(stored[id]).declared_by not in live}
+        live = {worker.worker_id for worker in workers if not worker.is_lost(now)}
+        left = {id for id, worker_id in others.items() if worker_id not in live}
         if wanted := {id: each for id, each in declarations.items() if id not in stored or id in left}:
             names = ", ".join(sorted(each.task_type for each in wanted.values()))
             logger.warning("declared again, because the declaration was lost or its worker is gone: %s", names)
@@ -191,14 +195,11 @@ class TaskTypes:
         return list(self._own_declarations.values())
 
 
-def _is_by_another(own: TaskDeclaration, record: Record, latest: datetime) -> bool:
+def _is_by_another(own: TaskDeclaration, present: TaskDeclaration, latest: datetime) -> bool:
     """Return whether a known worker declared a type otherwise, at this time or before."""
-    if not DECLARATION.is_readable(record):
+    if present.declared_by is None or present.declared_at is None or present.declared_at > latest:
         return False
-    there = DECLARATION.content(record)
-    if there.declared_by is None or there.declared_at is None or there.declared_at > latest:
-        return False
-    return not own.is_same(there)
+    return not own.is_same(present)
 
 
 def _warn_of_other_parameters(own: TaskDeclaration, record: Record) -> None:

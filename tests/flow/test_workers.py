@@ -10,6 +10,8 @@ import pytest
 from taskframework import Settings, TaskFramework, TaskframeworkError
 from taskframework.api.app import create_app
 from taskframework.api.views import TaskPage, WorkerPage
+from taskframework.submission.types import declared_types
+from taskframework.tasks.declarations import DECLARATION
 from tests.flow.conftest import BOTH, Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
@@ -60,3 +62,14 @@ async def test_a_worker_whose_start_fails_leaves_nothing_behind(run: Run, settin
     async with TaskFramework(settings()).store_only() as framework:
         assert await framework.services.types.names() == []
         assert (await framework.services.workers.list_workers(limit=10)).items == ()
+
+
+async def test_a_lost_declaration_is_made_again(run: Run) -> None:
+    async with run() as framework:
+        store = framework.services.store
+        before = await declared_types(store)
+        lost = await store.read_records([DECLARATION.id_of(each.task_type) for each in before])
+        await store.delete_records(list(lost.values()))
+        (loop,) = [repair for repair in framework.process.repairs if repair.name == "declarations"]
+        await loop._run_once()  # now, instead of within ten seconds
+        assert await declared_types(store) == before

@@ -82,11 +82,11 @@ async def test_a_release_that_was_tried_and_stopped_does_not_keep_its_declaratio
     present, tried = declares(store, "one", "other"), declares(store, "one", "newer", max_attempts=9)
     await present.declare("worker-1")
     started_at = clock.now()
-    await report(store, "worker-2")
     await tried.declare("worker-2")
     clock.advance(25)
     await present.keep_declared()
     assert await known(store) == {"newer": 9, "one": 9, "other": 1}, "it may run, and its presence not be seen yet"
+    await report(store, "worker-2")
     clock.advance(40 + LOST_AFTER.total_seconds())
     assert not await present.keep_declared()
     assert await known(store) == {"newer": 9, "one": 1, "other": 1}
