@@ -32,6 +32,8 @@ MAX_HELD_BACK_SECONDS = 0.5
 #: For so many seconds, and the time of one more permit, a bucket may be full while turns are to come. After that the
 #: tasks that had these turns are gone, for example cancelled: a turn is used within some seconds of its time.
 UNUSED_TURNS_SECONDS = 10.0
+#: A bucket that is full for so many seconds is idle: a task at its turn takes its permit some seconds later at most.
+IDLE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,11 @@ RATE = RecordKind("rate", Bucket)
 def has_unused_turns(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
     """Return whether the turns that are still to come will not be used, since nobody has used the last ones."""
     return now - bucket.full_at > UNUSED_TURNS_SECONDS + 1 / limit.rate
+
+
+def has_idle_permits(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
+    """Return whether nobody uses the permits although tasks wait: their turns are later than they need be."""
+    return now - bucket.full_at > IDLE_SECONDS and bucket.last_turn_over_at > now + 1 / limit.rate
 
 
 def next_turn_at(bucket: Bucket, limit: BucketLimit, now: float) -> float:

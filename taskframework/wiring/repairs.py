@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 
+from taskframework.limits.task_limits import limits_of
 from taskframework.model.workers import REPORT_INTERVAL
 from taskframework.operations.health import Health
 from taskframework.recovery.batches import BatchRepair
@@ -13,6 +14,7 @@ from taskframework.recovery.pace import RepairPace
 from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.queue_timeouts import QueueTimeouts
+from taskframework.recovery.rate_turns import RateTurnRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
@@ -28,13 +30,14 @@ _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 #: `MAX_CLOCK_DIFFERENCE_SECONDS` and a pause.
 _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
+_TURNS_INTERVAL = timedelta(seconds=5)
 #: Repairs without which a promise is not kept: a process is not ready while one of these is late.
 _ESSENTIAL_REPAIRS = frozenset(
     {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "replays", "streams", "unstarted"}
 )
 #: Repairs that any process can do for all: each looks less often where there are many workers. Not `reap` and `slots`,
 #: which have a promised time after a crash, nor those that keep this process itself up to date.
-_SHARED_REPAIRS = _ESSENTIAL_REPAIRS - {"reap", "slots"}
+_SHARED_REPAIRS = (_ESSENTIAL_REPAIRS - {"reap", "slots"}) | {"turns"}
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -86,6 +89,9 @@ def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timede
     # The reaper looks twice in each grace: lease, grace and pause together must not take longer than lease + 10 s.
     yield "reap", reaper.reap, settings.worker.lease_grace / 2
     yield "slots", process.slots.reconcile, min(_SLOTS_INTERVAL, settings.worker.lease / 4)
+    if limits := limits_of(settings.rate_limiter):
+        turns = RateTurnRepair(services.buckets, limits, store, process.pauses.is_paused)
+        yield "turns", turns.run_once, _TURNS_INTERVAL
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
     parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, batch)
     yield "parents", parents.run_once, recovery.sweep_interval

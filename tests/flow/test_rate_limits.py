@@ -19,7 +19,7 @@ from taskframework import (
     TaskOptions,
     TaskStatus,
 )
-from tests.flow.conftest import Run
+from tests.flow.conftest import BOTH, Run
 from tests.support.eventually import eventually
 
 #: As good as never another one while a test runs.
@@ -157,3 +157,22 @@ async def test_a_stop_sends_back_what_waits_for_a_permit(run: Run) -> None:
             await framework.process.worker.stop()
         tasks = [await handle.task() for handle in handles]
     assert sorted(task.attempts for task in tasks) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("urls", BOTH, indirect=True)
+async def test_after_the_rate_was_raised_nobody_waits_as_long_as_the_old_one_says(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskframework.model.rate_limits.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("taskframework.wiring.repairs._TURNS_INTERVAL", timedelta(seconds=0.2))
+    async with run(extra=[Keyed], rate_limiter=limiter(0.5, 1)) as framework:
+        handles = [await framework.submit("keyed", {"tenant": "busy"}) for _ in range(100)]
+        await handles[0].result(timeout=60)
+        await eventually(lambda: _has_turn(handles[-1]))
+    async with run(extra=[Keyed], rate_limiter=limiter(100, 1)) as framework:
+        # At the old rate the last one begins after 200 s.
+        assert await framework.handle(handles[-1].task_id).result(timeout=60) == 1
+
+
+async def _has_turn(handle: TaskHandle[int]) -> bool:
+    return (await handle.task()).waits_for_limit is not None
