@@ -55,7 +55,10 @@ class Unblock:
         return with_event(began, "unblocked", now)
 
     def was_applied(self, task: Task) -> bool:
-        """Return whether the task is queued. If another process did it, a second message is sent, and dropped."""
+        """Return whether the task is queued. If another process did it, a second message is sent, and dropped.
+
+        A task that was unblocked and cancelled since then counts as refused: it needs no message.
+        """
         return task.generation == self.generation and task.status is TaskStatus.QUEUED
 
 

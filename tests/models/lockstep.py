@@ -13,6 +13,7 @@ from taskframework.model.marks import Mark
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, TaskStore
@@ -83,7 +84,11 @@ class Lockstep:
     def _explains(self, order: Iterable[tuple[Transition, bool]], task: Task, after: Task) -> bool:
         for request, is_made in order:
             moved = request.apply(task, self._reference.now())
-            if is_made is (moved is None) and not (is_made and request.was_applied(task)):
+            if is_made:
+                is_answered = moved is not None or request.was_applied(task)
+            else:  # in a group, a task that was unblocked and then cancelled looks like one that was not unblocked
+                is_answered = moved is None or (isinstance(request, Unblock) and not request.was_applied(after))
+            if not is_answered:
                 return False
             task = moved or task
         return not _differences(after, task)
