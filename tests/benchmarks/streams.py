@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.streams`: how fast the tasks of many serial streams run beside plain tasks.
 
 Round by round on RabbitMQ and MongoDB, so many plain tasks, and as many tasks of serial streams, which take turns over
-all keys. All are submitted while the workers are stopped (SIGSTOP); the rate is that of the workers after this.
+all keys. All are submitted while the workers are stopped (SIGSTOP); the rate is that of the workers after this. With
+`--running` they are submitted while the workers run, and the rate is that from the first submission to the last end.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=10, help="tasks of each key")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--running", action="store_true", help="submit while the workers run")
     options = parser.parse_args()
     with (
         servers() as place,
@@ -57,7 +59,8 @@ async def _measure(place: Place, workers: Sequence[Process], options: argparse.N
             for kind, row in rates.items():
                 keys = [f"{number}-{key}" for key in range(options.keys)] if kind == "serial" else [None] * options.keys
                 requests = [_request(key, n) for n in range(options.tasks) for key in keys]
-                row.append(await _rate(framework, place, workers, kind, requests))
+                stopped = [] if options.running else workers
+                row.append(await _rate(framework, place, workers, stopped, kind, requests))
         plain, serial = (statistics.median(row) for row in rates.values())
         sys.stdout.write(f"plain {plain:.0f}/s, serial {serial:.0f}/s: {serial / plain:.2f}\n")
 
@@ -68,19 +71,31 @@ def _request(key: str | None, parameters: int) -> SubmitRequest:
     return SubmitRequest(task_type="nothing", parameters=parameters, stream={"key": key})
 
 
-async def _rate(
-    framework: TaskFramework, place: Place, workers: Sequence[Process], kind: str, requests: Sequence[SubmitRequest]
-) -> float:
-    for worker in workers:
-        worker.pause()
+async def _submit(framework: TaskFramework, requests: Sequence[SubmitRequest]) -> None:
     for at in range(0, len(requests), _GROUP):
         await framework.submit_many(requests[at : at + _GROUP])
-    await asyncio.sleep(_REST_SECONDS)
+
+
+async def _rate(
+    framework: TaskFramework,
+    place: Place,
+    workers: Sequence[Process],
+    stopped: Sequence[Process],
+    kind: str,
+    requests: Sequence[SubmitRequest],
+) -> float:
+    for worker in stopped:
+        worker.pause()
+    if stopped:
+        await _submit(framework, requests)
+        await asyncio.sleep(_REST_SECONDS)
     used = {"workers": [worker.pid for worker in workers], "MongoDB": [place.mongo.pid], "RabbitMQ": [place.rabbit.pid]}
     before = {name: cpu_seconds(pids) for name, pids in used.items()}
     began = time.monotonic()
-    for worker in workers:
+    for worker in stopped:
         worker.send(signal.SIGCONT)
+    if not stopped:
+        await _submit(framework, requests)
     await until_over(framework)
     seconds = time.monotonic() - began
     spent = {name: (cpu_seconds(pids) - before[name]) / len(requests) * 1e6 for name, pids in used.items()}
