@@ -34,7 +34,7 @@ RETRY_AFTER = timedelta(seconds=5)
 
 def parts_of(batch: Task) -> tuple[Batch, Subtasks]:
     """The two records that every batch has: the record of the batch, and the record of its sub-tasks."""
-    assert batch.batch is not None, "only a batch is asked for this"
+    assert batch.batch is not None, "this is called only for a batch"
     assert batch.subtasks is not None, "a batch has sub-tasks from its insert on"
     return batch.batch, batch.subtasks
 

@@ -59,7 +59,7 @@ class Reap(UngroupedWrite):
 
     @property
     def limit_message(self) -> str:
-        """What the error says that makes the task a dead letter although it has attempts left."""
+        """The message of the error with which the task becomes a dead letter although it has attempts left."""
         times = pluralize(self.max_crashes, "time")
         return f"{LEASE_EXPIRED} This has happened {times}, which is the limit (worker.max_crashes)."
 

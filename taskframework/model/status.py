@@ -16,7 +16,7 @@ class TaskStatus(StrEnum):
     COMPLETED = "COMPLETED"
     COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"  # some sub-tasks failed, which its policy allows
     FAILED = "FAILED"  # not retryable
-    DEAD_LETTER = "DEAD_LETTER"  # budget used, poison, or no handler
+    DEAD_LETTER = "DEAD_LETTER"  # no attempts left, too many crashes, not started in time, or no worker can run it
     CANCELLED = "CANCELLED"
 
     @classmethod

@@ -303,7 +303,7 @@ def resumed_by_signal(task: Task, now: datetime) -> Task:
     The signal stays in the list without its payload, so that its key is known.
     """
     kept = _unused_signal(task)
-    assert kept is not None, "asked for by whoever has seen it"
+    assert kept is not None, "this is called only for a task that has its signal"
     used = replace(kept, payload=None, is_heard=True)
     signals = tuple(used if signal is kept else signal for signal in task.signals)
     return resumed(task.evolve(signals=signals, woken_by=kept), "signal", now, {"signal": kept.name, "key": kept.key})

@@ -201,7 +201,7 @@ class ExplainOperations:
         return tuple(suspects[:_MAX_NAMED])
 
     async def _running_by_type(self, workers: Sequence[Presence]) -> Mapping[str, int]:
-        """Return what runs, of the types that these workers run, if all their slots are in use; else nothing."""
+        """Return how many tasks of each type of these workers run, if all their slots are in use; else nothing."""
         if not workers or any(worker.has_free_slot for worker in workers):
             return {}
         types = {task_type for worker in workers for task_type in worker.task_types}

@@ -169,8 +169,8 @@ class ReplayOperations:
     async def find_running(self, action: Action, where: ActionFilter) -> BulkAction | None:
         """Return the action that does the same with the same filter now, if there is one.
 
-        Two that begin at the same moment are not noticed: then each task is changed by one of them. An action that
-        found nothing is about to end, and is left out.
+        Two actions that begin at the same moment do not find each other; then each task is changed by one of them.
+        An action that has found no task is about to end, and is left out.
         """
         marks = await read_all_records(self._store, RUNNING_ACTION)
         ids = [REPLAY.id_of(*parts_of(mark.id)) for mark in marks]
@@ -264,7 +264,7 @@ class ReplayOperations:
             wanted = rule(present)
             if wanted == present or await self.write(record, wanted):
                 return wanted
-        message = f"The replay {replay_id} was changed by others at the same time."
+        message = f"The replay {replay_id} was changed by other processes at the same time."
         raise StoreUnavailableError(message, hint="Try again in a moment.")
 
     async def write(self, record: Record, wanted: BulkAction) -> bool:

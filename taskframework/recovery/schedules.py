@@ -86,7 +86,7 @@ class ScheduleRepair:
         except InvalidRequestError as error:
             await self._record_problem(record, str(error))
             return False
-        # If the last run matters, its state is read before each run, so only one run is made now.
+        # If the overlap policy depends on the last run, that run is read before each new one, so only one is made now.
         due = runs_due(schedule, now, self._limit if schedule.overlap is Overlap.ALLOW else 1)
         after = await self._submit_runs(schedule, due.times) if due.times else schedule
         await failpoint.reached("schedule.after_submit")

@@ -25,7 +25,7 @@ from taskframework.streams.turns import StreamTurns
 
 logger = logging.getLogger(__name__)
 
-#: At how many streams this process looks at the same time: enough for groups of a hundred while others are under way.
+#: At how many streams this process looks at once: enough for the store to group a hundred calls while it writes others.
 _MAX_CONCURRENT_STREAMS = 256
 
 
@@ -41,7 +41,7 @@ class _Look:
     callbacks: list[Callable[[], None]] = field(default_factory=list)
     #: The tasks that need no further look after the next one, each with its sequence.
     covered: dict[str, int] = field(default_factory=dict)
-    #: The same two for the present look. The bridge may ask for a task that the bus reported just before.
+    #: The same two for the present look: the bridge may ask about a task for which this look began.
     present_callbacks: list[Callable[[], None]] = field(default_factory=list)
     present_covered: dict[str, int] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class _Look:
 
 
 class StreamLooks:
-    """Looks at the streams about which this process hears."""
+    """Looks at the streams whose tasks end or are queued again in this process."""
 
     def __init__(self, turns: StreamTurns) -> None:
         """Prepare; in a look, `turns` passes the turn on if it is time."""

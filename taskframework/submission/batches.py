@@ -39,7 +39,7 @@ from taskframework.tasks.kinds import AnyTaskType
 STORE_BATCH_SIZE = 500
 #: The most seconds for which an item waits to be stored together with others.
 _MAX_HELD_BACK_SECONDS = 0.5
-#: Follows the last item of a source.
+#: Comes in the queue after the last item of a source.
 _END = object()
 #: The policy of a batch that names no policy: most batches can accept a few failed items.
 _DEFAULT_POLICY = ALLOW_FAILURES

@@ -232,7 +232,7 @@ class TaskMessageProducer:
         return True
 
     async def _put_off(self, task: Task) -> None:
-        """Say that a task has no message, so that it neither counts as sent nor waits longer after each refusal."""
+        """Write that a task has no message, so that it does not count as sent, nor wait longer after each refusal."""
         delay = max(self._policy.redispatch, task.not_before - self._store.now())
         try:
             await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch, delay, was_refused=True))

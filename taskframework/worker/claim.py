@@ -169,7 +169,7 @@ class ClaimStation:
         if current is None:
             return Refusal.NO_DOCUMENT
         if claim.slot is not None and replace(claim, slot=None).apply(current, self._store.now()) is not None:
-            # Only the slot of the task had expired: between slot and claim it waited long, for a permit or the store.
+            # The only fault: the slot of the limit expired. The task waited long for a permit or the store after it.
             await self._store.mark(MakeDue(claim.task_id, claim.dispatch_epoch))
             return Refusal.NOT_OURS
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch

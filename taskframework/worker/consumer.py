@@ -205,7 +205,7 @@ class TaskConsumer:
             self.lanes.release(lane)
 
     async def _finish(self, pending: PendingDelivery, work: Awaitable[None]) -> None:
-        """Do the work for a delivery and forget the delivery, which has an answer then even if the work fails."""
+        """Do the work for a delivery, then forget the delivery. Acknowledge it if the work fails."""
         try:
             await work
         except (Exception, SystemExit, KeyboardInterrupt):
@@ -259,7 +259,7 @@ class TaskConsumer:
     ) -> None:
         attempt, registration = await self._claim_turn(pending, claim), self._registry.get(claim.task_type)
         if attempt is not None and registration is not None:
-            if not is_claimed.done():  # the one who waits may have been cancelled
+            if not is_claimed.done():  # the waiting caller may have been cancelled
                 is_claimed.set_result(True)
             pending.stage = Stage.RUNNING
             await self._run(registration, attempt, pending)

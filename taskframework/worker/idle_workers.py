@@ -39,8 +39,8 @@ class IdleWorkers:
         try:
             if task_type not in await self._idle_types():
                 return False
-            # A worker with a free slot takes what is in the queue. If there is more, the report is old, and the message
-            # would go to the end.
+            # A worker with a free slot empties the queue. If messages are in the queue, the report of the free slot is
+            # out of date, and a new message would have to wait behind them.
             return await self._broker.queue_depth(task_type, lane) == 0
         except (StoreError, BrokerError):
             return False

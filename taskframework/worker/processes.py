@@ -59,7 +59,9 @@ class ProcessDiedError(TaskframeworkError):
 
 
 class ExecutionFailedError(TaskframeworkError):
-    """The task code failed. `outcome` was made where the exception was: in a process, or before it ends the worker."""
+    """The task code failed. `outcome` describes the exception: it may exist only in a child process, and one such as
+    SystemExit would end the worker if it were raised again.
+    """
 
     def __init__(self, outcome: Failed) -> None:
         super().__init__(f"{outcome.error.type}: {outcome.error.message}")
@@ -272,7 +274,7 @@ def _pack_request(executable: BackgroundTaskExecutable[Any, Any], call: Call, co
     names = {field.name for field in dataclasses.fields(context)} - {"logger", "control"}
     fields = {
         name: getattr(context, name) for name in names if not name.startswith("_")
-    }  # which calls were made, is new
+    }  # without the notes of which methods were called: the child begins its own
     try:
         content = (
             executable,

@@ -132,7 +132,7 @@ class Collection:
             return await self._raw.estimated_document_count()
 
     async def server_run(self) -> object:
-        """What identifies the run of the server that answers: another server, or a restarted one, has another."""
+        """A value that identifies this run of the server that answers: it changes with a restart or another server."""
         async with driver_call(self._seconds):
             return (await self._run({"hello": 1})).get("topologyVersion", {}).get("processId")
 
