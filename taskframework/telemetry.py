@@ -33,7 +33,7 @@ class AttemptCode:
     task_type: str
     task_id: str
     is_over: bool = False
-    #: Whether the code tried to end asyncio tasks of others, and this was logged.
+    #: Whether the code tried to end asyncio tasks that are not its own, and this was logged.
     was_refused: bool = False
 
 

@@ -43,8 +43,8 @@ from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and handle failed ones. Accepted means stored: a task that was answered "
-    "with 202 is executed at least once. A caller shows an API key or a token, `Authorization: Bearer <key>`, and "
-    "sees what is its own; until the first key is created, all callers can see and change every task."
+    "with 202 is executed at least once. A caller sends an API key or a token, `Authorization: Bearer <key>`, and "
+    "sees its own tasks; until the first key is created, all callers can see and change every task."
 )
 
 
@@ -114,7 +114,7 @@ def create_health_app(framework: Framework) -> DocumentedApi:
 
 
 def _count_answer(framework: Framework, path: str, status: int) -> None:
-    # A process that is not ready says so with 503 on purpose: no alarm must come from this answer.
+    # A process that is not ready answers 503 on purpose; monitoring must not count this as an error.
     if framework.is_running and not path.endswith("/readyz"):
         framework.process.metrics.responses.add(str(status))
 

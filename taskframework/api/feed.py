@@ -22,7 +22,7 @@ from taskframework.model.scope import Scope
 logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 1000
-#: How many of these one caller may have, so that some are left for others.
+#: How many of these watchers one caller may have, so that some are left for other callers.
 MAX_WATCHERS_PER_CALLER = 500
 #: The most bytes that wait for one watcher. Watchers share events, so many slow ones cost little more than one.
 MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -128,7 +128,8 @@ class Feed:
         self._subscriber: EventSubscriber | None = None
         self._watchers: defaultdict[str | None, set[Watcher]] = defaultdict(set)
         self._parent_watchers: defaultdict[str, set[Watcher]] = defaultdict(set)
-        #: Watchers of all tasks that miss what is published while the broker is away; nobody else would notice the gap.
+        #: Watchers of all tasks that miss events while the broker is away. Only these are told: a watcher of one task
+        #: finds the gap itself.
         self._deaf_watchers: set[Watcher] = set()
         self._lock = asyncio.Lock()
         self._is_closed = False

@@ -39,7 +39,7 @@ _PAUSE_SECONDS = 0.05
 
 
 class Reporter(Protocol):
-    """Tells the end of a task to the parent or the stream that waits for it; the part that the bridge needs."""
+    """Reports the end of a task to the parent or the stream that waits for it; the part that the bridge needs."""
 
     def handle_task(self, task: Task, on_done: Callable[[], None]) -> None: ...
 

@@ -33,11 +33,13 @@ _RETRY_PAUSE_SECONDS = 1.0
 
 
 class NobodyListensError(ConnectionError):
-    """Nobody listens to the events any more: a loop was left, which is no mistake. Whoever listens next hears them."""
+    """No loop or handler takes the events any more, because a loop was left. This is not an error: the next one gets
+    the events.
+    """
 
 
 class EventsUnavailableError(BrokerUnavailableError):
-    """Nobody answers at the address of the events."""
+    """No interface answers at the address of the events."""
 
 
 class HttpEvents:

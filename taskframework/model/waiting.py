@@ -1,4 +1,4 @@
-"""The moves into WAITING and out of it: wait, count the sub-tasks, hear a signal, be woken."""
+"""The moves into WAITING and out of it: wait, count the sub-tasks, send a signal, wake."""
 
 from __future__ import annotations
 
