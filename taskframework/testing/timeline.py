@@ -75,9 +75,8 @@ class Timeline:
             return True
         parents = {task.parent.task_id for task in self.tasks if task.parent is not None}
         waiting = [task for task in self.tasks if task.status is TaskStatus.WAITING and task.waits_for is None]
-        return any(
-            task.task_id not in parents for task in waiting
-        )  # it will soon continue, because its last sub-task has ended
+        # A waiting task without a live sub-task will soon continue.
+        return any(task.task_id not in parents for task in waiting)
 
     @property
     def state(self) -> object:
