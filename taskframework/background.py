@@ -13,7 +13,7 @@ _CANCEL_INTERVAL_SECONDS = 0.5
 
 
 class Background:
-    """asyncio tasks that nobody awaits yet: protected from the garbage collector, and awaited at the end."""
+    """asyncio tasks that no code awaits yet: protected from the garbage collector, and awaited at the end."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[object]] = set()

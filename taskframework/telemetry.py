@@ -67,7 +67,7 @@ def context_of(task: asyncio.Task[Any]) -> Context:
 
 
 def is_tracing() -> bool:
-    """Return whether there is a tracer provider; without it nobody would see a span."""
+    """Return whether there is a tracer provider; without it no span would be recorded."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 

@@ -60,10 +60,10 @@ def create_app(
         framework: the framework that the interface serves.
         hosts: names, besides those of this machine, by which it may be reached while callers are not identified; None
             means any name.
-        caller: tells who makes a request, in place of an API key; see `mount`.
+        caller: identifies the caller of a request, in place of an API key; see `mount`.
 
     Returns:
-        The application. Its event streams end when the framework stops, or when uvicorn has been told to stop.
+        The application. Its event streams end when the framework stops, or when uvicorn is about to stop.
     """
     modules = (
         replays,  # before the tasks: otherwise `retry` and `cancel` would be taken for ids of tasks

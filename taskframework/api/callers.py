@@ -202,7 +202,7 @@ class IdentifyCallers:
             return (await callers.find(key) if (key := _key_of(headers)) else None) or ANYBODY
         address, limit = _address_of(scope), self._failure_limit
         # Once too many wrong keys came from an address, only keys that this process remembers are accepted from it.
-        # Then guessing costs no read of the store, and a caller with a valid key at the same address can go on.
+        # Then guessing costs no read of the store, and a caller with a valid key at the same address can continue.
         asks = limit is None or not self._failure_allowances.wait(address, limit)
         caller = await callers.find(key, may_ask=asks) if (key := _key_of(headers)) else None
         if caller is not None:

@@ -324,7 +324,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 
 async def _documented_paths(request: Request) -> dict[str, dict[str, Any]]:
-    """The paths of the OpenAPI document. To make it takes 0.1 s once, in a thread, so that the event loop goes on."""
+    """The paths of the OpenAPI document. To make it takes 0.1 s once, in a thread, to not block the event loop."""
     app: FastAPI = request.app
     if app.openapi_schema is None:
         await asyncio.to_thread(app.openapi)

@@ -61,8 +61,8 @@ class TreeFollower:
 
         Args:
             followed: the task, with the place of the reader.
-            feed: lets the watcher hear sub-tasks.
-            watcher: hears all events from now on; it has joined for the task.
+            feed: gives the watcher the events of sub-tasks.
+            watcher: gets all events from now on; it has joined for the task.
             store: is asked at the beginning and if events were missed.
             scope: the tasks that the client may see.
             source: the installation, as the events name it.
@@ -206,7 +206,7 @@ class TreeFollower:
             logger.debug("task %s: %s", self._top.task_id, error.message)
 
     async def _check_for_lost_events(self) -> None:
-        """Ask the store when nothing is heard, so that the stream ends even if an event was lost on its way here."""
+        """Read the store if no event comes, so that the stream ends even if an event was lost on its way here."""
         without_rounds = [known.task_id for known in self._open_tasks if not known.rounds]
         ended = await self._store.finished_at(without_rounds) if without_rounds else {}
         self._tasks_to_read |= dict.fromkeys(

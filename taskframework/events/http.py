@@ -107,7 +107,7 @@ class HttpEvents:
         from httpx_sse import aconnect_sse
 
         assert self._client is not None, "it was opened"
-        # Events are not repeated. With this header, whatever its value, the interface tells that some may be missing.
+        # Events are not repeated. With this header, whatever its value, the interface says that some may be missing.
         headers = {} if is_first else {"Last-Event-ID": "again"}
         async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
             source.response.raise_for_status()

@@ -63,7 +63,7 @@ class SlotTurns:
         assert limit is not None
         free = (await self._keeper.read(record_id, limit.number)).free
         if count > free:
-            # Announced before the tasks wait: whoever gives a slot back after this looks for them.
+            # Announced before the tasks wait: every process that gives a slot back after this looks for them.
             seconds = _ASKS_AGAIN_SECONDS * _LATENESS_FACTOR
             free = (await self._keeper.change(AnnounceWaiting(record_id, limit.number, seconds))).free
             await failpoint.reached("slots.after_announce")

@@ -61,7 +61,7 @@ class TaskUnblockedEvent(TaskEvent):
 
 
 class TaskSkippedEvent(TaskEvent):
-    """The stream of the task goes on without its result."""
+    """The stream of the task continues without its result."""
 
 
 class TaskResumedEvent(TaskEvent):
@@ -101,7 +101,7 @@ class TaskReleasedEvent(TaskEvent):
 
 
 class TaskReplayedEvent(TaskEvent):
-    """An operator queued a finished task anew."""
+    """An operator queued a finished task again."""
 
 
 class TaskRetryRequestedEvent(TaskEvent):

@@ -165,7 +165,7 @@ def _explain_broker_away(facts: Facts) -> Cause | None:
 
 
 def _explain_not_sent(facts: Facts) -> Cause | None:
-    """The cause as a process without a broker can see it: workers run, but nobody has sent a message that is due."""
+    """The cause as a process without a broker can see it: workers run, but a message that is due was not sent."""
     due = facts.task.next_dispatch_at
     if due is None or not facts.workers or facts.now - due < _OVERDUE:
         return None

@@ -331,5 +331,5 @@ class Discard(UngroupedWrite):
 
 
 def _event_data(by: str, **optional: Any) -> dict[str, Any]:
-    """The data of an event: who asked for the move, and the optional values that are not None."""
+    """The data of an event: the caller who requested the move, and the optional values that are not None."""
     return {"by": by} | {name: value for name, value in optional.items() if value is not None}

@@ -110,12 +110,12 @@ RATE = RecordKind("rate", Bucket)
 
 
 def has_unused_turns(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
-    """Return whether the turns that are still to come will not be used, since nobody has used the last ones."""
+    """Return whether the turns that are still to come will not be used, since the last ones were not used."""
     return now - bucket.full_at > UNUSED_TURNS_SECONDS + 1 / limit.rate
 
 
 def has_idle_permits(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
-    """Return whether nobody uses the permits although tasks wait: their turns are later than they need be."""
+    """Return whether no task uses the permits although tasks wait: their turns are later than they need be."""
     return now - bucket.full_at > IDLE_SECONDS and bucket.last_turn_over_at > now + 1 / limit.rate
 
 

@@ -265,7 +265,7 @@ def was_replayed(task: Task, replay_id: str) -> bool:
 
 
 def can_be_done(replay: BulkAction, task: Task) -> bool:
-    """Return whether a task is still in the state that was chosen: nobody else has moved it on, and it has not ended
+    """Return whether a task is still in the state that was chosen: no other caller has moved it, and it has not ended
     again since the action began.
     """
     match replay.action:

@@ -275,7 +275,7 @@ class Reopen(UngroupedWrite):
             return None
         if is_serial(task):  # another task has the turn of its stream, and both must not run at once
             return None
-        if subtasks.planned is None:  # nobody continues the upload of this batch, so it would be cancelled again
+        if subtasks.planned is None:  # the upload of this batch is not continued, so it would be cancelled again
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
@@ -286,7 +286,7 @@ class Reopen(UngroupedWrite):
             discarded=None,
             deadline=None,
             error=None,
-            # A method will give the result anew; without one, it is what `execute` returned.
+            # A method will give a new result; without such a method, the result is what `execute` returned.
             result=None if subtasks.resumes else task.result,
             cascade_at=None,
             # If it ended while the plan was being stored, the rest of the plan has to be stored now.

@@ -93,7 +93,7 @@ class ExplainOperations:
 
         Args:
             task_id: the task.
-            scope: whose tasks may be explained; tasks of others are counted but not named.
+            scope: whose tasks may be explained; tasks of other users are counted but not named.
             broker: the broker of this process, if it has one.
 
         Raises:

@@ -67,7 +67,7 @@ class ReplayRunningError(TaskframeworkError):
         super().__init__(
             f"The same {running.action} is running: {name}, begun by {running.by} at {rfc3339(running.at)}; "
             f"{running.done:,} of {running.total:,} are done.",
-            hint="Let it finish. To begin anew with another rate, or with another reopen, stop it first: "
+            hint="Let it finish. To begin again with another rate, or with another reopen, stop it first: "
             f"`taskframework replays stop {name}`, or over HTTP POST /api/v1/admin/replays/{name}/stop.",
         )
         self.replay_id = name
@@ -105,7 +105,7 @@ class ReplayOperations:
         Args:
             action: what is done.
             where: which tasks are chosen.
-            by: who asks.
+            by: the operator.
             rate: the most tasks per second; None means as fast as possible.
             reason: why.
             reopen: as in `TaskOperations.retry`.

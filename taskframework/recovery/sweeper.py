@@ -145,7 +145,7 @@ class Sweeper:
 
     def _put_off_mark(self, task: DueTask) -> Mark:
         """Return the mark for a task whose type is paused: the longer it has waited, the later it is looked at again,
-        so that many such tasks do not delay others. A task without a message is still known to have none.
+        so that many such tasks do not delay other tasks. A task without a message is still known to have none.
         """
         if task.dispatches:
             return self._left_alone_mark(task)

@@ -359,7 +359,7 @@ class Records(Protocol):
         ...
 
     async def delete_records(self, records: Sequence[Record]) -> int:
-        """Delete the records that nobody has written since they were read; return how many were deleted."""
+        """Delete the records that were not written since they were read; return how many were deleted."""
         ...
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:

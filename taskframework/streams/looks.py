@@ -1,7 +1,7 @@
-"""When a process looks whose turn it is in a serial stream: after it stored a task of the stream, and after it heard
-that a task of the stream ended or was queued again.
+"""When a process looks whose turn it is in a serial stream: after it stored a task of the stream, and after it got the
+event that a task of the stream ended or was queued again.
 
-Looks at one stream follow each other, and the next look covers everything that was heard during the one before. If a
+Looks at one stream follow each other, and the next look covers all events that came during the one before. If a
 process dies before it has looked, the event of the task is not marked as published, so a relay brings the task here
 again. A BLOCKED task also has a driver that makes some process look.
 """
@@ -31,9 +31,9 @@ _MAX_CONCURRENT_STREAMS = 256
 
 @dataclass(slots=True)
 class _Look:
-    """The present look at a stream, and what was heard of the stream since this look began."""
+    """The present look at a stream, and the events of the stream that came since this look began."""
 
-    #: A task that has ended, if the end of a task was heard.
+    #: A task that has ended, if the event of an end came.
     ended: Task | None = None
     #: Whether another look is needed after the present one.
     is_wanted: bool = True
@@ -46,7 +46,7 @@ class _Look:
     present_covered: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> Task | None:
-        """Begin a look that covers everything heard until now; return the task that ended, if any."""
+        """Begin a look that covers all events until now; return the task that ended, if any."""
         ended, self.ended = self.ended, None
         self.present_callbacks, self.present_covered = self.callbacks, self.covered
         self.callbacks, self.covered, self.is_wanted = [], {}, False

@@ -1,4 +1,4 @@
-"""The producer: hears that a task became claimable, and sends its message to the broker.
+"""The producer: gets the events of tasks that became claimable, and sends their messages to the broker.
 
 It never raises an error to the caller. If it cannot send a message, because the broker is away or this process dies,
 the sweeper sends the message when the task's `next_dispatch_at` has come.

@@ -34,7 +34,7 @@ class PutOff:
 
 
 class WaitsWithoutSlot(Protocol):
-    """Lets a delivery wait for something while others use its slot."""
+    """Lets a delivery wait for something while other deliveries use its slot."""
 
     async def __call__(self, awaited: Awaitable[T]) -> T | None:
         """Wait without a slot, then take a slot again.

@@ -1,6 +1,7 @@
 """Concurrency limits: an attempt begins with a slot of its type, or of its key.
 
-Without a key, a delivery waits here while others use its slot in the worker; all further messages stay in the queue.
+Without a key, a delivery waits here while other deliveries use its slot in the worker. All further messages stay in the
+queue.
 With a key, the tasks of all keys stand in one line in the queue. So a task that gets no slot is put off in the store
 and gets another message when a slot is given back. A wait counts no attempt.
 """
@@ -63,7 +64,7 @@ class ConcurrencyLimits:
             store: has the parameters of a task, which are not in its message.
             registry: says which task type has which limit.
             clock: of this process, for the waiting.
-            worker_id: written into the record, for people who ask who holds a slot.
+            worker_id: written into the record, to show which worker holds a slot.
             numbers: the limits in the settings, by task type; they replace the limits in the options.
             claimed_within: how long a slot is held for a claim that is still to be made.
             on_held: called for each slot that this worker takes (1) or gives back (-1), with the task type.

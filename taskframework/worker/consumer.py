@@ -96,7 +96,7 @@ class TaskConsumer:
         self._can_begin_elsewhere = can_begin_elsewhere
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited_time)
         self._handling = Background()
-        #: The waits of deliveries that have lent their slot to others.
+        #: The waits of deliveries that have given their slot to other deliveries for a while.
         self._waits: set[asyncio.Future[Any]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()

@@ -42,7 +42,7 @@ Points = Iterable[str]
 _SERVER_SELECTION = timedelta(seconds=5)
 #: How much longer than the driver's time limit a call may take. The driver's limit begins when one of its threads takes
 #: the call up; without a second limit, calls waited for a thread for minutes while MongoDB was away. The driver has a
-#: second to be first, because its error tells the reason.
+#: second to be first, because its error contains the reason.
 _DRIVER_FIRST = timedelta(seconds=1)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: The index on `_id`. Updates name it as a hint: otherwise the planner also tries indexes on other fields of the guard.
