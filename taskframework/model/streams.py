@@ -157,8 +157,8 @@ def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
 def _halts_stream(task: Task) -> bool:
     if task.stream is None or not task.stream.halts or task.status not in DEAD:
         return False
-    # A deadline lets the stream continue. The error does not tell: while the task was being stopped, its worker may have
-    # died, or its code may have failed in its own way.
+    # A deadline lets the stream continue. The error does not show the deadline: while the task was being stopped, its
+    # worker may have died, or its code may have failed in its own way.
     was_stopped_by_deadline = task.cancel is not None and task.cancel.by == BY_DEADLINE
     return not was_stopped_by_deadline and task.discarded is None
 

@@ -25,8 +25,8 @@ def event_subscriber(
 
     Args:
         url: of RabbitMQ, `amqp://user:password@host:5672/vhost`; or of an `api` or `dev`, `http://localhost:8000`, the
-            only way to get events of the embedded broker. Over HTTP nothing is kept: events that come while the connection is
-            broken are lost.
+            only way to get events of the embedded broker. Over HTTP nothing is kept: events that come while the
+            connection is broken are lost.
         queue: RabbitMQ only: name of a durable queue; without it only events that come while listening are received.
         prefix: RabbitMQ only: the installation's `broker.prefix`.
         settings: RabbitMQ only: further settings of the `broker` section.
