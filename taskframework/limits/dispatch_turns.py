@@ -2,7 +2,7 @@
 
 With a message, it would stand in the queue before the tasks of all other keys, and a worker would have to take the
 message only to find out that the task may not begin. The workers decide about every permit and every slot; this only
-spares messages. `rate_turns` and `slot_turns` have the rules of the two kinds of limits.
+saves messages. `rate_turns` and `slot_turns` have the rules of the two kinds of limits.
 """
 
 from __future__ import annotations

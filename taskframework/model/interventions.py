@@ -81,7 +81,7 @@ LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost th
 
 @dataclass(frozen=True, slots=True)
 class Cancel(UngroupedWrite):
-    """A task at rest → CANCELLED; a running one is asked to stop."""
+    """A live task that does not run → CANCELLED; a running task is asked to stop."""
 
     failpoint: ClassVar[str] = "cancel.after_write"
     reply_failpoint: ClassVar[str] = "cancel.reply"

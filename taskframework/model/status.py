@@ -56,7 +56,7 @@ SUCCEEDED = frozenset({TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS})
 DEAD = frozenset({TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
 #: The statuses of a task that an operator may replay.
 REPLAYABLE = DEAD | {TaskStatus.CANCELLED}
-#: Live, but no worker holds the task: a cancel or a deadline ends it at once.
+#: The statuses of a live task that no worker runs: a cancel or a deadline ends it at once.
 AT_REST = LIVE - {TaskStatus.RUNNING}
 
 #: The allowed moves between statuses. Every transition is tested against this table.

@@ -161,7 +161,7 @@ def with_error(task: Task, error: TaskError) -> Task:
 def after_failure(
     task: Task, status: TaskStatus, error: TaskError, delay: timedelta, now: datetime, worker_id: str
 ) -> Task:
-    """A task whose attempt failed with this error: RETRYING after `delay` if that is the status, otherwise at rest."""
+    """A task whose attempt failed with this error: RETRYING after `delay`, or ended with this final status."""
     failed = with_error(task, error)
     is_retried = status is TaskStatus.RETRYING
     moved = claimable_at(failed, status, now + delay) if is_retried else with_final_status(failed, status, now)

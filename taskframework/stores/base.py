@@ -45,8 +45,8 @@ class DueTask:
     lane: Priority
     status: TaskStatus
     dispatch_epoch: int
-    #: How often the task was dispatched in this epoch, or left alone because its message seemed to exist. 0: there is
-    #: no message.
+    #: How often the task was dispatched in this epoch, or not dispatched because its message seemed to exist. 0: there
+    #: is no message.
     dispatches: int
     fencing_token: int
     crashes: int

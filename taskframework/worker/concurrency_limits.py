@@ -31,7 +31,7 @@ from taskframework.worker.rate_limits import WAITED_TOO_LONG
 from taskframework.worker.slot_line import SlotLine
 
 #: A task that waits in the store and is not woken asks again after as many seconds as it has waited until now, within
-#: these bounds. So a task that waits long asks seldom: very many tasks may wait.
+#: these bounds. So a task that waits long rarely asks, because very many tasks may wait.
 _MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 1.0, 300.0
 #: A task still counts as waiting until it is this many times as late as planned, because its queue may be long.
 _LATENESS_FACTOR = 2

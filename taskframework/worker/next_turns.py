@@ -15,8 +15,8 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.intake import Intake
 
-#: Of so many tasks of a stream, one travels by the broker, which gives it to any worker. Otherwise a worker that is
-#: started later would get no task of the streams that run already, as long as the other workers have a free slot.
+#: One of this many tasks of a stream is sent through the broker, which gives it to any worker. Otherwise a worker that
+#: is started later would get no task of the streams that run already, as long as the other workers have a free slot.
 _TASKS_BETWEEN_MESSAGES = 10
 
 
