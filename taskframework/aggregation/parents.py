@@ -213,7 +213,7 @@ def _seconds_of_pause(report: _PendingReport) -> float:
     cost = _SECONDS_PER_COUNT + (0 if last is None else _SECONDS_PER_SUBTASK * last.size)
     if last is None or previous is None:
         return min(_PAUSE_PER_COST * cost, _MAX_PAUSE_SECONDS)
-    counts = max(1, last.serial - previous.serial)  # of all processes, since the count before
+    counts = max(1, last.serial - previous.serial)  # the counts of all processes since the previous one
     longest, ended = min(_PAUSE_PER_COST * cost * counts, _MAX_PAUSE_SECONDS), last.done - previous.done
     if report.missing is None or ended <= 0:
         return longest

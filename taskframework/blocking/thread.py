@@ -216,7 +216,7 @@ def _wait_for(future: concurrent.futures.Future[T]) -> T:
     except concurrent.futures.CancelledError:
         raise ClosedMeanwhileError from None
     except BaseException:
-        future.cancel()  # Ctrl-C while it waits
+        future.cancel()  # Ctrl-C interrupted the wait
         raise
 
 

@@ -112,7 +112,7 @@ class Ending:
     @property
     def fields(self) -> dict[str, object]:
         """The fields for the log."""
-        names = {int(number): number.name for number in signal.Signals}  # real-time signals have none
+        names = {int(number): number.name for number in signal.Signals}  # real-time signals have no names
         fields: dict[str, object] = {"code": self.code}
         if self.code < 0:
             fields = {"signal": names.get(-self.code, -self.code)}

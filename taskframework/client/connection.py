@@ -264,7 +264,7 @@ class ApiConnection:
             is_streamed=is_streamed,
         )
         if is_streamed and not response.is_success:
-            await self.transport.read_rest(response)  # this ends it, too: if the call is repeated, nothing else would
+            await self.transport.read_rest(response)  # this also ends the answer; a repeated call would not
         return response
 
 

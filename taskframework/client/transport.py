@@ -117,7 +117,7 @@ class AsyncTransport:
     async def close(self) -> None:
         self._is_closed = True
         if (opened := self._own_clients.pop(asyncio.get_running_loop(), None)) is not None:
-            await opened.aclose()  # those of other loops end with their loops
+            await opened.aclose()  # connections of other loops end with their loops
 
     async def _client(self) -> httpx.AsyncClient:
         if self._given_client is not None:

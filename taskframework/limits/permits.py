@@ -93,7 +93,7 @@ class Permits:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.give_back(future.result())  # it came in the same moment
+                self.give_back(future.result())  # the permit came at the moment of the cancellation
             raise
 
     def give_back(self, permit: Permit) -> None:

@@ -163,4 +163,4 @@ class SlotKeeper:
                     return
                 except TaskUnreadableError as error:  # the processes of the newer release that wrote it wake it
                     logger.info("another task is woken for a slot of %s: %s", limit, error.message)
-                    slots = await self.change(replace(keep, seconds=0.0))  # its place is for the next task
+                    slots = await self.change(replace(keep, seconds=0.0))  # its place goes to the next task

@@ -120,7 +120,7 @@ class QueueOperations:
         now, record_id = self._store.now(), RESUMED.id_of(task_type)
         present = await read_record(self._store, record_id)
         ended = RESUMED.with_id(record_id, present, Resumed(now), expires_at=now + _END_KEPT)
-        await self._store.write_records([ended])  # if this is refused, somebody else has just written the same
+        await self._store.write_records([ended])  # if this is refused, another process has just written the same
 
     async def _read_pause(self, task_type: str) -> Record | None:
         return await read_record(self._store, PAUSE.id_of(task_type))

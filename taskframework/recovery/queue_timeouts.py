@@ -78,7 +78,7 @@ class QueueTimeouts:
         """Return the tasks whose queue timeout began before the pause of their type ended: it begins again."""
         try:
             tasks = (await self._store.get_many(task_ids, EVERYONE)).values()
-        except TaskUnreadableError:  # of a newer release, whose processes know the task
+        except TaskUnreadableError:  # a newer release wrote the task, and its processes end it
             return set(task_ids)
         return {
             task.task_id

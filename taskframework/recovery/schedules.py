@@ -63,7 +63,7 @@ class ScheduleRepair:
         has_more = False
         for at in range(0, len(due), self._limit):
             runs = map(self._run, due[at : at + self._limit])
-            for outcome in await asyncio.gather(*runs, return_exceptions=True):  # so that all of them end here
+            for outcome in await asyncio.gather(*runs, return_exceptions=True):  # wait for all, even if one fails
                 if isinstance(outcome, BaseException):
                     raise outcome
                 has_more |= outcome

@@ -189,7 +189,7 @@ class BatchSubmissionService:
             # Under the same key, another hash means another batch. Times and priority make no difference.
             "parameters_hash": fingerprint("batch", kind.task_type, policy, str(chunk_size)),
             "next_dispatch_at": None,
-            "start_by": None,  # its tasks have this time
+            "start_by": None,  # each task of the batch has its own
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),

@@ -31,7 +31,7 @@ class Refusal(enum.Enum):
 
     NOT_NEEDED = "not needed"  # acknowledge: the task runs elsewhere, is final or not due yet, or the message is old
     NO_DOCUMENT = "no document"  # reject: a message without a task is kept as a dead letter
-    NOT_OURS = "not ours"  # acknowledge: the task is due later, for whichever worker comes then
+    NOT_OURS = "not ours"  # acknowledge: the task is due later, and any worker may take it then
 
 
 #: If a message comes too early by no more than this, the worker waits until the task is due.

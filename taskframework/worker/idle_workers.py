@@ -46,7 +46,7 @@ class IdleWorkers:
             return False
 
     async def _idle_types(self) -> frozenset[str]:
-        async with self._reading:  # several queues are asked for at once
+        async with self._reading:  # several calls may come at once
             now = self._clock.monotonic()
             if now - self._read_at >= REPORT_INTERVAL.total_seconds():
                 self._read_at, self._task_types = now, frozenset()

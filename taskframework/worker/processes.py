@@ -143,7 +143,7 @@ class ProcessPool:
             child = self._idle.pop()
             if child.is_free:
                 return child
-            self._end(child)  # died while it had nothing to do
+            self._end(child)  # it died while it was idle
         if self._is_closed:
             raise ProcessDiedError("The process pool is closed.", hint="")
         starting = asyncio.create_task(_Child.start())
@@ -272,9 +272,8 @@ def _pack(kind: str, content: Any = None) -> bytes:
 
 def _pack_request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context: TaskContext[Any]) -> bytes:
     names = {field.name for field in dataclasses.fields(context)} - {"logger", "control"}
-    fields = {
-        name: getattr(context, name) for name in names if not name.startswith("_")
-    }  # without the notes of which methods were called: the child begins its own
+    # Without the notes of which methods were called: the child begins its own.
+    fields = {name: getattr(context, name) for name in names if not name.startswith("_")}
     try:
         content = (
             executable,

@@ -144,7 +144,7 @@ class Collection:
         options: dict[str, Any] = {} if index is None else {"hint": index}
         async with driver_call(self._seconds):
             cursor: Any = raw.aggregate(list(pipeline), **options)
-            if inspect.iscoroutine(cursor):  # of pymongo; motor returns the cursor itself
+            if inspect.iscoroutine(cursor):  # pymongo returns a coroutine, motor the cursor itself
                 cursor = await cursor
             return cast("list[Document]", await cursor.to_list(None))
 
