@@ -1,9 +1,9 @@
-# The few things one does with this project. `make` alone lists them.
+# The commands for working on this project. `make` alone lists them.
 
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Environments of their own, each made of the lock file of its name in .ci.
+# Separate environments, each made from the lock file in .ci that has its name.
 PEERS  := .venv-bench
 OTHERS := .venv-peers
 AUDIT  := .venv-audit
@@ -21,7 +21,7 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv with everything the lock file names; quick when it is up to date
 
-# The environment is made anew when it does not run (moved, or its interpreter is gone).
+# The environment is made again if it does not run (it was moved, or its interpreter is gone).
 $(STAMP): pyproject.toml requirements.lock
 	@$(PIP) --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(VENV)
 	@echo 'Installing into $(VENV) (about a minute the first time) ...'
@@ -36,28 +36,28 @@ servers: ## install RabbitMQ, Redis, Chromium, promtool and Spin if they are mis
 demo: install ## process real files with the embedded broker and store, show progress, end
 	@$(BIN)/taskframework demo $(ARGS)
 
-# At home a missing server is told and its tests skip; in CI it is an error. Most tests wait for servers and processes:
-# three at a time on two cores, each with servers of its own, so that both have something to do.
+# On your machine a missing server is reported and its tests are skipped; in CI it is an error. Most tests wait for
+# servers and processes, so three run at a time on two cores, each with its own servers, to keep both cores busy.
 # ARGS="-n 0" runs them in one process, as a debugger needs it.
-# Byte code is kept even where the environment turns it off: each process that a test starts would compile all again.
+# Keep byte code even if the environment turns it off: otherwise each process that a test starts compiles all again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@[ "$$CI" != true ] || $(MAKE) -s deploy-tools
 	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 3 --dist worksteal $(ARGS)
 
-# A version that is not here is skipped, and told. `make test` does the same for the one that runs it.
-wheels: install ## install the wheel in clean environments on Python 3.11 to 3.14, as many of them as are here
+# A version that is not installed is skipped, and the output says so. `make test` does this for the version that runs it.
+wheels: install ## install the wheel in clean environments on Python 3.11 to 3.14, those that are installed
 	@$(BIN)/python -m pytest tests/acceptance/test_wheel.py -v -n 0 $(ARGS)
 
-# One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run,
+# One scenario after the other; at the end it reports what was done, and the results. CHAOS_SEED=... repeats a run,
 # CHAOS_FAST_PATH=off runs all with the plain driver.
 chaos: install ## kill, freeze and cut off processes and servers under load for about an hour
 	@.ci/servers || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m chaos_long $(ARGS)
 
-# Private RabbitMQ, MongoDB and Redis; results in docs/performance. ARGS="--quick" takes two minutes, ARGS="--help" tells
-# the rest.
+# Private RabbitMQ, MongoDB and Redis; results in docs/performance. ARGS="--quick" takes two minutes, ARGS="--help" lists
+# all options.
 bench: install $(PEERS)/.installed ## measure this project and its peers side by side, about ten minutes
 	@.ci/servers redis-server
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
@@ -82,7 +82,7 @@ pictures: install ## take the pictures of the console that the documentation sho
 	@$(@D)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
 	@touch $@
 
-# The linter's cache does not notice when a module that an import could not find comes into being.
+# The linter's cache does not notice when a module is created that an import could not find before.
 check: install ## formatting, lint, types, import rules and the links of the documentation
 	@$(BIN)/ruff format --check . || { echo 'not formatted; to repair: $(BIN)/ruff format .' >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -92,9 +92,9 @@ check: install ## formatting, lint, types, import rules and the links of the doc
 	@$(MAKE) -s $(SITE)
 	@[ "$(AUDIT)/.audited" -nt requirements.lock ] || $(ASK) || [ $$? != 1 ]
 
-# Once for each lock file; `make audit` asks anew. Where nobody tells of known vulnerabilities, `check` says so loudly and
-# goes on: that is nothing which a change can mend. What is known fails both.
-audit: ## ask what is known against the dependencies
+# Once for each lock file; `make audit` asks again. If the advisories are unreachable, `check` says so loudly and
+# continues, because no change to the code can repair that. A known vulnerability fails both.
+audit: ## check the dependencies for known vulnerabilities
 	@$(ASK)
 
 sbom: $(AUDIT)/.installed ## write what users install with all extras as a bill of materials, dist/taskframework.cdx.json
@@ -108,7 +108,7 @@ docs: install ## write the pages, alert rules and dashboard that are made from t
 	@mv config/grafana/dashboard.json.new config/grafana/dashboard.json
 	@$(MAKE) -s $(SITE)
 
-# Strictly: a link, an anchor or a page that leads nowhere is an error. `check` builds it too.
+# In strict mode: a broken link or anchor, or a page that does not exist, is an error. `check` builds the site too.
 $(SITE): mkdocs.yml .ci/site.py README.md CHANGELOG.md $(DOCS)/.installed $(shell find docs/. -not -path '*/__pycache__*')
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build >build/site.log 2>&1 || { grep -v ^INFO build/site.log; rm -f $@; exit 1; }
@@ -119,11 +119,11 @@ manifests: deploy-tools ## render the Kubernetes manifests from the chart
 
 deploy-tools: $(DEPLOY)/.installed ## install what checks the chart and the images: Helm, schemas, hadolint (110 MB)
 
-# uv is used for this alone: it resolves for all platforms and Python versions at once.
+# uv is used only for this: it resolves for all platforms and Python versions at once.
 RESOLVE = uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-lock: ## resolve the newest versions anew and write the lock files
+lock: ## resolve the newest versions again and write the lock files
 	@command -v uv >/dev/null || { echo 'make lock: needs uv (pip install uv)' >&2; exit 1; }
 	@$(RESOLVE) --extra test pyproject.toml --output-file requirements.lock
 	@for wanted in .ci/*.in; do $(RESOLVE) $$wanted --output-file "$${wanted%.in}.lock"; done

@@ -1,4 +1,4 @@
-"""What the site does beyond mkdocs: pages from outside of docs/, one entry for many pages, nothing from other hosts."""
+"""Extends mkdocs for the site: pages from outside of docs/, one entry for many pages, and nothing from other hosts."""
 
 import fnmatch
 import posixpath
@@ -17,7 +17,7 @@ _LOADED = re.compile(r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href
 
 
 def on_files(files, config):
-    """Take in what is outside of docs/, and write out the entries that stand for many pages."""
+    """Add the pages from outside of docs/, and replace each entry that stands for many pages by these pages."""
     for name, page in _OUTSIDE.items():
         files.append(File.generated(config, page, content=(_ROOT / name).read_text(encoding="utf-8")))
     pages = [file.src_uri for file in files.documentation_pages()]
@@ -30,7 +30,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Let links to what was taken in lead to where it is on the site."""
+    """Let links to the added pages lead to their places on the site."""
     here = page.file.src_uri
 
     def on_site(link):
@@ -68,7 +68,7 @@ def _named(entries):
 
 
 def _written_out(entries, pages, named):
-    """The same entries, with the pages that one with a star stands for in its place. A section without pages goes."""
+    """The same entries, with each entry that has a star replaced by its pages. A section without pages is removed."""
     written = []
     for entry in entries:
         if isinstance(entry, dict):

@@ -1,4 +1,4 @@
-"""taskframework: background tasks on RabbitMQ and MongoDB that keep their promises when things die.
+"""taskframework: background tasks on RabbitMQ and MongoDB that are not lost when a process or a server dies.
 
 The names here are for programs that use the framework; the framework itself does not import from here. Each name is
 imported when it is first used, because importing all of them takes several tenths of a second.

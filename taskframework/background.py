@@ -13,7 +13,7 @@ _CANCEL_INTERVAL_SECONDS = 0.5
 
 
 class Background:
-    """asyncio tasks that nobody awaits yet: protected from the garbage collector, and awaited at the end."""
+    """asyncio tasks that no code awaits yet: protected from the garbage collector, and awaited at the end."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[object]] = set()
@@ -27,8 +27,8 @@ class Background:
     def leave(self) -> None:
         """Remove the present asyncio task, whose work ends in this step.
 
-        It would be removed one round of the event loop later. Work that others leave something to, as long as it is
-        among `tasks`, calls this when it has looked for the last time.
+        Otherwise it would be removed one round of the event loop later. Some callers give work to an asyncio task as
+        long as it is among `tasks`. Such a task calls this when it has looked for work for the last time.
         """
         self.tasks.discard(cast("asyncio.Task[object]", asyncio.current_task()))
 

@@ -26,12 +26,12 @@ Handler = Callable[[E], Awaitable[Any] | Any]
 
 
 class NoListenerError(TaskframeworkError):
-    """Nobody answers this request."""
+    """No listener answers this request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A function and the type of event that it hears; `name` is the label in logs and metrics."""
+    """A function and the type of event that it gets; `name` is the label in logs and metrics."""
 
     name: str
     event_type: type[Event]

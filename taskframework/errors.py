@@ -1,24 +1,24 @@
 """Every exception the framework raises, as one tree.
 
-A class docstring is the message an instance has when none is given; `hint` says what to do next. An error that callers
-over HTTP are told of has a `code`, its name for programs: `api/codes.py` says what each means there.
+The docstring of a class is the message of an instance that was made without a message; `hint` says what to do next. An
+error that callers over HTTP can get has a `code`, its name for programs: `api/codes.py` says what each code means.
 
     TaskframeworkError
     ├── RetryableError, NonRetryableError          raised by task code
     ├── ConfigurationError, RegistrationError      found at start
-    │   └── ExtraMissingError                      asked for what needs a package that is not installed
+    │   └── ExtraMissingError                      a feature needs a package that is not installed
     ├── SubmissionError                            the request is wrong, nothing was stored
     │   ├── UnknownTaskTypeError, InvalidParametersError, InvalidRequestError, ValueNotStorableError
     │   └── IdempotencyConflictError, NewerVersionError
     ├── TaskNotFoundError, SignalsFullError        the request does not fit the task
     ├── TransitionRefusedError ── ParentFinishedError, BatchNotRetriedError
-    ├── TaskFailedError, ResultTimeoutError        raised to who waits for a result
-    ├── NotRunningError ── StoreOnlyError          asked for what is not open in this process
+    ├── TaskFailedError, ResultTimeoutError        raised to callers that wait for a result
+    ├── NotRunningError ── StoreOnlyError          the call needs a part that is not open in this process
     ├── MessageUnreadableError
     ├── StoreError ── StoreUnavailableError, StoreMisconfiguredError, TaskUnreadableError
     │   └── StoreClosedError                       also a NotRunningError
     ├── BrokerError ── BrokerUnavailableError, PublishRefusedError, TopologyMismatchError
-    └── ApiError ── ApiUnavailableError            raised to who asks over HTTP
+    └── ApiError ── ApiUnavailableError            raised to callers over HTTP
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TaskframeworkError(Exception):
         return f"{self.message} {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Task code in a process of its own hears errors of the worker; by itself pickle calls `__init__` with the text.
+        # Task code in a child process gets errors of the worker. By default pickle would call `__init__` with the text.
         return _restored, (type(self), self.args), self.__dict__
 
 
@@ -70,9 +70,9 @@ class RetryableError(TaskframeworkError):
 
         Args:
             message: what went wrong; it is stored with the task.
-            delay: exact time to wait before the next attempt, in seconds or as a timedelta: ten years at most, and at
-                once if it is over. Without one, or with a value that is none (NaN, text), the policy decides.
-            pause_limit: whether everything waits as long that shares its rate limit, as after a 429.
+            delay: exact time to wait before the next attempt, in seconds or as a timedelta, at most ten years; a
+                negative delay counts as zero. Without a delay, or with NaN or a text, the retry policy decides.
+            pause_limit: whether all tasks under the same rate limit wait for the same time, as after a 429.
         """
         super().__init__(message)
         self.delay = None if delay is None else _delay(delay)
@@ -146,10 +146,10 @@ class UnknownTaskTypeError(SubmissionError):
     code = "unknown_task_type"
 
     def __init__(self, task_type: str, known: Sequence[str]) -> None:
-        """Name the nearest type there is, or all.
+        """Make the error; it names the nearest known type, or all known types.
 
         Args:
-            task_type: what was asked for.
+            task_type: the type that was requested.
             known: the types that are registered here or were declared by workers.
         """
         self.task_type, self.known = task_type[:100], tuple(known)
@@ -157,7 +157,7 @@ class UnknownTaskTypeError(SubmissionError):
 
     @property
     def nearest(self) -> str:
-        """Which type may be meant, or which there are."""
+        """A sentence that names the nearest known type, or all known types."""
         near = difflib.get_close_matches(self.task_type, self.known, 1)
         return f"Did you mean {near[0]!r}?" if near else f"Known types: {', '.join(self.known) or 'none'}."
 
@@ -356,7 +356,7 @@ class ApiError(TaskframeworkError):
         code: str | None = None,
         fields: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Tell of an answer.
+        """Make the error of an answer.
 
         Args:
             message: what is wrong.

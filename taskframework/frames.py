@@ -1,4 +1,4 @@
-"""Tells whose code a frame runs: the standard library's, the framework's, or other code; and where code is written."""
+"""Says whether a frame runs code of the standard library, of the framework or of a user, and where code is written."""
 
 from __future__ import annotations
 

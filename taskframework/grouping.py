@@ -130,7 +130,7 @@ class Grouping(Generic[Request, Reply]):
         followers: list[_Call[Request, Reply]] = []
         while self._waiting and len(group) < self._limit:
             call = self._waiting.popleft()
-            if not call.future.done():  # else its caller gave up: no worker would run a claim that is written now
+            if not call.future.done():  # without its caller, no worker would run a claim that is written now
                 group.append(call)
             if call.key is not None and (follower := self._follower(call.key)) is not None:
                 followers.append(follower)

@@ -370,7 +370,7 @@ class TaskFramework(Extensible):
             stack.push_async_callback(end)
         for work in (process.cascade, process.retrier, process.spawner, process.early_signals):
             stack.push_async_callback(work.stop)
-        stack.push_async_callback(process.breaker.stop)  # exits run in reverse, so this follows all that may open it
+        stack.push_async_callback(process.breaker.stop)  # exits run in reverse: after every part that may open it
         await reap_leases_on_sqlite(process)
         if process.worker is not None:
             stack.push_async_callback(process.worker.sign_of_life.withdraw)  # also if the start fails later

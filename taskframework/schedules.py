@@ -55,7 +55,7 @@ async def change_schedule(
         if done:
             return wanted
     raise StoreUnavailableError(
-        f"The schedule {name} was changed by others at the same time.", hint="Try again in a moment."
+        f"The schedule {name} was changed by other processes at the same time.", hint="Try again in a moment."
     )
 
 

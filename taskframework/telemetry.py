@@ -33,7 +33,7 @@ class AttemptCode:
     task_type: str
     task_id: str
     is_over: bool = False
-    #: Whether the code tried to end asyncio tasks of others, and this was logged.
+    #: Whether the code tried to end asyncio tasks that are not its own, and this was logged.
     was_refused: bool = False
 
 
@@ -67,7 +67,7 @@ def context_of(task: asyncio.Task[Any]) -> Context:
 
 
 def is_tracing() -> bool:
-    """Return whether there is a tracer provider; without it nobody would see a span."""
+    """Return whether there is a tracer provider; without it no span would be recorded."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 

@@ -1,4 +1,4 @@
-"""What to do when a server's certificate, or one's own, is refused."""
+"""What to do when the certificate of a server, or of this program, is refused."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Event = TypeVar("Event")
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One firing of a timer. It counts only if nobody has set or cancelled the timer since then."""
+    """One firing of a timer. It counts only if the timer was neither set nor cancelled since then."""
 
     name: str
     #: The number of the timer's setting that caused it.

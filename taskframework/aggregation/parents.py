@@ -1,9 +1,9 @@
 """The reporter: counts the sub-tasks of a parent when some have ended, and writes the count into the parent.
 
 It never adds to an old count, so no end can be counted twice or be forgotten. The order of its steps makes it reliable.
-First it hears of ends. Then it counts, and writes the count into the parent unless another count was written meanwhile.
-Only then it says that these ends are reported. Until then the published mark of a sub-task stays below its end, so that
-a relay brings the sub-task here again. So a count always follows after the last end.
+First it gets the events of ends. Then it counts, and writes the count into the parent unless another count was written
+meanwhile. Only then it says that these ends are reported. Until then the published mark of a sub-task stays below its
+end, so that a relay brings the sub-task here again. So a count always follows after the last end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 #: this pause, so counting takes a twentieth of one processor, and costs the same per sub-task for 100 as for many.
 _PAUSE_PER_COST = 20
 #: The same factor for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for
-#: the count after this end, and the counting process may have heard of only some of the ends.
+#: the count after this end, and the counting process may have the events of only some ends.
 _MIN_PAUSE_PER_COST = 4
 #: Seconds of the longest pause. The ends that a count reports are marked as published after the count, and five seconds
 #: after an end (`RELAY_AFTER`) all relays would publish it again.
@@ -63,13 +63,13 @@ class _WrittenCount:
 
 @dataclass(slots=True)
 class _PendingReport:
-    """The ends of one parent's sub-tasks that were heard and are not reported yet."""
+    """The ends of one parent's sub-tasks whose events came here and that are not reported yet."""
 
     #: The sub-tasks that ended, each with the sequence of its end.
     ended: dict[str, int] = field(default_factory=dict)
     #: The functions to call when these ends are reported.
     callbacks: list[Callable[[], None]] = field(default_factory=list)
-    #: Whether a count was asked for although no end was heard.
+    #: Whether a count was requested without the event of an end.
     is_requested: bool = False
     #: The last two counts, the newer one first.
     last: _WrittenCount | None = None
@@ -121,14 +121,14 @@ class SubtaskReporter:
         self.request_count(event.task.task_id)
 
     def request_count(self, parent_id: str) -> None:
-        """Count the sub-tasks of a parent soon, although no end was heard."""
+        """Count the sub-tasks of a parent soon, without the event of an end."""
         report = self._pending_report(parent_id)
         report.is_requested = True
         report.last_has_ended.set()
 
     async def finished(self) -> None:
-        """Wait until all ends that were heard are reported, or left to the repair; pauses end at once."""
-        # Ends that are heard meanwhile make no pause either: a clock that stands still would never end the pause.
+        """Wait until all ends whose events came are reported, or left to the repair; pauses end at once."""
+        # Ends that come meanwhile make no pause either: a clock that stands still would never end the pause.
         self._is_finishing = True
         try:
             for report in self._parents.values():
@@ -213,7 +213,7 @@ def _seconds_of_pause(report: _PendingReport) -> float:
     cost = _SECONDS_PER_COUNT + (0 if last is None else _SECONDS_PER_SUBTASK * last.size)
     if last is None or previous is None:
         return min(_PAUSE_PER_COST * cost, _MAX_PAUSE_SECONDS)
-    counts = max(1, last.serial - previous.serial)  # of all processes, since the count before
+    counts = max(1, last.serial - previous.serial)  # the counts of all processes since the previous one
     longest, ended = min(_PAUSE_PER_COST * cost * counts, _MAX_PAUSE_SECONDS), last.done - previous.done
     if report.missing is None or ended <= 0:
         return longest

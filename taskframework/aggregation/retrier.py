@@ -1,4 +1,4 @@
-"""The retrier: replays all sub-tasks of a batch that did not succeed, after somebody asked for a retry.
+"""The retrier: replays all sub-tasks of a batch that did not succeed, after an operator or the owner requested a retry.
 
 The batch stores this request, and the time before which a sub-task must have ended to be replayed. So any process may
 carry out the retry, and may repeat it: a sub-task that was replayed already ends later than that time.

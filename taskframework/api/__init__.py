@@ -1,1 +1,1 @@
-"""The HTTP interface: a door to submitting, looking and operating. It decides nothing itself."""
+"""The HTTP interface: a way to submit tasks, look at them and operate them. It decides nothing itself."""

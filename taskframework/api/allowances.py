@@ -1,7 +1,7 @@
 """How many requests each of many callers may make: token buckets in the memory of this process only.
 
-So with N processes behind one address, a caller may make N times as many. The buckets need not survive a restart, and a
-question to a store for each request would cost more than the requests that it refuses.
+So with N processes behind one address, a caller may make N times as many. The buckets need not survive a restart, and
+asking a store for each request would cost more than to answer the requests that are refused.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
-#: The most buckets that are kept. Beyond that, the bucket that was not used for longest is forgotten, and so is full
-#: again: a caller with many addresses cannot fill the memory.
+#: The most buckets that are kept, so that a caller with many addresses cannot fill the memory. Beyond that, the bucket
+#: that was unused for longest is forgotten; for its caller it is then full again.
 _MAX_BUCKETS = 10_000
 
 
@@ -24,7 +24,7 @@ class Allowances:
         """Begin with all buckets full.
 
         Args:
-            monotonic: gives the seconds of a clock that nobody sets.
+            monotonic: returns seconds of a clock that is never set.
         """
         self._monotonic = monotonic
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()

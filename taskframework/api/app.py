@@ -43,8 +43,8 @@ from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and handle failed ones. Accepted means stored: a task that was answered "
-    "with 202 is executed at least once. A caller shows an API key or a token, `Authorization: Bearer <key>`, and "
-    "sees what is its own; until the first key is created, all callers can see and change every task."
+    "with 202 is executed at least once. A caller sends an API key or a token, `Authorization: Bearer <key>`, and "
+    "sees its own tasks; until the first key is created, all callers can see and change every task."
 )
 
 
@@ -60,10 +60,10 @@ def create_app(
         framework: the framework that the interface serves.
         hosts: names, besides those of this machine, by which it may be reached while callers are not identified; None
             means any name.
-        caller: tells who makes a request, in place of an API key; see `mount`.
+        caller: identifies the caller of a request, in place of an API key; see `mount`.
 
     Returns:
-        The application. Its event streams end when the framework stops, or when uvicorn has been told to stop.
+        The application. Its event streams end when the framework stops, or when uvicorn is about to stop.
     """
     modules = (
         replays,  # before the tasks: otherwise `retry` and `cancel` would be taken for ids of tasks
@@ -114,7 +114,7 @@ def create_health_app(framework: Framework) -> DocumentedApi:
 
 
 def _count_answer(framework: Framework, path: str, status: int) -> None:
-    # A process that is not ready says so with 503 on purpose: no alarm must come from this answer.
+    # A process that is not ready answers 503 on purpose; monitoring must not count this as an error.
     if framework.is_running and not path.endswith("/readyz"):
         framework.process.metrics.responses.add(str(status))
 

@@ -21,7 +21,7 @@ router = new_router(f"{PREFIX}/admin/audit", "audit")
 
 
 class AuditView(BaseModel):
-    """Who asked for what, when and why."""
+    """One action of an operator: who asked for it, when and why."""
 
     at: datetime
     by: str
@@ -58,7 +58,7 @@ class AuditQuery(PageQuery):
     },
 )
 async def list_audit(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:
-    """List who did what when and why: over HTTP and on the command line."""
+    """List what operators did, over HTTP and on the command line: who, what, when and why."""
     entries = framework_of(request).services.audit.list_entries
     page = await entries(limit=query.limit, cursor=query.cursor, by=query.by, action=query.action)
     return page_response(page, audit_view)

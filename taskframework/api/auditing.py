@@ -36,7 +36,7 @@ def audited(
 async def audited_if_foreign(
     request: Request, action: str, task_id: str, reason: str | None = None, **details: Json
 ) -> AbstractAsyncContextManager[Noted | None]:
-    """Record what an operator does to another user's task. What callers do with their own tasks is not recorded."""
+    """Record what an operator does to another user's task. What callers do to their own tasks is not recorded."""
     caller = caller_of(request)
     if caller.may(Role.OPERATOR):
         task = await framework_of(request).services.store.get(task_id, EVERYONE)

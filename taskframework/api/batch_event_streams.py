@@ -25,7 +25,7 @@ class BatchStreamQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    items: bool = Field(default=False, description="Also each item: once, when it has ended")
+    items: bool = Field(default=False, description="Also send each item once, when it has ended")
 
 
 @router.get(
@@ -41,11 +41,11 @@ class BatchStreamQuery(BaseModel):
     },
 )
 async def follow_batch(request: Request, batch_id: IdInPath, query: Annotated[BatchStreamQuery, Query()]) -> Response:
-    """First the batch as `event: snapshot` (or, with Last-Event-ID, the events since), then its events as they happen;
-    `task.progress` comes with each count of its tasks. Ends after the event that makes the batch final.
+    """Send the batch as `event: snapshot` (or, with Last-Event-ID, the events since that one), then its events as they
+    happen. `task.progress` comes with each count of its tasks. The stream ends after the event of the batch's end.
 
-    With `items` also what became of each item, once, as `event: item` in the order in which they end. It ends when the
-    last one has ended, too.
+    With `items`, also send the outcome of each item once, as `event: item`, in the order in which the items end. Then
+    the stream ends when the last item has ended, too.
     """
     services = framework_of(request).services
     batch = await services.batches.get(checked_id(batch_id), scope_of(request))

@@ -1,4 +1,4 @@
-"""Batches over HTTP: upload, look, read results, cancel, retry what failed."""
+"""Batches over HTTP: upload, look, read results, cancel, retry failed tasks."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ResultQuery(BaseModel):
 
 class ResultStream(StreamingResponse):
     """Results as lines while the batch runs. If the process stops before the last result, the answer is cut off, so
-    that its reader does not take this for the end. It counts as a watcher of the feed, though it hears no events.
+    that its reader does not take this for the end. It counts as a watcher of the feed, although it gets no events.
     """
 
     media_type = NDJSON
@@ -143,7 +143,7 @@ class ResultStream(StreamingResponse):
     responses={
         202: {
             "model": BatchView,
-            "description": "Accepted: all of it is stored and will be done",
+            "description": "Accepted: all items are stored and will be executed",
             "headers": location_header("batch"),
         },
         200: {
@@ -164,9 +164,10 @@ class ResultStream(StreamingResponse):
     },
 )
 async def submit_batch(request: Request) -> Response:
-    """Store many items of one type. In JSON up to 1,000, all or none. As `application/x-ndjson`, one item a line and
-    the options in the query, up to 100,000: they are stored and begin while the upload goes on. With an idempotency
-    key an upload that broke off, or had a wrong line, is continued by sending it again from its beginning.
+    """Store many items of one type. In JSON: up to 1,000 items; all are stored, or none. As `application/x-ndjson`: up
+    to 100,000 items, one on each line, with the options in the query; they are stored, and begin to run, while the
+    upload continues. To continue an upload that was interrupted or had a wrong line, send it again from its beginning
+    with the same idempotency key.
     """
     with trace_of(request, "submit batch"), log_context(user_id=caller_of(request).principal):
         submission = await (_upload_lines(request) if has_type(request, NDJSON) else _submit_json(request))
@@ -242,10 +243,10 @@ async def _read_items(request: Request) -> AsyncIterator[list[Json]]:
     },
 )
 async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
-    """List batches from the newest to the oldest, each as far as it was by its last count.
+    """List batches from the newest to the oldest, each with the progress of its last count.
 
-    There is no index for `idempotency_key`: with it each page looks through the next 5,000 batches that the other
-    filters let through, and may be empty although more follow, as long as `next_cursor` is not null.
+    There is no index for `idempotency_key`: with this filter, each page searches the next 5,000 batches that match the
+    other filters. So a page may be empty although more batches follow, as long as `next_cursor` is not null.
     """
     page = await framework_of(request).services.batches.list_batches(
         scope_of(request, query.user_id),
@@ -265,7 +266,7 @@ async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) 
     },
 )
 async def get_batch(request: Request, batch_id: IdInPath) -> Response:
-    """Show how far a batch is."""
+    """Show the progress of a batch."""
     status = framework_of(request).services.batches.status
     return json_response((await status(checked_id(batch_id), scope_of(request))).view())
 
@@ -291,16 +292,16 @@ async def get_batch(request: Request, batch_id: IdInPath) -> Response:
     },
 )
 async def read_results(request: Request, batch_id: IdInPath, query: Annotated[ResultQuery, Query()]) -> Response:
-    """What became of the items, in the order of the upload. A page shows each as it is now.
+    """Return the results of the items, in the order of the upload. A page shows each item as it is now.
 
-    With `Accept: application/x-ndjson` each comes as soon as it and all before it are over, until the last one;
-    `limit` does not count then.
+    With `Accept: application/x-ndjson`, each result is sent as soon as its item and all items before it have ended, up
+    to the last item; `limit` has no effect then.
     """
     batches, scope = framework_of(request).services.batches, scope_of(request)
     if NDJSON in request.headers.get("accept", ""):
         await batches.get(checked_id(batch_id), scope)  # before the answer has begun
         feed = cast(Feed, request.app.state.feed)
-        # No task has this id: events would wait for nobody.
+        # No task has this id, so the watcher gets no events.
         watcher = await feed.join(scope, f"results of {batch_id}", caller=quota_name(caller_of(request)))
         return ResultStream(request, watcher, batches.follow_results(batch_id, scope, first=query.first))
 
@@ -326,7 +327,7 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
     },
 )
 async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
-    """Cancel a batch. Its tasks that wait are cancelled, running ones are asked to stop."""
+    """Cancel a batch. Its waiting tasks are cancelled, its running tasks are asked to stop."""
     body = await read_body(request, CancelTask, is_optional=True)
     cancel, reason = framework_of(request).services.batches.cancel, reason_of(request, body.reason)
     async with await audited_if_foreign(request, "batch.cancel", checked_id(batch_id), reason):
@@ -347,7 +348,7 @@ async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
     },
 )
 async def retry_failed(request: Request, batch_id: IdInPath) -> Response:
-    """Queue every task of a batch again that failed or was cancelled. A batch that is over waits for them again."""
+    """Queue every failed or cancelled task of a batch again. A batch that has ended waits for these tasks again."""
     retry = framework_of(request).services.batches.retry_failed
     async with await audited_if_foreign(request, "batch.retry-failed", checked_id(batch_id)):
         status = await retry(batch_id, scope_of(request), by=caller_of(request).principal)

@@ -62,7 +62,9 @@ _MIN_BYTES_PER_SECOND = 1024
     json_schema_extra={"examples": [{"task_type": "count-words", "parameters": {"text": "one two"}}]},
 )
 class SubmitTask(SubmissionOptions, total=False):
-    """A task to be done. What is left out or null comes from the task type's options, then from the settings."""
+    """A task to execute. An option that is omitted or null comes from the options of the task type, then from the
+    settings.
+    """
 
     task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME_LENGTH)]]
     parameters: Annotated[Any, Field(description="Parameters, as the task type accepts them")]
@@ -77,7 +79,7 @@ def _validate_or_refuse(value: Any, validate: ValidatorFunctionWrapHandler) -> A
 
 
 class SubmitTasks(Body):
-    """Tasks to be done; each has its own outcome."""
+    """Tasks to execute; each has its own outcome."""
 
     tasks: list[Annotated[SubmitTask, WrapValidator(_validate_or_refuse)]] = Field(
         min_length=1, max_length=MAX_BULK_ITEMS
@@ -91,7 +93,7 @@ class SubmitTasks(Body):
 
 @with_config(extra="forbid", hide_input_in_errors=True)
 class UploadBatch(BatchOptions, total=False):
-    """What is to be done with the items of an upload; these come line by line."""
+    """The task type and the options of an upload, whose items come line by line."""
 
     task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME_LENGTH)]]
     user_id: UserInBody
@@ -103,7 +105,7 @@ class UploadBatch(BatchOptions, total=False):
     json_schema_extra={"examples": [{"task_type": "count-words", "items": [{"text": "one"}, {"text": "one two"}]}]},
 )
 class SubmitBatch(UploadBatch, total=False):
-    """Many items, each of them a task to be done; what is left out or null is as for a single task."""
+    """Many items, each of them a task to execute. Options that are omitted or null are as for a single task."""
 
     items: Required[
         Annotated[
@@ -126,7 +128,7 @@ class CancelTask(Body):
 
 
 class PauseQueue(Body):
-    """Why a task type is paused; no body at all is as an empty object."""
+    """Why a task type is paused. A missing body means an empty object."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the provider is down"}]})
 
@@ -134,20 +136,20 @@ class PauseQueue(Body):
 
 
 class RetryTask(Body):
-    """How to queue a task again; no body at all is as an empty object."""
+    """How to queue a task again. A missing body means an empty object."""
 
     reopen: Reopen = False
     reason: str | None = Field(default=None, max_length=MAX_REASON, description="Kept in the task's history")
 
 
 class SignalPayload(RootModel[Any]):
-    """What goes with a signal: any JSON; no body at all is null."""
+    """The payload of a signal: any JSON. A missing body means null."""
 
     root: Any = None
 
 
 class CreateSchedule(ScheduleDefinition):
-    """A schedule to be made."""
+    """A schedule to create."""
 
     name: str = Field(
         max_length=100,
@@ -165,7 +167,7 @@ class KeyLimit(Body):
 
 
 class CreateKey(Body):
-    """An API key to be made."""
+    """An API key to create."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"principal": "billing", "roles": ["submitter"], "expires_after": "90d"}]}

@@ -1,7 +1,7 @@
 """Identifies callers by the API key or token of a request, before any other code looks at the request.
 
 The role that a request needs follows from its address, so that no new route can be forgotten: everything below the
-prefix needs a role, changes need a higher role than reads, and routes below `/admin` a higher one than the others.
+prefix needs a role, changes need a higher role than reads, and routes below `/admin` need a still higher role.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from taskframework.model.wording import pluralize
 from taskframework.operations.keys import ANYBODY, Callers
 from taskframework.settings import BucketSettings, SecuritySettings
 
-#: Addresses that need no key, like all files of the console: they show nothing about anybody's tasks.
+#: Addresses that need no key, like all files of the console: they show nothing about tasks.
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"})
 _ADMIN = "/api/v1/admin/"
 #: Addresses outside of `/admin` that need the role operator, too: actions on many tasks.
 _OPERATOR_PATHS = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
-#: The key of the caller in the ASGI scope of a request, once the caller is known.
+#: The name of the entry for the caller in the ASGI scope of a request, once the caller is known.
 CALLER = "taskframework.caller"
-#: The key in the ASGI scope that says that the embedding program named the caller, and not a key or token.
+#: The entry in the ASGI scope that says that the embedding program, and not a key or token, identified the caller.
 _IS_IDENTIFIED_BY_PROGRAM = "taskframework.is_identified_by_program"
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -86,13 +86,13 @@ def quota_name(caller: Caller) -> str | None:
 
 
 def _rights_of(caller: Caller) -> tuple[object, ...]:
-    """Who the caller is and what it may do, without the end of a session, which each answer of a program may move."""
+    """Who the caller is and what it may do. The end of its session is left out, because the program may extend it."""
     return caller.principal, caller.roles, caller.may_act_for_users
 
 
 async def is_caller_still_valid(request: Request) -> bool:
     """Return whether the key that began a long answer is still valid, or the embedding program still knows the caller.
-    While the store is away nobody can revoke a key.
+    While the store is away, no key can be revoked.
     """
     caller = caller_of(request)
     if request.scope.get(_IS_IDENTIFIED_BY_PROGRAM):
@@ -162,7 +162,7 @@ class IdentifyCallers:
             hosts: the names, besides those of this machine, by which it may be reached while callers are not
                 identified; None means any name.
             security: how many requests each caller may make.
-            identify: is asked first, before keys and tokens; with it, no unidentified caller is let in.
+            identify: is called first, before keys and tokens; with it, no unidentified caller is accepted.
             require_store: raises while the store is known not to answer, so that no request waits to learn that.
         """
         self._app = app
@@ -197,11 +197,12 @@ class IdentifyCallers:
         elif not await callers.are_identified():
             if self._hosts is not None:
                 _refuse_foreign_hosts(headers, self._hosts)
-            # For a second after the first key was made this process may not know of it; but a shown key is looked up.
+            # For a second after the first key was made, this process may not know that there is one. But a key that a
+            # request sends is looked up.
             return (await callers.find(key) if (key := _key_of(headers)) else None) or ANYBODY
         address, limit = _address_of(scope), self._failure_limit
         # Once too many wrong keys came from an address, only keys that this process remembers are accepted from it.
-        # Then guessing costs no read of the store, and a caller with a valid key at the same address can go on.
+        # Then guessing costs no read of the store, and a caller with a valid key at the same address can continue.
         asks = limit is None or not self._failure_allowances.wait(address, limit)
         caller = await callers.find(key, may_ask=asks) if (key := _key_of(headers)) else None
         if caller is not None:
@@ -222,7 +223,7 @@ async def _call_identify(identify: Identify, request: Request) -> Caller | None:
     """Ask the embedding program who makes a request.
 
     Raises:
-        RequestRefusedError: if the program refuses it, or names a caller as callers without a key are named.
+        RequestRefusedError: if the program refuses it, or gives a name that is reserved for callers without a key.
         TypeError: if it returns anything else.
     """
     try:
@@ -277,7 +278,7 @@ def path_of(scope: Scope) -> str:
 
 
 def _refuse_foreign_hosts(headers: Headers, hosts: Collection[str]) -> None:
-    """Refuse web pages that a browser on this machine has open, and host names that lead here by another party's DNS.
+    """Refuse requests from web pages open in a browser on this machine, and host names that foreign DNS maps to it.
 
     Raises:
         RequestRefusedError: if the request was meant for, or comes from, another host.

@@ -69,7 +69,7 @@ CODES: Mapping[str, Code] = {
     "replay_running": Code(
         409,
         "The same action on many tasks is running at another rate, or with another `reopen`",
-        "Let it finish; or, to begin anew, stop it first. `detail` says which one, begun by whom, and how far it is.",
+        "Let it finish; or stop it, and begin again. `detail` names it, who began it, and its progress.",
     ),
     "task_unreadable": Code(
         409,

@@ -59,7 +59,7 @@ class BoundedProtocol(UvicornProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        # uvicorn compares only when headers are complete: clients that never send any would keep out all others.
+        # uvicorn counts only when headers are complete: clients that never send any could take all connections.
         self._max_connections, self.limit_concurrency = config.limit_concurrency, None
         self._head_timer: asyncio.TimerHandle | None = None
         self._received_bytes = 0

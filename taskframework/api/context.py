@@ -101,7 +101,7 @@ def is_id(text: str) -> bool:
 
 
 def refuse_repeated(request: Request) -> None:
-    """Dependency of routes with query parameters: otherwise one of `?limit=1&limit=2` would silently win.
+    """Dependency of routes with query parameters: otherwise one value of `?limit=1&limit=2` would silently be ignored.
 
     Raises:
         RequestRefusedError: naming the parameters given twice.

@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: list, groups, one with all details; replay, discard, repair."""
+"""Dead letters over HTTP: list them, group them, show one with all details; replay, discard, repair."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class DeadLetterQuery(GroupQuery):
     },
 )
 async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
-    """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
+    """List the tasks that ended FAILED or DEAD_LETTER, and the messages that no worker could read, as one list."""
     scope = scope_of(request, query.user_id)
     read_page = partial(_operations(request).list_letters, scope, wanted=query.filter)
     return await large_page_response(read_page, DeadLetter.view, limit=query.limit, cursor=query.cursor)
@@ -113,7 +113,7 @@ async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, 
     },
 )
 async def list_dead_letter_groups(request: Request, query: Annotated[GroupQuery, Query()]) -> Response:
-    """List dead letters by their cause: how many, since when, and how many in each hour of the last day."""
+    """List dead letters grouped by cause: how many, since when, and how many in each hour of the last day."""
     scope, wanted = scope_of(request, query.user_id), LetterFilter(task_type=query.task_type)
     page = await _operations(request).group_page(scope, wanted, limit=query.limit, cursor=query.cursor)
     return page_response(page, LetterGroup.view)
@@ -137,7 +137,7 @@ async def refuse_to_show() -> None:
     },
 )
 async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
-    """Show all of one dead letter."""
+    """Show one dead letter with all details."""
     letter = await _operations(request).get(checked_id(letter_id), scope_of(request))
     return json_response(letter.view(whole=True))
 
@@ -164,11 +164,11 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     },
 )
 async def replay_dead_letters(request: Request) -> Response:
-    """Queue tasks again, with other parameters if they are given: those are looked through before anything happens.
+    """Queue tasks again. If other parameters are given, they are checked before any task is changed.
 
-    A message without a task cannot be replayed; nor can a sub-task whose parent is over, unless `reopen` lets the
-    parent wait for it again. What a filter finds is done in the background if a rate or an idempotency key is given, or
-    if it is much.
+    A message without a task cannot be replayed. Nor can a sub-task whose parent has ended, unless `reopen` lets the
+    parent wait for it again. The tasks that a filter finds are replayed in the background if a rate or an idempotency
+    key is given, or if there are many.
     """
     body = await read_body(request, ReplayDeadLetters)
     reason = reason_of(request, body.reason)
@@ -202,8 +202,8 @@ async def replay_dead_letters(request: Request) -> Response:
     },
 )
 async def discard_dead_letters(request: Request) -> Response:
-    """Give dead letters up. A task stays what it is, is in no list of dead letters any more, and can still be retried
-    by its id; a message is deleted.
+    """Discard dead letters. A task keeps its status, is in no list of dead letters any more, and can still be retried
+    by its id. A message is deleted.
     """
     body = await read_body(request, DiscardDeadLetters)
     if (ids := await _ids_to_handle_now(request, Action.DISCARD, body)) is None:
@@ -234,8 +234,8 @@ async def discard_dead_letters(request: Request) -> Response:
     },
 )
 async def repair_dead_letter(request: Request, letter_id: IdInPath) -> Response:
-    """Submit what a message was meant to be, and delete the message. Repaired twice it is one task, whose
-    `correlation_id` is the id of the message.
+    """Submit the task that a message was meant to be, and delete the message. A second repair returns the same task.
+    The `correlation_id` of the task is the id of the message.
     """
     body = await read_body(request, RepairMessage)
     task_type, parameters = body.task_type or "", body.parameters

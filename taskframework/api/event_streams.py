@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 router = new_router(PREFIX, "events")
 
 #: A place from a client may have this many times the open tasks for which a stream has room now, and one more on each
-#: level: another release may have had more room, but a place that nobody gave out must not cost unlimited memory.
+#: level: another release may have had more room. The bound keeps an invented place from using unlimited memory.
 _PLACE_TOLERANCE = 2
 _SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p([0-9]{1,9}))?")
 Known = TypeVar("Known")
@@ -88,8 +88,8 @@ class EventStream(StreamingResponse):
     async def _is_caller_still_valid(self) -> bool:
         try:
             return await is_caller_still_valid(self._request)
-        except Exception:  # `caller=` of an application may fail in any way, and works again later
-            logger.exception("whether the caller of an open stream is still valid is not known; it is asked again")
+        except Exception:  # the function `caller=` of an application may fail in any way, and work again later
+            logger.exception("could not check whether the caller of an open stream is still valid; trying again")
             return True
 
 
@@ -98,7 +98,7 @@ class TaskStreamQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    tree: bool = Field(default=False, description="Also everything below the task: sub-tasks, theirs, and so on")
+    tree: bool = Field(default=False, description="Also all tasks below it: sub-tasks, their sub-tasks, and so on")
 
 
 class FeedQuery(BaseModel):
@@ -123,10 +123,11 @@ class FeedQuery(BaseModel):
     },
 )
 async def follow_task(request: Request, task_id: IdInPath, query: Annotated[TaskStreamQuery, Query()]) -> Response:
-    """First the task as `event: snapshot` (or, with Last-Event-ID, the events since), then its events as they happen.
+    """Send the task as `event: snapshot` (or, with Last-Event-ID, the events since that one), then its events as they
+    happen.
 
-    Ends after the event that makes the task final. With `tree` it tells in the same way of everything below the task,
-    and ends when all of it is final.
+    The stream ends after the event that makes the task final. With `tree` it has the events of all tasks below the task
+    too, and ends when all of them are final.
     """
     task = await framework_of(request).services.tasks.get(checked_id(task_id), scope_of(request))
     if query.tree:
@@ -143,8 +144,8 @@ async def follow_task(request: Request, task_id: IdInPath, query: Annotated[Task
     responses={200: STREAM_RESPONSE, **problem_responses("invalid_request", "too_many_streams", "stopping")},
 )
 async def follow_all(request: Request, query: Annotated[FeedQuery, Query()]) -> Response:
-    """The events of all tasks from now on. What happened before, or while a client was away, is not repeated: a
-    client that sends Last-Event-ID is told so by `event: resync`.
+    """Send the events of all tasks from now on. Events from before, or from a time in which the client was not
+    connected, are not sent again: a client that sends Last-Event-ID gets `event: resync` first.
     """
     feed = _feed_of(request)
     scope, caller = scope_of(request, query.user_id), quota_name(caller_of(request))

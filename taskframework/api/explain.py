@@ -39,8 +39,8 @@ class ExplanationView(BaseModel):
     },
 )
 async def explain_task(request: Request, task_id: IdInPath) -> Response:
-    """Tell why a task is not running, or not finished, as it is now. A few bounded reads, however many tasks there
-    are.
+    """Explain why a task is not running, or not finished, at this moment. This takes a few bounded reads, however many
+    tasks there are.
     """
     explain = framework_of(request).services.explain.explain
     explanation = await explain(checked_id(task_id), scope_of(request), broker_of(request))

@@ -22,7 +22,7 @@ from taskframework.model.scope import Scope
 logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 1000
-#: How many of these one caller may have, so that some are left for others.
+#: How many of these watchers one caller may have, so that some are left for other callers.
 MAX_WATCHERS_PER_CALLER = 500
 #: The most bytes that wait for one watcher. Watchers share events, so many slow ones cost little more than one.
 MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -35,9 +35,9 @@ _SAFE_FIELD = re.compile(r"[!-~]{1,300}")
 
 
 def server_is_stopping() -> bool:
-    """Return whether the uvicorn server that handles this process's signals has been told to stop.
+    """Return whether the uvicorn server that handles this process's signals is about to stop.
 
-    uvicorn tells an application of a stop only after the last response has ended, and an event stream never ends by
+    uvicorn informs an application of a stop only after the last response has ended, and an event stream never ends by
     itself. uvicorn gives an application no reference to the server, but its handler of SIGTERM is a method of the
     server. To read that handler changes nothing in the process. Other servers are not recognized: they end streams
     after their grace period.
@@ -128,7 +128,8 @@ class Feed:
         self._subscriber: EventSubscriber | None = None
         self._watchers: defaultdict[str | None, set[Watcher]] = defaultdict(set)
         self._parent_watchers: defaultdict[str, set[Watcher]] = defaultdict(set)
-        #: Watchers of all tasks that miss what is published while the broker is away; nobody else would notice the gap.
+        #: Watchers of all tasks that miss events while the broker is away. Only these are told: a watcher of one task
+        #: finds the gap itself.
         self._deaf_watchers: set[Watcher] = set()
         self._lock = asyncio.Lock()
         self._is_closed = False
@@ -146,8 +147,8 @@ class Feed:
     async def join(
         self, scope: Scope, task_id: str | None = None, task_type: str | None = None, caller: str | None = None
     ) -> Watcher:
-        """Begin to watch one task, all tasks of the scope, or those of a type. All events that happen after the return
-        are heard.
+        """Begin to watch one task, all tasks of the scope, or those of a type. The watcher gets all events that
+        happen after the return.
 
         Args:
             scope: whose tasks are watched.
@@ -174,7 +175,7 @@ class Feed:
         return watcher
 
     def watch_subtasks(self, watcher: Watcher, task_id: str) -> None:
-        """Let a watcher that has joined also hear the sub-tasks of a task."""
+        """Let a watcher that has joined also get the events of a task's sub-tasks."""
         watcher.parents.add(task_id)
         self._parent_watchers[task_id].add(watcher)
 
@@ -212,7 +213,7 @@ class Feed:
     async def _check(self, subscriber: EventSubscriber) -> None:
         """End streams when the process stops, and those that missed events when the broker is back."""
         was_live = False
-        while not self._is_stopping():  # neither framework nor server tells, and the port tells a state
+        while not self._is_stopping():  # a stop is not reported, and neither is a loss of the broker
             is_live = subscriber.is_live
             if is_live:
                 self._end_deaf_streams()

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics: all that a worker serves over HTTP."""
+"""Health, readiness and metrics; a worker serves nothing else over HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REFRESH_TIMEOUT_SECONDS = 2.0
     responses={200: {"model": HealthView, "description": "It is alive"}, **problem_responses()},
 )
 async def get_health(request: Request) -> Response:
-    """Answer as long as the event loop runs; says nothing about store and broker."""
+    """Answer 200 as long as the event loop runs. This says nothing about the store and the broker."""
     return json_response({"status": "ok"})
 
 
@@ -48,7 +48,7 @@ async def get_health(request: Request) -> Response:
     },
 )
 async def get_readiness(request: Request) -> Response:
-    """Ready means: the store answers and the queues are declared. A broker that is away does not make it unready."""
+    """Ready means that the store answers and the queues are declared. A process without the broker is still ready."""
     readiness = await framework_of(request).process.health.readiness()
     return json_response(readiness.view(), 200 if readiness.ready else 503)
 
@@ -61,7 +61,7 @@ async def get_readiness(request: Request) -> Response:
     responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}, **problem_responses()},
 )
 async def get_metrics(request: Request) -> Response:
-    """The metrics of this process, and what store and broker hold."""
+    """Return the metrics of this process, and numbers from the store and the broker."""
     process = framework_of(request).process
     if time.monotonic() - getattr(request.app.state, "metrics_refreshed", -_REFRESH_SECONDS) >= _REFRESH_SECONDS:
         request.app.state.metrics_refreshed = time.monotonic()

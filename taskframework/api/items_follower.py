@@ -18,8 +18,8 @@ _FINAL_NAMES = frozenset(status.value for status in FINAL)
 class ItemsFollower(TreeFollower):
     """The place of one stream in a batch: its own events, and the outcome of each item, as the items end.
 
-    A sub-task is open if it has not ended, and a later one in the plan was already shown. The sequence of a chunk is
-    the number of its items that were shown.
+    A sub-task is open if it has not ended although a later sub-task of the plan was already shown. The sequence of a
+    chunk is the number of its items that were shown.
     """
 
     kind = "items"

@@ -10,7 +10,7 @@ from taskframework.model.keys import Role
 
 
 class CallerView(BaseModel):
-    """Who calls."""
+    """The caller of the request."""
 
     principal: str = Field(description="The user that owns the submitted tasks")
     roles: list[Role]
@@ -30,7 +30,7 @@ class KeyLimitView(BaseModel):
 
 
 class KeyView(BaseModel):
-    """What is stored of an API key."""
+    """The stored fields of an API key."""
 
     prefix: str = Field(description="The beginning of the key", examples=["tf_3f9c2a7b10"])
     principal: str
@@ -45,7 +45,7 @@ class KeyView(BaseModel):
 
 
 class NewKeyView(KeyView):
-    """A key that was made."""
+    """A new key."""
 
     key: str = Field(description="The key itself. It is not stored anywhere: save it now")
 

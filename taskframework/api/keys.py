@@ -1,4 +1,4 @@
-"""API keys over HTTP: make, list, revoke; and who the caller is."""
+"""API keys over HTTP: create, list and revoke keys; show the caller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class KeyQuery(PageQuery):
     responses={200: {"model": CallerView, "description": "The caller"}, **problem_responses("store_unavailable")},
 )
 async def get_me(request: Request) -> Response:
-    """Show who the caller is by its key or token, and what it may do."""
+    """Show which caller the key or token identifies, and what this caller may do."""
     caller = caller_of(request)
     return json_response(
         {
@@ -64,7 +64,7 @@ async def get_me(request: Request) -> Response:
     },
 )
 async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Response:
-    """List the keys there are, revoked ones included. The keys themselves are stored nowhere."""
+    """List all keys, including revoked keys. The texts of the keys are stored nowhere."""
     page = await framework_of(request).services.keys.list_keys(limit=query.limit, after=query.cursor)
     return page_response(page, key_view)
 
@@ -84,7 +84,7 @@ async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Re
     },
 )
 async def create_key(request: Request) -> Response:
-    """Make a key. With the first one, every request needs one from then on."""
+    """Create a key. Once the first key exists, every request needs a key."""
     body = await read_body(request, CreateKey)
     async with audited(request, "key.create", body.principal, roles=list(body.roles)):
         key, text = await framework_of(request).services.keys.create(
@@ -108,7 +108,7 @@ _KEY_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"model": KeyView, "descr
     responses={**_KEY_RESPONSE, **problem_responses("key_not_found", "store_unavailable")},
 )
 async def get_key(request: Request, prefix: KeyInPath) -> Response:
-    """Show what is stored of a key."""
+    """Show the stored fields of a key."""
     return _key_response(await framework_of(request).services.keys.get(prefix))
 
 
@@ -118,7 +118,7 @@ async def get_key(request: Request, prefix: KeyInPath) -> Response:
     responses={**_KEY_RESPONSE, **problem_responses("key_not_found", "store_unavailable")},
 )
 async def revoke_key(request: Request, prefix: KeyInPath) -> Response:
-    """Let a key count no more: in all processes within five seconds, streams that it opened included."""
+    """Revoke a key. Within five seconds no process accepts it, and the streams that it opened end."""
     async with audited(request, "key.revoke", prefix):
         services = framework_of(request).services
         key = await services.keys.revoke(prefix, by=caller_of(request).principal)

@@ -18,7 +18,7 @@ _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 
 
 class KeptErrorView(TaskErrorView):
-    """The error of one attempt, with where in the program it came from."""
+    """The error of one attempt, and where in the program it was raised."""
 
     attempt: int
     at: datetime | None
@@ -26,7 +26,7 @@ class KeptErrorView(TaskErrorView):
 
 
 class DiscardedView(BaseModel):
-    """Who gave a dead letter up."""
+    """Who discarded a dead letter, when and why."""
 
     by: str
     at: datetime
@@ -34,7 +34,7 @@ class DiscardedView(BaseModel):
 
 
 class DeadLetterView(BaseModel):
-    """A task that ended FAILED or DEAD_LETTER, or a message nobody could read."""
+    """A task that ended FAILED or DEAD_LETTER, or a message that no worker could read."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -76,7 +76,7 @@ class DeadLetterPage(BaseModel):
 
 
 class ReplayOutcomeView(BaseModel):
-    """What became of one id: 202 queued again (in a dry run 200: it would be), else `error`."""
+    """The outcome for one id: 202 if it was queued again (in a dry run 200: it would be queued), otherwise `error`."""
 
     id: str
     status: int = Field(examples=[202])
@@ -89,27 +89,27 @@ class ReplayOutcomeView(BaseModel):
 
 class _Outcomes(BaseModel):
     items: list[ReplayOutcomeView] = Field(description="One outcome for each id; repeated ids have one")
-    refused: list[ReplayOutcomeView] = Field(description="Number of refused ones")
-    invalid: list[ReplayOutcomeView] = Field(description="Number of those whose parameters are no longer valid")
+    refused: list[ReplayOutcomeView] = Field(description="Those that were refused")
+    invalid: list[ReplayOutcomeView] = Field(description="Those whose parameters are no longer valid")
     total: int | None = Field(
         default=None, description="With filter: how many match; a dry run checks at most the newest 500"
     )
 
 
 class ReplayResult(_Outcomes):
-    """What became of dead letters that were replayed."""
+    """The outcomes of replayed dead letters."""
 
     replayed: int
 
 
 class DiscardResult(_Outcomes):
-    """What became of dead letters that were given up."""
+    """The outcomes of discarded dead letters."""
 
     discarded: int
 
 
 class GroupErrorView(BaseModel):
-    """The error of one of a group."""
+    """The error of one dead letter of a group."""
 
     type: str | None
     message: str | None
@@ -124,7 +124,7 @@ class LetterGroupView(BaseModel):
     last_at: datetime = Field(description="When the newest one ended")
     task_types: list[str]
     error: GroupErrorView
-    trend: list[int] = Field(description="How many ended in each of the last 24 hours, the current one last")
+    trend: list[int] = Field(description="How many ended in each of the last 24 hours, the current hour last")
 
 
 class LetterGroupPage(BaseModel):
@@ -135,14 +135,14 @@ class LetterGroupPage(BaseModel):
 
 
 class RefusedView(BaseModel):
-    """One that was not done."""
+    """A task or message with which the action was not done, and why."""
 
     id: str
     problem: str
 
 
 class ReplayView(BaseModel):
-    """An action on many tasks, and how far it is."""
+    """An action on many tasks, and its progress."""
 
     replay_id: str = Field(examples=[_ID])
     action: Literal["replay", "discard", "retry", "cancel"]
@@ -153,7 +153,7 @@ class ReplayView(BaseModel):
     done: int
     refused: int = Field(description="Not done because a rule forbids it, for example because the parent has ended")
     failed: int = Field(description="Not done because of an error")
-    skipped: int = Field(description="When it is DONE: had changed, for example were replayed, before it came to them")
+    skipped: int = Field(description="When it is DONE: had changed, as by a replay, before the action reached them")
     remaining: int = Field(description="Still to be done; when it is STOPPED: not done because of that")
     in_hand: int = Field(description="Being done now")
     refusals: list[RefusedView] = Field(description="The last twenty that were not done, and why")
@@ -172,7 +172,7 @@ class ReplayPage(BaseModel):
 
 
 class CountView(BaseModel):
-    """How many tasks an action would be done with."""
+    """With how many tasks an action would be done."""
 
     total: int
     is_total_bounded: bool = Field(description="There are more than were counted")

@@ -1,4 +1,4 @@
-"""The outermost layer: no error leaves without a problem document, no answer without its safety headers."""
+"""The outermost layer: each error becomes a problem document, and each answer gets its safety headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Newline-delimited JSON: a body that is read while it comes, one value a line."""
+"""Newline-delimited JSON: a body with one value on each line, read while it comes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _receive_pieces(request: Request) -> AsyncIterator[bytes]:
     """The bytes as they come. The time that the caller needs for a piece does not count as the client's."""
     loop = asyncio.get_running_loop()
     seconds_left, more = LINE_TIMEOUT_SECONDS, True
-    has_content = False  # of the line that is not complete yet: empty lines do not renew the time
+    has_content = False  # whether the incomplete line has any: empty lines do not renew the time
     while more:
         began = loop.time()
         try:

@@ -10,8 +10,8 @@ from taskframework.api.places import KnownRound, KnownTask
 class OpenTasks:
     """The task that is followed, and the open sub-tasks below it: the reader has only a part of their events so far.
 
-    There is room for a limited number of them. If parents filled the room and none had an open sub-task, nothing would
-    ever end. So beyond that number the first task in the plan without an open sub-task may open one.
+    There is room for a limited number of open tasks. If parents filled the room and none had an open sub-task, no task
+    would ever be closed. So beyond that number the first task in the plan without an open sub-task may open one.
     """
 
     def __init__(self, top: KnownTask, max_open_tasks: int) -> None:
@@ -77,7 +77,7 @@ class OpenTasks:
 
     @property
     def has_ample_room(self) -> bool:
-        """Whether a quarter of the room is free. It is waited for, so that the store is not asked after each close."""
+        """Whether a quarter of the room is free. Rounds wait for that, so that not every close causes a read."""
         return len(self._by_id) <= self._max_open_tasks * 3 // 4
 
     def has_room_for(self, round: KnownRound, slot: int) -> bool:

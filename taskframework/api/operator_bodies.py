@@ -1,4 +1,4 @@
-"""What operators send: dead letters and tasks that are chosen, and what is to be done with them."""
+"""The bodies that operators send: the chosen dead letters and tasks, and the action on them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Filter(Body):
 
 
 class ChooseLetters(_Filter):
-    """Which dead letters: all conditions must hold, and there must be one."""
+    """Selects dead letters. All conditions must hold, and there must be at least one condition."""
 
     kind: Literal["task", "message"] | None = None
     task_type: _Exact = None
@@ -49,7 +49,7 @@ class ChooseLetters(_Filter):
 
 
 class ChooseTasks(_Filter):
-    """Which tasks: all conditions must hold, and there must be one."""
+    """Selects tasks. All conditions must hold, and there must be at least one condition."""
 
     status: TaskStatus | None = None
     task_type: _Exact = None
@@ -99,7 +99,7 @@ class ReplayDeadLetters(ChosenLetters):
 
     @property
     def is_edited(self) -> bool:
-        """Whether other parameters are given; null may be what a type takes."""
+        """Whether other parameters are given. They may be null, because a task type may accept null."""
         return "parameters" in self.model_fields_set
 
     @model_validator(mode="after")
@@ -110,7 +110,7 @@ class ReplayDeadLetters(ChosenLetters):
 
 
 class DiscardDeadLetters(ChosenLetters):
-    """Dead letters to give up, by their ids or all that a filter finds."""
+    """Dead letters to discard, by their ids or all that a filter finds."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -133,7 +133,7 @@ class DiscardDeadLetters(ChosenLetters):
 
 
 class RepairMessage(Body):
-    """What an unreadable message was meant to be: its type and parameters, or its corrected text."""
+    """The task that an unreadable message was meant to be: its type and parameters, or the corrected text."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"task_type": "count-words", "parameters": {"text": "one two"}}]}

@@ -1,4 +1,4 @@
-"""Ordered streams over HTTP: how one is, its results in order, letting one go on."""
+"""Ordered streams over HTTP: the state of a stream, its results in order, and continuing a halted stream."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class ResultQuery(StreamQuery):
     },
 )
 async def read_stream_results(request: Request, key: KeyInPath, query: Annotated[ResultQuery, Query()]) -> Response:
-    """What became of the tasks of a stream, in the order of their positions, up to the first that is waited for.
+    """Return the results of a stream in the order of positions, up to the first task for which readers still wait.
 
-    One that has no result in time is passed over as `SKIPPED`, the same for every reader: at its own deadline; without
-    one, `streams.gap` after a later one ended. With `Accept: text/event-stream` each result comes as soon as it and all
-    before it are there, as `event: result`, for ever; `limit` does not count then.
+    A task without a result in time is skipped: its status is `SKIPPED` for every reader. That happens at its deadline;
+    without a deadline, `streams.gap` after a later task has ended. With `Accept: text/event-stream` each result is sent
+    as `event: result` as soon as it and all results before it exist. This never ends, and `limit` has no effect then.
     """
     streams, stream = _operations(request), _stream_key_of(request, key, query)
     if _EVENT_STREAM not in request.headers.get("accept", ""):
@@ -117,7 +117,7 @@ async def refuse_to_show() -> None:
     },
 )
 async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
-    """Let a stream go on without the task that failed. Replaying that task does so, too, and runs it first."""
+    """Let a halted stream continue without the task that failed. To run that task first, replay it instead."""
     stream = _stream_key_of(request, key, query)
     is_own = stream.user_id == caller_of(request).principal
     async with nullcontext() if is_own else audited(request, "stream.go-on", stream.key, user_id=stream.user_id):
@@ -135,7 +135,7 @@ async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[St
     },
 )
 async def get_stream(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
-    """Show whose turn it is in a stream, and how many wait."""
+    """Show which task of a stream has the turn, and how many tasks wait."""
     return json_response((await _operations(request).status(_stream_key_of(request, key, query))).view())
 
 

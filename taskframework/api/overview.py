@@ -34,7 +34,7 @@ class TypeOverviewView(BaseModel):
 
 
 class ProblemFoundView(BaseModel):
-    """Something that somebody should look at."""
+    """A problem that a person should look at."""
 
     code: ProblemCode
     text: str
@@ -71,6 +71,8 @@ class OverviewView(BaseModel):
     },
 )
 async def get_overview(request: Request) -> Response:
-    """Tell what waits, runs, comes and goes, and what needs somebody. It costs the same for any number of tasks."""
+    """Show how many tasks wait, run, come and end, and which problems need a person. The cost does not depend on the
+    number of tasks.
+    """
     overview = await framework_of(request).services.overview.read(broker_of(request))
     return json_response(overview_view(overview))

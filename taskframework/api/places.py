@@ -82,7 +82,7 @@ class KnownTask:
 
     def close(self) -> None:
         """Note that this sub-task, and everything below it, was shown to the end."""
-        assert self.parent_round is not None, "what is followed is never closed"
+        assert self.parent_round is not None, "the task that is followed is never closed"
         del self.parent_round.open_subtasks[self.slot]
 
 
@@ -191,8 +191,8 @@ def _pack_task(known: KnownTask) -> Any:
 
 
 def _is_entered_anew(rounds: Sequence[KnownRound], place: int) -> bool:
-    """Return whether `KnownTask.enter_round` makes a round again that is left out, and no round before it, which was
-    shown and forgotten.
+    """Return whether a round can be left out of the place: `KnownTask.enter_round` makes it again, and does not make a
+    round before it that was shown and forgotten.
     """
     round, before = rounds[place], rounds[place - 1] if place else None
     follows = before is not None and (before.generation, before.number + 1) == (round.generation, round.number)

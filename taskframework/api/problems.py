@@ -270,7 +270,7 @@ def _field_refusal(found: Sequence[Mapping[str, str]], known: Collection[str]) -
         wrong["field"]: difflib.get_close_matches(wrong["field"].rpartition(".")[2], known, 1) for wrong in unknown
     }
     suggestions = [name for names in meant.values() for name in names]
-    # A misspelt field comes first: whoever wrote it believes to have given the one that is missing.
+    # A misspelt field comes first: its author thinks that the missing field was given.
     first = next((wrong for wrong in unknown if meant[wrong["field"]]), problems[0])
     place = "The body" if first["field"] == WHOLE else first["field"]
     return RequestRefusedError(
@@ -324,7 +324,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 
 async def _documented_paths(request: Request) -> dict[str, dict[str, Any]]:
-    """The paths of the OpenAPI document. To make it takes 0.1 s once, in a thread, so that the event loop goes on."""
+    """The paths of the OpenAPI document. To make it takes 0.1 s once, in a thread, to not block the event loop."""
     app: FastAPI = request.app
     if app.openapi_schema is None:
         await asyncio.to_thread(app.openapi)

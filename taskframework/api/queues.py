@@ -1,4 +1,4 @@
-"""Task types as queues over HTTP: look at them, pause one over all workers, let it go on."""
+"""Task types as queues over HTTP: list them, pause a type in all workers, resume it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REFUSALS = ("task_type_not_found", "store_unavailable", "not_running")
     },
 )
 async def list_queues(request: Request) -> Response:
-    """List the task types with what waits in the broker, and who paused which."""
+    """List the task types, with the messages that wait in the broker, and who paused which type."""
     framework = framework_of(request)
     queues = await framework.services.queues.list_queues(framework.process.broker)
     return json_response({"items": [queue.view() for queue in queues], "next_cursor": None})
@@ -54,7 +54,7 @@ async def get_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     responses={**_QUEUE_RESPONSE, **problem_responses(*BODY_CODES, *_REFUSALS)},
 )
 async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
-    """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what comes waits."""
+    """Within two seconds no worker begins a task of this type any more. Running tasks continue, new tasks wait."""
     body = await read_body(request, PauseQueue, is_optional=True)
     async with audited(request, "queue.pause", task_type, body.reason):
         with _answer_not_found():

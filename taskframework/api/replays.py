@@ -34,7 +34,7 @@ _REPLAYS = f"{PREFIX}/admin/replays"
 
 router = new_router(PREFIX, "replays")
 
-#: The answer of a route that begins one.
+#: The answer of a route that begins an action on many tasks.
 STARTED_RESPONSE: dict[int | str, dict[str, Any]] = {
     202: {
         "model": ReplayView,
@@ -46,7 +46,7 @@ _COUNT_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"model": CountView, "description": "A dry run: the number of tasks"}
 }
 _REPLAY_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "Its present state"}}
-#: The header of a route that begins one, for `openapi_extra`.
+#: The header of a route that begins an action on many tasks, for `openapi_extra`.
 TAKES_KEY = {"parameters": [key_header("A second request with the same key is the same action")]}
 
 
@@ -60,7 +60,7 @@ TAKES_KEY = {"parameters": [key_header("A second request with the same key is th
     },
 )
 async def list_replays(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
-    """List the replays, discards, retries and cancels of many, those that are over included."""
+    """List the replays, discards, retries and cancels of many tasks, including those that have ended."""
     page = await _operations(request).list_replays(limit=query.limit, cursor=query.cursor)
     return page_response(page, replay_view)
 
@@ -71,7 +71,7 @@ async def list_replays(request: Request, query: Annotated[PageQuery, Query()]) -
     responses={**_REPLAY_RESPONSE, **problem_responses("replay_not_found", "store_unavailable")},
 )
 async def get_replay(request: Request, replay_id: IdInPath) -> Response:
-    """Show how far one is."""
+    """Show the progress of an action on many tasks."""
     return json_response(replay_view(await _operations(request).get(replay_id)))
 
 
@@ -81,8 +81,8 @@ async def get_replay(request: Request, replay_id: IdInPath) -> Response:
     responses={**_REPLAY_RESPONSE, **problem_responses("replay_not_found", "store_unavailable")},
 )
 async def stop_replay(request: Request, replay_id: IdInPath) -> Response:
-    """Let it begin with no more. What it has in hand is finished; it tells what it did, and is not continued.
-    An action that had already finished stays `DONE`.
+    """Stop an action: it takes no further tasks, but finishes those that it is working on now. It cannot be continued;
+    its numbers show what it has done. An action that had already finished stays `DONE`.
     """
     async with audited(request, "replay.stop", replay_id) as note:
         stopped = await _operations(request).stop(replay_id)
@@ -108,7 +108,7 @@ async def refuse_to_show_these() -> None:
     },
 )
 async def retry_tasks(request: Request) -> Response:
-    """Queue all again that the filter finds and that are FAILED or DEAD_LETTER, or CANCELLED if that is the status."""
+    """Queue all tasks again that the filter finds: those that are FAILED or DEAD_LETTER, or of the given status."""
     body = await read_body(request, RetryTasks)
     reason = reason_of(request, body.reason)
     if body.dry_run:
@@ -130,7 +130,7 @@ async def retry_tasks(request: Request) -> Response:
     },
 )
 async def cancel_tasks(request: Request) -> Response:
-    """Cancel all that the filter finds: those that wait at once; those that run are asked to stop."""
+    """Cancel all tasks that the filter finds. Waiting tasks are cancelled at once; running tasks are asked to stop."""
     body = await read_body(request, CancelTasks)
     reason = reason_of(request, body.reason)
     if body.dry_run:

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: make, look, change, delete, run now, pause and resume."""
+"""Schedules over HTTP: create, show, change, delete, run now, pause and resume."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ScheduleQuery(PageQuery):
     },
 )
 async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query()]) -> Response:
-    """List the schedules, those of the settings included."""
+    """List the schedules, including those of the settings."""
     page = await _operations(request).list_schedules(limit=query.limit, after=query.cursor)
     return page_response(page, SeenSchedule.view)
 
@@ -75,7 +75,7 @@ async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query
     },
 )
 async def create_schedule(request: Request) -> Response:
-    """Make a schedule; its parameters are looked through as those of a submission are."""
+    """Create a schedule. Its parameters are checked as in a submission."""
     body = await read_body(request, CreateSchedule)
     async with audited(request, "schedule.create", body.name, task_type=body.task_type):
         schedule = await _operations(request).create(body.name, body)
@@ -92,7 +92,7 @@ async def create_schedule(request: Request) -> Response:
     },
 )
 async def get_schedule(request: Request, name: ScheduleName) -> Response:
-    """Show one schedule, its last run and its next ones."""
+    """Show one schedule, its last run and its next runs."""
     return json_response(await _view(request, await _operations(request).get(name)))
 
 
@@ -106,9 +106,9 @@ async def get_schedule(request: Request, name: ScheduleName) -> Response:
     },
 )
 async def put_schedule(request: Request, name: ScheduleName) -> Response:
-    """Replace the whole definition; what is left out has its default, only a pause stays.
+    """Replace the whole definition. Omitted fields get their defaults; only an omitted pause stays as it is.
 
-    The next run stays when it is, unless the rule itself changes.
+    The time of the next run stays, unless the rule itself changes.
     """
     definition = await read_body(request, ScheduleDefinition)
     async with audited(request, "schedule.put", name, task_type=definition.task_type):
@@ -146,7 +146,7 @@ async def delete_schedule(request: Request, name: ScheduleName) -> Response:
     },
 )
 async def run_schedule(request: Request, name: ScheduleName) -> Response:
-    """Submit its task now, whatever the last one does and whether it is paused. The next run stays when it is."""
+    """Submit its task now, even if the last run has not ended or the schedule is paused. The next run does not move."""
     async with audited(request, "schedule.run", name):
         with trace_of(request, "run schedule"):
             submission = await _operations(request).run(name, key=key_in_header(request))
@@ -162,7 +162,7 @@ async def run_schedule(request: Request, name: ScheduleName) -> Response:
     },
 )
 async def pause_schedule(request: Request, name: ScheduleName) -> Response:
-    """Let it stand still until it is resumed, also over starts of the processes."""
+    """Pause a schedule until it is resumed, even if processes are restarted."""
     async with audited(request, "schedule.pause", name):
         schedule = await _operations(request).pause(name)
     return json_response(await _view(request, schedule))
@@ -177,7 +177,7 @@ async def pause_schedule(request: Request, name: ScheduleName) -> Response:
     },
 )
 async def resume_schedule(request: Request, name: ScheduleName) -> Response:
-    """Let it go on with the next run from now; what passed during the pause was not missed."""
+    """Resume a schedule with the next run from now. Times that passed during the pause do not count as missed."""
     async with audited(request, "schedule.resume", name):
         schedule = await _operations(request).resume(name)
     return json_response(await _view(request, schedule))

@@ -21,9 +21,9 @@ from taskframework.wiring.tls_files import require_certificate
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that requests have to finish at a stop. Stored data stays stored, even without an answer.
+#: Seconds that requests have to finish when the server stops. What a request has stored stays, even without an answer.
 _GRACE_SECONDS = 5
-#: Seconds after that in which unfinished requests still get an answer: that the process stopped.
+#: Further seconds in which unfinished requests still get an answer, which says that the process stopped.
 _CANCELLED_ANSWER_SECONDS = 1
 #: Seconds that an idle connection is kept: longer than proxies keep it. We must not close one while a request comes.
 _KEEP_ALIVE_SECONDS = 75

@@ -1,4 +1,4 @@
-"""The ordered streams as an operator sees them over HTTP: all there are, or those that halted."""
+"""The ordered streams as an operator sees them over HTTP: all streams, or the halted streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class StreamListQuery(PageQuery):
     },
 )
 async def list_streams(request: Request, query: Annotated[StreamListQuery, Query()]) -> Response:
-    """List the streams, or those that halted: they wait for somebody who replays the failed task or lets them go on."""
+    """List all streams, or only halted streams. These wait until an operator replays the failed task or continues the
+    stream without it.
+    """
     streams, scope = framework_of(request).services.streams, scope_of(request, query.user_id)
     page = await streams.list_streams(scope, limit=query.limit, cursor=query.cursor, is_halted=query.is_halted)
     return page_response(page, ListedStream.view)

@@ -1,4 +1,4 @@
-"""What HTTP shows of ordered streams."""
+"""The shapes of ordered streams over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StreamView(BaseModel):
     next_position: int = Field(
         description="Position of the next submitted task; equals the number of positions used so far"
     )
-    turn: TurnView | None = Field(description="Serial only: null while nobody has the turn")
+    turn: TurnView | None = Field(description="Serial only: null while no task has the turn")
     waiting: int = Field(description="Serial only: tasks that wait for their turn")
     is_halted: bool = Field(description="The task that has the turn failed; replay it, or continue the stream")
 
@@ -50,7 +50,7 @@ class StreamPage(BaseModel):
 
 
 class StreamResultView(BaseModel):
-    """What became of one position."""
+    """The result of one position."""
 
     position: int
     task_id: str | None = Field(description="Null for a position without a task")
@@ -60,7 +60,7 @@ class StreamResultView(BaseModel):
 
 
 class StreamResultPage(BaseModel):
-    """The results that are known, in order, up to the first that is waited for."""
+    """The results that are known, in order, up to the first position for which readers still wait."""
 
     items: list[StreamResultView]
     next_cursor: str = Field(description="The next position to read; a stream has no end", examples=["17"])

@@ -1,4 +1,4 @@
-"""Parents over HTTP: the sub-tasks of a task, and signals for one that waits."""
+"""Parents over HTTP: the sub-tasks of a task, and signals for a waiting task."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[Su
     },
 )
 async def signal_task(request: Request, task_id: IdInPath, name: SignalName) -> Response:
-    """Tell a task something; the body is the payload, any JSON.
+    """Send a signal to a task. The body is the payload: any JSON.
 
-    A task that waits for the signal goes on with it. One that does not wait for it yet keeps it until it does.
+    A task that waits for the signal continues with it. Any other task keeps the signal until it waits for it.
     """
     payload = (await read_body(request, SignalPayload, is_optional=True)).root
     signal = framework_of(request).services.tasks.signal

@@ -65,7 +65,7 @@ class TaskFollower:
 
         Args:
             task: the task, read after the watcher joined, so that no event is missed between the two.
-            watcher: hears the events of the task from now on.
+            watcher: gets the events of the task from now on.
             store: is asked if events were missed.
             scope: the tasks that the client may see.
             source: the installation, as the events name it.
@@ -96,7 +96,7 @@ class TaskFollower:
             events = await self._watcher.take(HEARTBEAT_SECONDS)
             if not events and self._watcher.is_over:
                 break
-            # If nothing is heard, the store is asked: so the stream ends even if an event was lost on its way here.
+            # If no event comes, read the store: so the stream ends even if an event was lost on its way here.
             yield (
                 b"".join([await self._handle_event(event) for event in events]) if events else await self._read_store()
             ) or HEARTBEAT

@@ -1,4 +1,4 @@
-"""Tasks over HTTP: submit, look, list, cancel, queue anew."""
+"""Tasks over HTTP: submit, show, list, cancel, queue again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TaskQuery(BatchQuery):
     responses={
         202: {
             "model": TaskView,
-            "description": "Accepted: it is stored and will be done",
+            "description": "Accepted: the task is stored and will be executed",
             "headers": location_header("task"),
         },
         200: {
@@ -121,7 +121,7 @@ async def submit_task(request: Request) -> Response:
     },
 )
 async def submit_tasks(request: Request) -> Response:
-    """Store many tasks at once. Each is accepted or refused by itself; a refused one is not stored."""
+    """Store many tasks at once. Each task is accepted or refused by itself; refused tasks are not stored."""
     body = await read_body(request, SubmitTasks)
     items = [_with_owner(request, item) for item in body.items]
     readable = [SubmitRequest(**item) for item in items if isinstance(item, dict)]
@@ -152,11 +152,11 @@ async def submit_tasks(request: Request) -> Response:
     },
 )
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
-    """List tasks from the newest to the oldest. All filters given must hold.
+    """List tasks from the newest to the oldest. All given filters must match.
 
     For `correlation_id`, `idempotency_key`, `waits_for_limit`, `error` and `fingerprint` there is no index: with one of
-    them each page looks through the next 5,000 tasks that the other filters let through. It has at most 50 tasks, and
-    may be empty although more follow. More follow as long as `next_cursor` is not null.
+    these filters, each page searches the next 5,000 tasks that match the other filters. It has at most 50 tasks, and
+    may be empty although more tasks follow. More follow as long as `next_cursor` is not null.
     """
     tasks, scope = framework_of(request).services.tasks, scope_of(request, query.user_id)
     limit = min(query.limit, _MAX_SEARCH_RESULTS) if query.filter.has_unindexed_condition else query.limit
@@ -197,7 +197,7 @@ async def get_task(request: Request, task_id: IdInPath) -> Response:
     },
 )
 async def cancel_task(request: Request, task_id: IdInPath) -> Response:
-    """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
+    """Cancel a task. A waiting task is CANCELLED at once; a running task is asked to stop and may still complete."""
     body = await read_body(request, CancelTask, is_optional=True)
     cancel, reason = framework_of(request).services.tasks.cancel, reason_of(request, body.reason)
     async with await audited_if_foreign(request, "task.cancel", checked_id(task_id), reason):
@@ -223,9 +223,9 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     },
 )
 async def retry_task(request: Request, task_id: IdInPath) -> Response:
-    """Queue a task again that is FAILED, DEAD_LETTER or CANCELLED: a new generation, with all its attempts.
+    """Queue a task that is FAILED, DEAD_LETTER or CANCELLED again, as a new generation with all its attempts.
 
-    The next attempt of one that is RETRYING is due now, with the attempts that it has left.
+    For a RETRYING task, make the next attempt due now; the task keeps the attempts that it has left.
     """
     body = await read_body(request, RetryTask, is_optional=True)
     retry, reason = framework_of(request).services.tasks.retry, reason_of(request, body.reason)

@@ -41,8 +41,8 @@ class TreeFollower:
 
     #: The name of the stream in its ids.
     kind: ClassVar[str] = "tree"
-    #: How many sub-tasks may be open at a time: shown, but not to their end. A few more are let in, so that the
-    #: first tasks in the plan always go on.
+    #: How many sub-tasks may be open at a time: shown, but not to their end. A few more may be opened, so that the
+    #: first tasks in the plan always continue.
     max_open_tasks: ClassVar[int] = 256
     #: Sub-tasks in these statuses are shown; None for all statuses.
     statuses: ClassVar[Collection[TaskStatus] | None] = None
@@ -61,8 +61,8 @@ class TreeFollower:
 
         Args:
             followed: the task, with the place of the reader.
-            feed: lets the watcher hear sub-tasks.
-            watcher: hears all events from now on; it has joined for the task.
+            feed: gives the watcher the events of sub-tasks.
+            watcher: gets all events from now on; it has joined for the task.
             store: is asked at the beginning and if events were missed.
             scope: the tasks that the client may see.
             source: the installation, as the events name it.
@@ -206,7 +206,7 @@ class TreeFollower:
             logger.debug("task %s: %s", self._top.task_id, error.message)
 
     async def _check_for_lost_events(self) -> None:
-        """Ask the store when nothing is heard, so that the stream ends even if an event was lost on its way here."""
+        """Read the store if no event comes, so that the stream ends even if an event was lost on its way here."""
         without_rounds = [known.task_id for known in self._open_tasks if not known.rounds]
         ended = await self._store.finished_at(without_rounds) if without_rounds else {}
         self._tasks_to_read |= dict.fromkeys(
@@ -226,7 +226,7 @@ class TreeFollower:
             self._enter_round(known, task)
             for round in tuple(known.rounds):
                 await self._list_subtasks(round, task)
-                # At once, not at the end: the places sent for the next of many rounds stay small.
+                # At once, not at the end: so the places stay small that are sent for the next of many rounds.
                 if round.is_over and not round.open_subtasks and round is not known.rounds[-1]:
                     known.rounds.remove(round)
             known.is_final = task.status.is_final and task.sequence == known.sequence
@@ -254,7 +254,7 @@ class TreeFollower:
             round.is_listed = True
             self._open_tasks.clear_waiting(round)
             return
-        # In a round that was left, sub-tasks that are still live are waited for, in every status.
+        # In a round that the task has left, the reader waits for sub-tasks that are still live, in every status.
         statuses = None if round.is_past else self.statuses
         found = await self._store.list_subtasks(
             round.key, limit=_PAGE_SIZE, after_slot=round.shown_until - 1, statuses=statuses

@@ -114,7 +114,7 @@ class VersionView(BaseModel):
 
 
 class TaskSummaryView(BaseModel):
-    """A task as events tell of it. Times are RFC 3339 in UTC with milliseconds."""
+    """A task as events contain it. Times are RFC 3339 in UTC with milliseconds."""
 
     task_id: str = Field(examples=[_ID])
     task_type: str = Field(examples=["count-words"])
@@ -173,8 +173,8 @@ class StreamedEvent(BaseModel):
     """One server-sent event. Comments in between keep the connection open and mean nothing."""
 
     event: str = Field(
-        description="Type of the CloudEvent in `data`; or `snapshot`: the whole task, or the batch; or `item`: what "
-        "became of an item of a batch; or `resync`: events were missed",
+        description="Type of the CloudEvent in `data`; or `snapshot`: the whole task, or the batch; or `item`: the "
+        "outcome of an item of a batch; or `resync`: events were missed",
         examples=["task.completed", "snapshot", "item", "resync"],
     )
     id: str = Field(
@@ -193,7 +193,7 @@ class TaskPage(BaseModel):
 
 
 class BatchView(BaseModel):
-    """How far a batch is. Numbers are of items; times are RFC 3339 in UTC with milliseconds."""
+    """The progress of a batch. Numbers are of items; times are RFC 3339 in UTC with milliseconds."""
 
     batch_id: str = Field(examples=[_ID])
     task_type: str = Field(examples=["count-words"])
@@ -233,7 +233,7 @@ class BatchPage(BaseModel):
 
 
 class BatchResultView(BaseModel):
-    """What became of one item of a batch, so far."""
+    """The status and the result of one item of a batch, as they are now."""
 
     index: int = Field(description="Its place in the upload, from 0")
     task_id: str = Field(description="The task that does it", examples=[_ID])
@@ -252,7 +252,7 @@ class BatchResultPage(BaseModel):
 
 
 class TaskTypeView(BaseModel):
-    """A task type, and what a submission of it gives and gets."""
+    """A task type, with the schemas of its parameters and its result."""
 
     task_type: str = Field(examples=["count-words"])
     parameters_schema: dict[str, Any] = Field(description="JSON Schema (2020-12) of its `parameters`")
@@ -273,7 +273,7 @@ class TaskTypePage(BaseModel):
 
 
 class WorkerView(BaseModel):
-    """A worker process as it was when it told of itself last. Times are of the store's clock."""
+    """A worker process as it was at its last report. Times are by the store's clock."""
 
     worker_id: str = Field(description="As in the history of tasks", examples=["build-7:4711:9f2c1a"])
     host: str = Field(examples=["build-7"])
@@ -295,7 +295,7 @@ class WorkerPage(BaseModel):
 
 
 class BulkOutcome(BaseModel):
-    """What became of one task of a bulk submission: `task` if it was accepted, else `error`."""
+    """The outcome of one task of a bulk submission: `task` if it was accepted, otherwise `error`."""
 
     index: int = Field(description="Its place in the request, from 0")
     status: int = Field(description="The status that a single submission would have got", examples=[202])

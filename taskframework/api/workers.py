@@ -1,4 +1,4 @@
-"""The workers over HTTP: which there are, and what each runs."""
+"""The workers over HTTP: which workers exist, and which tasks each runs."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class WorkerQuery(PageQuery):
     },
 )
 async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()]) -> Response:
-    """List the worker processes, as each told of itself in the last ten seconds. One that was killed is lost for ten
-    minutes and then gone.
+    """List the worker processes, each by its last report; a report comes every ten seconds. A killed worker is listed
+    as lost for ten minutes, and then disappears.
     """
     workers = framework_of(request).services.workers
     return page_response(await workers.list_workers(limit=query.limit, after=query.cursor), WorkerState.view)

@@ -50,7 +50,7 @@ class FrameworkThread:
         self._running: _RunningFramework | None = None
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Let the framework do something, and wait until it is done.
+        """Let the framework do some work, and wait until it is done.
 
         Args:
             work: returns the coroutine; it is called when the framework runs.
@@ -113,7 +113,7 @@ class FrameworkThread:
             running.stop()
 
     def _open(self) -> _RunningFramework:
-        # Before the lock: if another thread of the parent process had it at the fork, nobody releases it here.
+        # Before the lock: if another thread of the parent process had it at the fork, it is never released here.
         if self._opener_pid is not None and self._opener_pid != os.getpid():
             raise OpenedBeforeForkError
         if (running := self._running) is None:
@@ -207,7 +207,7 @@ class _Loop(asyncio.SelectorEventLoop):
         self.set_default_executor(threads)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Do nothing: who made the threads waits for their end, when the loop is closed."""
+        """Do nothing: the code that started the threads waits for their end when the loop is closed."""
 
 
 def _wait_for(future: concurrent.futures.Future[T]) -> T:
@@ -216,7 +216,7 @@ def _wait_for(future: concurrent.futures.Future[T]) -> T:
     except concurrent.futures.CancelledError:
         raise ClosedMeanwhileError from None
     except BaseException:
-        future.cancel()  # Ctrl-C while it waits
+        future.cancel()  # Ctrl-C interrupted the wait
         raise
 
 

@@ -95,7 +95,7 @@ def log_event_failure(logger: Logger, retry: str, error: BaseException | None) -
 
     Args:
         logger: of the subscriber.
-        retry: what is said of the next attempt.
+        retry: the text about the next attempt.
         error: the failure. Its message is shown only if it is our own: that of another error may have any content.
     """
     cause, what = (error.__cause__, f": {error}") if isinstance(error, EventNotHandledError) else (error, "")

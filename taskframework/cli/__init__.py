@@ -1,1 +1,1 @@
-"""The command line: a way to call everything that the framework does. It decides nothing itself."""
+"""The command line: a way to call all operations of the framework. It decides nothing itself."""

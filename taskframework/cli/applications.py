@@ -70,7 +70,7 @@ def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
     """
     registered = {type(registration.executable).__module__ for registration in framework.registry}
     for name in dict.fromkeys(modules):
-        if name in registered:  # by the program itself
+        if name in registered:  # the program has registered its tasks itself
             continue
         module = import_module(name)
         _refuse_unused_extensions(framework, module)
@@ -167,7 +167,7 @@ def _broken_module_error(name: str, error: BaseException) -> ConfigurationError:
 def _error_location(error: BaseException) -> str:
     """The line of the user's code that failed: the last one that is neither Python's import machinery nor ours."""
     if isinstance(error, SyntaxError):
-        return ""  # its message names the place
+        return ""  # the message of the error names the place
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [frame for frame in frames if not frame.filename.startswith(("<", _PACKAGE, importlib.__file__))]
     if not user_frames:

@@ -73,7 +73,7 @@ class ItemFile:
 
     @contextmanager
     def uploading(self, key: str | None) -> Iterator[None]:
-        """Show the progress of the upload; if it does not reach its end, say what became of the stored part.
+        """Show the progress of the upload; if it does not reach its end, say what happens to the stored part.
 
         Args:
             key: the idempotency key, if there is one.

@@ -222,7 +222,7 @@ async def run_bulk_action(
 
 
 def _was_running(replay: BulkAction, reason: str | None) -> bool:
-    """Whether the answer to a call that was to begin an action is one that somebody began before."""
+    """Whether the call that should begin an action returned an action that another operator had begun before."""
     return replay.reason != reason or bool(replay.done + replay.refused + replay.failed + replay.skipped)
 
 

@@ -67,7 +67,7 @@ Before = Annotated[
         "--before",
         parser=or_bad_parameter(parse_past_time),
         metavar="TIME",
-        help="Only if ended or received before that.",
+        help="Only if ended or received before a time, or 10m.",
     ),
 ]
 Parameters = Annotated[

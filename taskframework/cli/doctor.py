@@ -328,7 +328,7 @@ def _overdue_problem(overdue_repairs: Sequence[Overdue]) -> str:
 
 def _miscounted_problem(found: Miscounted) -> str:
     parent, true_counts = found.parent, found.counts
-    assert parent.subtasks is not None, "only who has sub-tasks is counted"
+    assert parent.subtasks is not None, "only a task with sub-tasks is counted"
     decided = ", which decides its policy" if found.is_decided else ""
     sentence = (
         f"{parent.task_id} waits, but its counts of sub-tasks are wrong: its document says {parent.subtasks.succeeded} "

@@ -35,7 +35,7 @@ def exit_now(code: int) -> NoReturn:
     """End the process at once, but flush its output first."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # who read the output is gone, or the stream is closed
+        with contextlib.suppress(OSError, ValueError):  # the reader of the output has ended, or the stream is closed
             stream.flush()
     os._exit(code)
 

@@ -23,7 +23,7 @@ from taskframework.cli.tether import Answer
 from taskframework.observability.metrics import WORKER_RESTARTS
 from taskframework.runtime import TaskFramework
 
-#: Seconds to wait for a process's answer: it waits two itself for store and broker, and Prometheus waits ten for us.
+#: Seconds to wait for the answer of a process, which waits two seconds for store and broker. Prometheus waits ten.
 _ANSWER_TIMEOUT_SECONDS = 3.0
 
 

@@ -110,6 +110,6 @@ def seconds_or_duration(text: str) -> timedelta:
     Raises:
         ValueError: for anything else.
     """
-    from taskframework.durations import parse_duration  # with pydantic, which the help need not load
+    from taskframework.durations import parse_duration  # here: it loads pydantic, and the help needs none
 
     return timedelta(seconds=int(text)) if text.isdecimal() else parse_duration(text)

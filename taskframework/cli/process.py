@@ -139,7 +139,7 @@ class StopRequest:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
         # The signal of a closed terminal. Shell and kernel may both send it, so a second one ends nothing at once.
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup makes a process ignore it
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(self.request, signal="SIGHUP"))
 
     @property

@@ -95,7 +95,7 @@ def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None
     """
     if not url or url.startswith("{"):
         return None
-    from taskframework.cli.remote.framework import RemoteFramework  # here: it loads what speaks HTTP
+    from taskframework.cli.remote.framework import RemoteFramework  # here: it imports the code for HTTP
 
     return RemoteFramework(url, key)
 

@@ -32,7 +32,7 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.5, 30.0
 _HEALTHY_SECONDS = 60.0
 #: Seconds beyond the grace of its tasks that a process has to stop: to hand unfinished tasks back and to close.
 _STOP_MARGIN_SECONDS = 10.0
-#: Seconds to read the last words of a process. Otherwise a child that keeps the tether open would block the parent.
+#: Seconds to read the last lines of a process. Otherwise a child that keeps the tether open would block the parent.
 _FINAL_READ_SECONDS = 1.0
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -112,7 +112,7 @@ class Ending:
     @property
     def fields(self) -> dict[str, object]:
         """The fields for the log."""
-        names = {int(number): number.name for number in signal.Signals}  # real-time signals have none
+        names = {int(number): number.name for number in signal.Signals}  # real-time signals have no names
         fields: dict[str, object] = {"code": self.code}
         if self.code < 0:
             fields = {"signal": names.get(-self.code, -self.code)}

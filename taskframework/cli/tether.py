@@ -38,7 +38,7 @@ class Failure:
 
     message: str
     hint: str
-    #: Whether a server was away, which may be back when the process is started again.
+    #: Whether the reason was a server that was away; it may be back when the process is started again.
     may_pass: bool
 
 

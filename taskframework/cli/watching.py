@@ -73,7 +73,7 @@ async def _poll_states(handle: TaskHandle, task: Task, timeout: timedelta | None
 
 
 class _LiveLine:
-    """Shows the state of the task and of its sub-tasks on a terminal; and prints a hint if nobody takes the task."""
+    """Shows the state of the task and of its sub-tasks on a terminal; and prints a hint if no worker takes the task."""
 
     def __init__(self, task: Task, operations: TaskOperations) -> None:
         self._task = task

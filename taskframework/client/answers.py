@@ -126,7 +126,7 @@ class RemoteResult(Answer, Generic[R]):
 
 
 class Page(Answer):
-    """Some entries of a list, each still to be read; if `next_cursor` is None, these were the last entries."""
+    """Some entries of a list, each still in the form of JSON; if `next_cursor` is None, these are the last entries."""
 
     items: list[Any]
     next_cursor: str | None = None

@@ -113,7 +113,7 @@ def task_path(task_id: str) -> str:
 
 
 def new_key() -> str:
-    """Make an idempotency key that nobody else has."""
+    """Make an idempotency key that no other caller has."""
     return f"client-{uuid.uuid4()}"
 
 
@@ -129,14 +129,14 @@ class ApiConnection:
         patience: timedelta | float,
         api_key: str | None = None,
     ) -> None:
-        """Prepare to ask.
+        """Prepare to make calls.
 
         Args:
             url: of the interface, as `address_of` gives it.
             transport: how to speak HTTP.
             timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
             patience: how long a call is repeated, in seconds or as a timedelta.
-            api_key: shown with each call.
+            api_key: sent with each call.
         """
         self.url = url
         self.transport = transport
@@ -264,7 +264,7 @@ class ApiConnection:
             is_streamed=is_streamed,
         )
         if is_streamed and not response.is_success:
-            await self.transport.read_rest(response)  # this ends it, too: if the call is repeated, nothing else would
+            await self.transport.read_rest(response)  # this also ends the answer; a repeated call would not
         return response
 
 

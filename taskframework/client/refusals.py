@@ -1,4 +1,4 @@
-"""Makes an exception from a problem document: the same class that a program catches inside, if it means the same."""
+"""Makes an exception from a problem document: the same class that `TaskFramework` raises, if it means the same."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from taskframework.submission.refusals import (
 )
 from taskframework.urls import redacted
 
-#: Exceptions that are raised inside as well, with the attributes that they have there.
+#: Exceptions that `TaskFramework` raises as well, with the attributes that they have there.
 _ERROR_ATTRIBUTES: Mapping[type[Any], tuple[str, ...]] = {
     TaskNotFoundError: ("task_id",),
     TaskUnreadableError: ("task_id",),
@@ -112,7 +112,7 @@ def error_of(document: Mapping[str, Any], error_context: Mapping[str, Any]) -> T
 
 
 def with_item(error: SubmissionError) -> SubmissionError:
-    """The refusal of a batch as a `BatchItemError` if an item is the cause, as inside a program."""
+    """The refusal of a batch as a `BatchItemError` if an item is the cause, as `TaskFramework` raises it."""
     match error:
         case InvalidParametersError():
             field = error.problems[0]["field"]

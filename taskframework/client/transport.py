@@ -1,4 +1,4 @@
-"""The two ways to speak HTTP: from asyncio, and blocking. All other code of the client is written once, above them."""
+"""The two ways to use HTTP: from asyncio, and blocking. All other code of the client is written once, for both."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HttpTransport(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def now(self) -> float:
-        """Seconds of a clock that nobody sets."""
+        """Seconds of a clock that is never set."""
 
     async def close(self) -> None: ...
 
@@ -117,7 +117,7 @@ class AsyncTransport:
     async def close(self) -> None:
         self._is_closed = True
         if (opened := self._own_clients.pop(asyncio.get_running_loop(), None)) is not None:
-            await opened.aclose()  # those of other loops end with their loops
+            await opened.aclose()  # connections of other loops end with their loops
 
     async def _client(self) -> httpx.AsyncClient:
         if self._given_client is not None:

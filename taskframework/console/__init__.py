@@ -1,1 +1,1 @@
-"""The console: pages for people, which know no more of the installation than the public HTTP interface tells them."""
+"""The console: pages for people. They use only the public HTTP interface."""

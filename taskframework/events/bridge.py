@@ -1,7 +1,7 @@
 """The bridge: turns internal events into external events, for each task complete and in order.
 
-It never publishes only the event that it heard. It publishes all events in the task's history above the published mark,
-because another process may have heard the events before and died. Events that come while a publication is under way
+It never publishes only the event that came. It publishes all events in the task's history above the published mark,
+because another process may have got the events before and died. Events that come while a publication is under way
 are collected for the next publication.
 """
 
@@ -39,7 +39,7 @@ _PAUSE_SECONDS = 0.05
 
 
 class Reporter(Protocol):
-    """Tells the end of a task to the parent or the stream that waits for it; the part that the bridge needs."""
+    """Reports the end of a task to the parent or the stream that waits for it; the part that the bridge needs."""
 
     def handle_task(self, task: Task, on_done: Callable[[], None]) -> None: ...
 
@@ -48,7 +48,7 @@ class Reporter(Protocol):
 
 @dataclass(slots=True)
 class _WaitingTask:
-    """The newest states of one task that were heard and are not yet published."""
+    """The newest states of one task that came with events and are not yet published."""
 
     task: Task
     progress: Task | None = None
@@ -72,7 +72,7 @@ class ExternalEventBridge:
             store: where the marks are written.
             publisher: publishes the events.
             source: the `source` of the CloudEvents.
-            reporter: tells parents when their sub-tasks end.
+            reporter: reports the ends of sub-tasks to their parents.
             looks: passes the turn on in streams when their tasks end.
             clock: for the marks, which wait so that many are written together.
         """
@@ -119,7 +119,7 @@ class ExternalEventBridge:
             awaited = [entry for entry in awaited if self._waiting.get(entry.task.task_id) is entry]
 
     async def drain(self) -> None:
-        """Wait until all events heard until now are published and marked, or given up; for the end of the process."""
+        """Wait until all events so far are published and marked, or left to the relay; for the end of the process."""
         while self._pump is not None:
             await asyncio.wait([self._pump])
             await self._reporter.finished()  # its moves of parents make events that are published here too

@@ -33,11 +33,13 @@ _RETRY_PAUSE_SECONDS = 1.0
 
 
 class NobodyListensError(ConnectionError):
-    """Nobody listens to the events any more: a loop was left, which is no mistake. Whoever listens next hears them."""
+    """No loop or handler takes the events any more, because a loop was left. This is not an error: the next one gets
+    the events.
+    """
 
 
 class EventsUnavailableError(BrokerUnavailableError):
-    """Nobody answers at the address of the events."""
+    """No interface answers at the address of the events."""
 
 
 class HttpEvents:
@@ -105,7 +107,7 @@ class HttpEvents:
         from httpx_sse import aconnect_sse
 
         assert self._client is not None, "it was opened"
-        # Events are not repeated. With this header, whatever its value, the interface tells that some may be missing.
+        # Events are not repeated. With this header, whatever its value, the interface says that some may be missing.
         headers = {} if is_first else {"Last-Event-ID": "again"}
         async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
             source.response.raise_for_status()

@@ -1,4 +1,4 @@
-"""What every program needs that asks the interface over HTTP: its address, its key, and its streams of events.
+"""The parts that every program needs to call the HTTP interface: address, key, and streams of events.
 
 The client imports this; so nothing here imports a broker or the settings.
 """

@@ -181,5 +181,5 @@ def _full_type(name: object) -> str:
     raise ConfigurationError(
         f"There is no event {name!r:.100}; there are {', '.join(TYPES)}.",
         hint=(f"Did you mean {near[0]!r}? " if near else "")
-        + "To hear a type of a newer release, use on() without types, and compare event.type.",
+        + "To receive a type of a newer release, use on() without types, and compare event.type.",
     )

@@ -45,7 +45,7 @@ class Buckets(Protocol):
         ...
 
     async def read(self, record_id: str) -> Bucket | None:
-        """Return a bucket as the last request left it; None if it is full, or nobody waits for it.
+        """Return a bucket as the last request left it; None if it is full and no task waits for it.
 
         Raises:
             TaskframeworkError: if the buckets are away.

@@ -2,7 +2,7 @@
 
 With a message, it would stand in the queue before the tasks of all other keys, and a worker would have to take the
 message only to find out that the task may not begin. The workers decide about every permit and every slot; this only
-spares messages. `rate_turns` and `slot_turns` have the rules of the two kinds of limits.
+saves messages. `rate_turns` and `slot_turns` have the rules of the two kinds of limits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TurnRule(Protocol):
         ...
 
     async def after_write(self, record_id: str, published: int) -> None:
-        """Do what is to be done when some tasks of a key have their turns, and the others are published."""
+        """Called when the turns of a key's tasks are written, and the other tasks of the key are published."""
         ...
 
 
@@ -69,7 +69,7 @@ class _Waiting:
 
 
 class DispatchTurns:
-    """Takes tasks over before they are published, if too many tasks of their key were published already."""
+    """Takes over tasks before they are published, if too many tasks of their key have been published."""
 
     def __init__(self, rules: Sequence[TurnRule], registry: TaskRegistry, store: TaskStore) -> None:
         """Prepare.
@@ -88,7 +88,7 @@ class DispatchTurns:
         self.publish: Callable[[Task], None] = lambda task: None
 
     def take_over(self, task: Task) -> bool:
-        """Take a task over that is to be published now, if a limit must be asked first.
+        """Take over a task that is to be published now, if a limit must be asked first.
 
         The task then gets a turn, is published, or is left to the sweeper.
 

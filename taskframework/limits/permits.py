@@ -49,7 +49,7 @@ def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[P
         received_at: when the answer came. This counts as the time of the request at the server, which was a little
             earlier; so permits are used late and never early.
     """
-    # The other half of the time that the limit holds back is for the claim that follows.
+    # A permit may be late by half of the time that the limit holds back; the other half is for the claim.
     lateness = max(limit.burst_seconds + limit.held_back_seconds / 2, _MIN_LATENESS_SECONDS)
     times = [received_at + bucket.first_at + at / limit.rate - bucket.asked_at for at in range(bucket.granted)]
     return [Permit(time, max(time + lateness, received_at + _MIN_LATENESS_SECONDS)) for time in times]
@@ -93,7 +93,7 @@ class Permits:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.give_back(future.result())  # it came in the same moment
+                self.give_back(future.result())  # the permit came at the moment of the cancellation
             raise
 
     def give_back(self, permit: Permit) -> None:

@@ -41,7 +41,7 @@ _TLS_HINTS = {
 #: PEM files for TLS: the authority, the client's certificate, and its key.
 TlsFiles = tuple[Path | None, Path | None, Path | None]
 
-#: Seconds that one answer may take. Below: the first and the longest pause between two tries while Redis is away.
+#: Most seconds for one answer. The next two: the first and the longest pause between two tries while Redis is away.
 _TIMEOUT_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 1.0
 

@@ -19,7 +19,7 @@ from taskframework.tasks.registry import Registration
 #: Seconds after which a task asks for a slot by itself, a quarter more or less. Usually it is woken much earlier, when
 #: a slot is given back; this is for a wake-up that was lost with its process.
 _ASKS_AGAIN_SECONDS = 60.0
-#: The record says for so many times this time that tasks may be waiting: their queue may be long when they ask.
+#: For this many times the time above, the record says that tasks may be waiting: their queue may be long when they ask.
 _LATENESS_FACTOR = 2
 
 
@@ -44,8 +44,8 @@ class SlotTurns:
         self._keeper = keeper
         self._numbers = numbers
         self._on_wait = on_wait
-        #: As many messages of a key are published without a question as there are slots, in each second: so tasks that
-        #: run shorter and come faster cost a question, and all others cost nothing more.
+        #: In each second, as many messages of a key are published as there are slots, without a read of the slots. So
+        #: only keys with more tasks in a second cost a read.
         self._published = MemoryBuckets(clock)
 
     def record_to_ask(self, registration: Registration, task: Task) -> str | None:
@@ -63,7 +63,7 @@ class SlotTurns:
         assert limit is not None
         free = (await self._keeper.read(record_id, limit.number)).free
         if count > free:
-            # Announced before the tasks wait: whoever gives a slot back after this looks for them.
+            # Announced before the tasks wait: every process that gives a slot back after this looks for them.
             seconds = _ASKS_AGAIN_SECONDS * _LATENESS_FACTOR
             free = (await self._keeper.change(AnnounceWaiting(record_id, limit.number, seconds))).free
             await failpoint.reached("slots.after_announce")

@@ -32,7 +32,7 @@ from taskframework.stores.reading import read_all_records, read_record
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a free slot is kept for the task that was woken for it; after that others may take it.
+#: Seconds for which a free slot is kept for the task that was woken for it; after that any task may take it.
 _KEPT_FOR_WOKEN_SECONDS = 2.0
 #: To find a task to wake, this many more tasks are read than stand in the line, because other processes wake some too.
 _EXTRA_TASKS_READ = 10
@@ -50,7 +50,7 @@ class SlotKeeper:
         self.on_given_back: Callable[[str, Slots], None] = lambda limit, slots: None
 
     async def read(self, limit: str, number: int) -> Slots:
-        """Return the slots of a limit as they are now; `number` free ones if nobody has asked for one yet.
+        """Return the slots of a limit as they are now; `number` free slots if the limit has no record yet.
 
         Raises:
             StoreError: if the store is away, or a newer release wrote them.
@@ -154,7 +154,7 @@ class SlotKeeper:
             slots = await self.change(keep)
             place = slots.place_of(task.task_id)
             if place is None:
-                return  # others have taken the free slots, and wake the next task when they give them back
+                return  # other claims have taken the free slots; when they end, the next task is woken
             if place.by == claim_id:
                 await failpoint.reached("slots.after_promise")
                 try:
@@ -163,4 +163,4 @@ class SlotKeeper:
                     return
                 except TaskUnreadableError as error:  # the processes of the newer release that wrote it wake it
                     logger.info("another task is woken for a slot of %s: %s", limit, error.message)
-                    slots = await self.change(replace(keep, seconds=0.0))  # its place is for the next task
+                    slots = await self.change(replace(keep, seconds=0.0))  # its place goes to the next task

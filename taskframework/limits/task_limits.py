@@ -31,7 +31,7 @@ def bucket_id(limit: RateLimit, parameters: Json) -> str:
 
 
 class BucketHolds:
-    """Holds the bucket of a task whose attempt found out that it began too early."""
+    """Holds the bucket of a task whose attempt was refused by the service that the limit protects."""
 
     def __init__(self, buckets: Buckets, limits: Mapping[str, BucketLimit]) -> None:
         self._buckets = buckets

@@ -25,7 +25,7 @@ from taskframework.model.transitions import (
     with_final_status,
 )
 
-#: `cancel.by` of a batch whose upload nobody finished.
+#: `cancel.by` of a batch whose upload was not finished.
 BY_UPLOAD = "upload"
 UPLOAD_ABANDONED = "The upload was not finished in time."
 #: How long the process that was asked to replay failed sub-tasks has to begin, before another process does so.
@@ -34,7 +34,7 @@ RETRY_AFTER = timedelta(seconds=5)
 
 def parts_of(batch: Task) -> tuple[Batch, Subtasks]:
     """The two records that every batch has: the record of the batch, and the record of its sub-tasks."""
-    assert batch.batch is not None, "only a batch is asked for this"
+    assert batch.batch is not None, "this is called only for a batch"
     assert batch.subtasks is not None, "a batch has sub-tasks from its insert on"
     return batch.batch, batch.subtasks
 
@@ -92,7 +92,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Seal(UngroupedWrite):
-    """The upload is complete: the batch has this many items, and nobody has announced more.
+    """The upload is complete: the batch has this many items, and no more were announced.
 
     A count that began before the seal is refused (`report_serial`): it does not know the total, so it could not end the
     batch and would only delay the next check.

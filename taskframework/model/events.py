@@ -45,7 +45,7 @@ class TaskStartedEvent(TaskEvent):
 
 
 class TaskProgressEvent(TaskEvent):
-    """The running task said how far it is, or the sub-tasks of a waiting task were counted."""
+    """The running task reported its progress, or the sub-tasks of a waiting task were counted."""
 
 
 class TaskRetryingEvent(TaskEvent):
@@ -61,15 +61,15 @@ class TaskUnblockedEvent(TaskEvent):
 
 
 class TaskSkippedEvent(TaskEvent):
-    """The stream of the task goes on without its result."""
+    """The stream of the task continues without its result."""
 
 
 class TaskResumedEvent(TaskEvent):
-    """What the task waited for has come, or is late; the task is queued to go on."""
+    """What the task waited for has come, or did not come in time; the task is queued to continue."""
 
 
 class TaskSignalledEvent(TaskEvent):
-    """The task was told something that it does not wait for yet."""
+    """A signal came for which the task does not wait yet; the task keeps it."""
 
 
 class TaskSealedEvent(TaskEvent):
@@ -89,7 +89,7 @@ class TaskFailedEvent(TaskEvent):
 
 
 class TaskCancelledEvent(TaskEvent):
-    """Finished because somebody asked for it."""
+    """Ended as CANCELLED, because a cancel was requested."""
 
 
 class TaskCancelRequestedEvent(TaskEvent):
@@ -101,15 +101,15 @@ class TaskReleasedEvent(TaskEvent):
 
 
 class TaskReplayedEvent(TaskEvent):
-    """An operator queued a finished task anew."""
+    """An operator queued a finished task again."""
 
 
 class TaskRetryRequestedEvent(TaskEvent):
-    """A task that is to be tried again later is tried again at once, as an operator asked."""
+    """An operator asked to retry a RETRYING task at once; its next attempt is due now."""
 
 
 class TaskDiscardedEvent(TaskEvent):
-    """An operator gave a dead letter up; the task stays what it is."""
+    """An operator discarded a dead letter; the status of the task stays."""
 
 
 @dataclass(frozen=True, slots=True)

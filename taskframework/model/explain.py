@@ -165,7 +165,7 @@ def _explain_broker_away(facts: Facts) -> Cause | None:
 
 
 def _explain_not_sent(facts: Facts) -> Cause | None:
-    """The cause as a process without a broker can see it: workers run, but nobody has sent a message that is due."""
+    """The cause as a process without a broker can see it: workers run, but a message that is due was not sent."""
     due = facts.task.next_dispatch_at
     if due is None or not facts.workers or facts.now - due < _OVERDUE:
         return None
@@ -252,8 +252,8 @@ def _slots_text(facts: Facts) -> str:
     """Which tasks have the slots of the workers; empty if a slot is free, or if it is not known.
 
     A slot that no task of this type has is taken by a task of another type that runs, and that these workers run. If
-    there are several such types, nobody knows which of them. If fewer tasks run now than there are slots, nothing is
-    said: the reports of the workers are older, or short tasks come and go.
+    there are several such types, it is not known which of them has it. If fewer tasks run now than there are slots, the
+    text is empty: the reports of the workers are older, or short tasks come and go.
     """
     running, task_type = facts.running_by_type, facts.task.task_type
     others = sorted(running.keys() - {task_type}, key=lambda it: -running[it])

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.task import Task
 
-#: How long after the earliest time at which a key may be over the retention looks at it. Most tasks have ended by then,
+#: How long after the earliest time at which a key may expire the retention looks at it. Most tasks have ended by then,
 #: so that one look is enough. It is also how long a process may take from the write of the record to the insert of the
 #: task.
 GRACE = timedelta(minutes=10)

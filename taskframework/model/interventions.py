@@ -59,7 +59,7 @@ class Reap(UngroupedWrite):
 
     @property
     def limit_message(self) -> str:
-        """What the error says that makes the task a dead letter although it has attempts left."""
+        """The message of the error with which the task becomes a dead letter although it has attempts left."""
         times = pluralize(self.max_crashes, "time")
         return f"{LEASE_EXPIRED} This has happened {times}, which is the limit (worker.max_crashes)."
 
@@ -81,7 +81,7 @@ LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost th
 
 @dataclass(frozen=True, slots=True)
 class Cancel(UngroupedWrite):
-    """A task at rest → CANCELLED; a running one is asked to stop."""
+    """A live task that does not run → CANCELLED; a running task is asked to stop."""
 
     failpoint: ClassVar[str] = "cancel.after_write"
     reply_failpoint: ClassVar[str] = "cancel.reply"
@@ -331,5 +331,5 @@ class Discard(UngroupedWrite):
 
 
 def _event_data(by: str, **optional: Any) -> dict[str, Any]:
-    """The data of an event: who asked for the move, and the optional values that are not None."""
+    """The data of an event: the caller who requested the move, and the optional values that are not None."""
     return {"by": by} | {name: value for name, value in optional.items() if value is not None}

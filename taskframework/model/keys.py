@@ -46,12 +46,12 @@ class Role(StrEnum):
 
 
 _ROLES_ASCENDING = tuple(Role)
-#: The names of actors without a key: callers while there are no keys, schedules, and commands (`cli:ada`).
+#: Names in history and audit that belong to no key: callers while there are no keys, schedules, commands (`cli:ada`).
 _RESERVED_PRINCIPALS = frozenset({"anonymous", "scheduler", "cli"})
 
 
 def is_reserved(principal: str) -> bool:
-    """Return whether history and audit use this name for actors without a key, so that no key may be made for it."""
+    """Return whether history and audit use this name for something without a key, so that no key may be made for it."""
     return principal.partition(":")[0] in _RESERVED_PRINCIPALS
 
 

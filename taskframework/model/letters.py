@@ -23,7 +23,7 @@ _VARIABLE_PARTS = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Which dead letters, by their properties (the `Scope` says by their owner); None means any."""
+    """Selects dead letters by their properties; None means any. (A `Scope` selects by owner.)"""
 
     kind: Literal["task", "message"] | None = None
     task_type: str | None = None

@@ -102,7 +102,7 @@ _END_TIME_CONDITIONS = ("ended_by", "finished_after", "finished_before")
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks to list, by their properties (the `Scope` says by their owner); None means any."""
+    """Selects the tasks of a list by their properties; None means any. (A `Scope` selects by owner.)"""
 
     status: TaskStatus | None = None
     task_type: str | None = None

@@ -29,10 +29,10 @@ KEPT_AFTER_FULL = timedelta(minutes=1)
 #: At most the permits of this many seconds are held back from attempts that begin at once. A claim takes 5 to 50 ms, on
 #: a busy machine some tenths of a second.
 MAX_HELD_BACK_SECONDS = 0.5
-#: For so many seconds, and the time of one more permit, a bucket may be full while turns are to come. After that the
-#: tasks that had these turns are gone, for example cancelled: a turn is used within some seconds of its time.
+#: A bucket may be full while turns are still to come, for this many seconds and the time of one more permit. After that
+#: the tasks with these turns must be gone, for example cancelled: a turn is used within some seconds of its time.
 UNUSED_TURNS_SECONDS = 10.0
-#: A bucket that is full for so many seconds is idle: a task at its turn takes its permit some seconds later at most.
+#: A bucket that is full for this many seconds is idle: a task takes its permit at most some seconds after its turn.
 IDLE_SECONDS = 5.0
 
 
@@ -110,12 +110,12 @@ RATE = RecordKind("rate", Bucket)
 
 
 def has_unused_turns(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
-    """Return whether the turns that are still to come will not be used, since nobody has used the last ones."""
+    """Return whether the turns that are still to come will not be used, since the last ones were not used."""
     return now - bucket.full_at > UNUSED_TURNS_SECONDS + 1 / limit.rate
 
 
 def has_idle_permits(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
-    """Return whether nobody uses the permits although tasks wait: their turns are later than they need be."""
+    """Return whether no task uses the permits although tasks wait: their turns are later than they need be."""
     return now - bucket.full_at > IDLE_SECONDS and bucket.last_turn_over_at > now + 1 / limit.rate
 
 

@@ -150,8 +150,8 @@ class RecordKind(Generic[Content]):
             raise RecordUnreadableError(record.id) from error
 
     def contents(self, records: Iterable[Record]) -> dict[str, Content]:
-        """The contents of the records that this release can read, by their ids. Whoever goes through many records
-        leaves out all others: one record must not hide the rest.
+        """The contents of the records that this release can read, by their ids. All others are left out: one
+        unreadable record must not hide the rest.
         """
         found = {}
         for record in records:

@@ -170,8 +170,8 @@ class BulkAction:
 
     @property
     def remaining(self) -> int:
-        """How many are still to be done, or were not done because of a stop. Of a stopped action, what somebody else
-        did first is among them: it did not look at those any more.
+        """How many tasks are still to be done, or were not done because the action was stopped. After a stop, tasks
+        that another caller did first are counted too, because the action did not look at them any more.
         """
         is_done = self.status is BulkActionStatus.DONE
         return 0 if is_done else max(0, self.total - self.done - self.refused - self.failed - len(self.batch))
@@ -254,7 +254,7 @@ def was_done_before(replay: BulkAction, task: Task) -> bool:
 
 
 def _is_of(replay: BulkAction, mark: CancelRequest | Discarded | None) -> bool:
-    """Return whether it is this action that cancelled or discarded a task: who, why and when say so."""
+    """Return whether this action cancelled or discarded a task, by the operator, reason and time in the mark."""
     return mark is not None and (mark.by, mark.reason) == (replay.by, replay.reason) and mark.at >= replay.at
 
 
@@ -265,7 +265,7 @@ def was_replayed(task: Task, replay_id: str) -> bool:
 
 
 def can_be_done(replay: BulkAction, task: Task) -> bool:
-    """Return whether a task is still in the state that was chosen: nobody else has moved it on, and it has not ended
+    """Return whether a task is still in the state that was chosen: no other caller has moved it, and it has not ended
     again since the action began.
     """
     match replay.action:

@@ -16,7 +16,7 @@ class TaskStatus(StrEnum):
     COMPLETED = "COMPLETED"
     COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"  # some sub-tasks failed, which its policy allows
     FAILED = "FAILED"  # not retryable
-    DEAD_LETTER = "DEAD_LETTER"  # budget used, poison, or no handler
+    DEAD_LETTER = "DEAD_LETTER"  # no attempts left, too many crashes, not started in time, or no worker can run it
     CANCELLED = "CANCELLED"
 
     @classmethod
@@ -56,7 +56,7 @@ SUCCEEDED = frozenset({TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS})
 DEAD = frozenset({TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
 #: The statuses of a task that an operator may replay.
 REPLAYABLE = DEAD | {TaskStatus.CANCELLED}
-#: Live, but no worker holds the task: a cancel or a deadline ends it at once.
+#: The statuses of a live task that no worker runs: a cancel or a deadline ends it at once.
 AT_REST = LIVE - {TaskStatus.RUNNING}
 
 #: The allowed moves between statuses. Every transition is tested against this table.

@@ -36,7 +36,7 @@ MAX_KEPT_REQUESTS = 4
 
 
 def go_on_command(user_id: str | None, key: str) -> str:
-    """The command that lets a halted stream go on."""
+    """The command that lets a halted stream continue."""
     owner = "" if user_id in (None, ANONYMOUS) else f" --user {shlex.quote(user_id or '')}"
     return f"taskframework streams go-on{owner} {shell_quoted(key)}"
 
@@ -88,7 +88,7 @@ class Stream:
     #: The task that has the turn, or had it last.
     turn: Turn | None = None
     #: Whether the task that has the turn failed and the stream now waits until an operator replays this task, or lets
-    #: the stream go on without it.
+    #: the stream continue without it.
     is_halted: bool = False
     skipped: tuple[Gap, ...] = ()
     taken: tuple[Taken, ...] = ()
@@ -157,8 +157,8 @@ def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
 def _halts_stream(task: Task) -> bool:
     if task.stream is None or not task.stream.halts or task.status not in DEAD:
         return False
-    # A deadline lets the stream go on. The error does not tell: while the task was being stopped, its worker may have
-    # died, or its code may have failed in its own way.
+    # A deadline lets the stream continue. The error does not show the deadline: while the task was being stopped, its
+    # worker may have died, or its code may have failed in its own way.
     was_stopped_by_deadline = task.cancel is not None and task.cancel.by == BY_DEADLINE
     return not was_stopped_by_deadline and task.discarded is None
 

@@ -70,7 +70,7 @@ class Move(Transition, Protocol):
 
 
 class UngroupedWrite:
-    """A write that belongs to no group. Nobody repeats it after a lost reply, so `was_applied` need not know it."""
+    """A write that belongs to no group. It is not repeated after a lost reply, so `was_applied` is not needed."""
 
     __slots__ = ()
     group: ClassVar[Group] = "single"
@@ -161,7 +161,7 @@ def with_error(task: Task, error: TaskError) -> Task:
 def after_failure(
     task: Task, status: TaskStatus, error: TaskError, delay: timedelta, now: datetime, worker_id: str
 ) -> Task:
-    """A task whose attempt failed with this error: RETRYING after `delay` if that is the status, otherwise at rest."""
+    """A task whose attempt failed with this error: RETRYING after `delay`, or ended with this final status."""
     failed = with_error(task, error)
     is_retried = status is TaskStatus.RETRYING
     moved = claimable_at(failed, status, now + delay) if is_retried else with_final_status(failed, status, now)
@@ -374,7 +374,7 @@ def ended_by_cancel(task: Task, now: datetime, worker_id: str) -> Task:
 
     It must not be queued again: no claim takes a task that has a cancel request, and no second request would end it.
     """
-    assert task.cancel is not None, "asked for by whoever has seen it"
+    assert task.cancel is not None, "this is called only for a task with a cancel request"
     status = status_after(task.cancel)
     if status is TaskStatus.FAILED:
         task = with_error(task, deadline_error(task.attempts, now))

@@ -115,7 +115,7 @@ def is_name(value: object) -> bool:
 
 
 def shell_quoted(text: str) -> str:
-    """A text as the last word of a shell command that a person may paste. A name from others must not run code."""
+    """A text as the last word of a shell command that a person may paste. A text from a user must not run code."""
     return f"-- {shlex.quote(text)}" if text.startswith("-") else shlex.quote(text)
 
 

@@ -1,4 +1,4 @@
-"""The moves into WAITING and out of it: wait, count the sub-tasks, hear a signal, be woken."""
+"""The moves into WAITING and out of it: wait, count the sub-tasks, send a signal, wake."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class Reopen(UngroupedWrite):
             return None
         if is_serial(task):  # another task has the turn of its stream, and both must not run at once
             return None
-        if subtasks.planned is None:  # nobody continues the upload of this batch, so it would be cancelled again
+        if subtasks.planned is None:  # the upload of this batch is not continued, so it would be cancelled again
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
@@ -286,7 +286,7 @@ class Reopen(UngroupedWrite):
             discarded=None,
             deadline=None,
             error=None,
-            # A method will give the result anew; without one, it is what `execute` returned.
+            # A method will give a new result; without such a method, the result is what `execute` returned.
             result=None if subtasks.resumes else task.result,
             cascade_at=None,
             # If it ended while the plan was being stored, the rest of the plan has to be stored now.
@@ -303,7 +303,7 @@ def resumed_by_signal(task: Task, now: datetime) -> Task:
     The signal stays in the list without its payload, so that its key is known.
     """
     kept = _unused_signal(task)
-    assert kept is not None, "asked for by whoever has seen it"
+    assert kept is not None, "this is called only for a task that has its signal"
     used = replace(kept, payload=None, is_heard=True)
     signals = tuple(used if signal is kept else signal for signal in task.signals)
     return resumed(task.evolve(signals=signals, woken_by=kept), "signal", now, {"signal": kept.name, "key": kept.key})

@@ -13,7 +13,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def pluralize(number: float, noun: str, plural: str | None = None) -> str:
-    """`1 task`, `1,000 tasks`, `0.5 tasks`; give the plural if it does not end in a further s."""
+    """`1 task`, `1,000 tasks`, `0.5 tasks`; give the plural if it is not the noun with an s."""
     text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{text} {noun if number == 1 else plural or f'{noun}s'}"
 

@@ -64,7 +64,7 @@ class TaskCounter:
         await end(*self._counting.tasks)
 
     async def _count_or_read(self) -> None:
-        with contextlib.suppress(StoreError):  # others log that the store is away; the last counts stay
+        with contextlib.suppress(StoreError):  # another part logs that the store is away; the last counts stay
             record = (await self._store.read_records([COUNTS.id_of("tasks")])).get(COUNTS.id_of("tasks"))
             now = self._store.now()
             known = TaskCounts(now) if record is None else COUNTS.content(record)

@@ -158,7 +158,7 @@ class Metrics:
         self.paused = gauge("tasks_paused", "1 for a task type that is paused", ["task_type"])
         self.queue_depth = gauge("tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"])
         self.workers = gauge("tasks_workers", "Workers that sent a sign of life recently", ["task_type"])
-        self.workers_lost = gauge("tasks_workers_lost", "Workers that vanished without another in their place")
+        self.workers_lost = gauge("tasks_workers_lost", "Lost workers that no other worker has replaced")
         self.broker_connected = gauge("tasks_broker_connected", "Whether this process has its broker (0 or 1)")
         self.store_available = gauge("tasks_store_available", "Whether this process can reach its store (0 or 1)")
         self.events_lag = gauge("tasks_events_lag_seconds", "How late the relay is with unpublished events")
@@ -184,7 +184,7 @@ class Metrics:
         self.halted_streams.set(counts.halted_streams)
 
     def show_workers(self, by_type: Mapping[str, int], lost: int) -> None:
-        """Show how many workers there are of each task type, and how many are lost without another in their place."""
+        """Show how many workers there are of each task type, and how many lost workers were not replaced."""
         for task_type, count in by_type.items():
             self.workers.labels(task_type).set(count)
         self.workers_lost.set(lost)

@@ -14,8 +14,8 @@ from taskframework.observability.alerts import PAGE, rules
 from taskframework.observability.dashboard import dashboard
 
 _ABOUT_RULES = """\
-# Alerts for Prometheus. Made by `python -m taskframework.observability.monitoring`; with --page ADDRESS each one leads
-# to where you have docs/operations/alerts.md.
+# Alerts for Prometheus. Made by `python -m taskframework.observability.monitoring`; with --page ADDRESS each alert
+# links to your copy of docs/operations/alerts.md.
 """
 
 

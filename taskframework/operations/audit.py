@@ -66,7 +66,7 @@ class AuditLog:
         Args:
             action: what is done to which sort of thing, such as `queue.pause`.
             target: the name or id of the thing.
-            by: who asks for the action.
+            by: the operator.
             reason: why the action is done.
             details: further facts; a value of None is left out.
 

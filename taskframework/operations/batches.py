@@ -136,7 +136,7 @@ class BatchOperations:
             BatchNotRetriedError: if its policy is met, it was never uploaded completely, or its tasks are being
                 cancelled.
         """
-        # Running tasks that were asked to stop end as CANCELLED after the retry, which would then miss them.
+        # Running tasks that were asked to stop end as CANCELLED after the retry, which would then not retry them.
         still_runs = await self._has_ended_before_its_tasks(await self.get(batch_id, scope))
         reopened = None if still_runs else await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:

@@ -27,7 +27,7 @@ _MAX_CURSOR_DIGITS = 6
 
 
 class AlreadyReplayedError(TransitionRefusedError):
-    """The dead letter was queued anew before."""
+    """The dead letter was queued again before."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task.task_id, "replayed", task.status, tuple(sorted(DEAD)))
@@ -144,7 +144,7 @@ class DeadLetterOperations:
         Args:
             ids: the dead letters; an id that is given twice counts once.
             scope: whose tasks may be queued again.
-            by: who asks; written into the task's history.
+            by: the caller; written into the task's history.
             dry_run: only find out what would happen to each, and whose parameters no longer fit.
             reopen: as in `TaskOperations.retry`: let an ended parent wait for its sub-task again.
             reason: why; written into the task's history.

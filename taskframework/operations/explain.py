@@ -93,7 +93,7 @@ class ExplainOperations:
 
         Args:
             task_id: the task.
-            scope: whose tasks may be explained; tasks of others are counted but not named.
+            scope: whose tasks may be explained; tasks of other users are counted but not named.
             broker: the broker of this process, if it has one.
 
         Raises:
@@ -201,7 +201,7 @@ class ExplainOperations:
         return tuple(suspects[:_MAX_NAMED])
 
     async def _running_by_type(self, workers: Sequence[Presence]) -> Mapping[str, int]:
-        """Return what runs, of the types that these workers run, if all their slots are in use; else nothing."""
+        """Return how many tasks of each type of these workers run, if all their slots are in use; else nothing."""
         if not workers or any(worker.has_free_slot for worker in workers):
             return {}
         types = {task_type for worker in workers for task_type in worker.task_types}

@@ -47,7 +47,7 @@ class Health:
     repairs: Sequence[Repair] = ()
     #: The checks that decide: each a name, and a function that returns None or the problem.
     required: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
-    #: The checks that are only reported, in the same form; they may say more of a required one.
+    #: The checks that are only reported, in the same form; they may give details of a required check.
     reported: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
     stopping: bool = False
 
@@ -55,7 +55,7 @@ class Health:
         checks = {"store": "ok"}
         try:
             await self.store.ping()
-            await self.store.read_records(["readiness"])  # a ping succeeds also where no right to read is left
+            await self.store.read_records(["readiness"])  # a ping also succeeds if this user may not read
         except StoreError as error:
             checks["store"] = error.message
         checks |= {name: question() or "ok" for name, question in self.required}

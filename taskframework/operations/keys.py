@@ -94,13 +94,13 @@ class KeyOperations:
         Args:
             principal: the owner of the tasks that are submitted with the key.
             roles: what a caller may do with the key.
-            by: who makes the key.
+            by: the caller who makes the key.
             may_act_for_users: whether callers may submit for other users, and look at their tasks.
             expires_after: how long the key is valid; None means until it is revoked.
             limit: how many requests may be made with the key; None means as many as the settings allow.
 
         Returns:
-            The stored entry, and the key itself, which nobody can read again.
+            The stored entry, and the key itself, which cannot be read again.
 
         Raises:
             InvalidRequestError: if the principal, the roles or the time are not valid.

@@ -93,7 +93,7 @@ class MessageMending:
             task_type: the type of the task.
             parameters: the parameters of the task.
             user_id: the owner of the task.
-            by: who asks.
+            by: the operator.
             dry_run: only check everything.
 
         Returns:
@@ -102,7 +102,7 @@ class MessageMending:
         Raises:
             TaskNotFoundError: if no such message is kept, and none was repaired.
             NothingToRepairError: if it is a task.
-            SubmissionError: if the type or the parameters are wrong, or if others were used in an earlier repair.
+            SubmissionError: if the type or the parameters are wrong, or an earlier repair used others.
         """
         record = await read_record(self._store, MESSAGE_REPAIR.id_of(message_id))
         message = await self._store.get_dead_message(message_id)

@@ -113,7 +113,7 @@ class OverviewOperations:
     async def _reached_limits(self, behind: Sequence[TaskDeclaration]) -> Mapping[str, Sequence[ReachedLimit]]:
         try:
             return {} if self._limits is None else await self._limits.reached(behind)
-        except LimiterUnavailableError:  # a problem of its own
+        except LimiterUnavailableError:  # the overview reports this as a separate problem
             return {}
 
     async def _is_limiter_away(self) -> bool:

@@ -82,11 +82,11 @@ class QueueOperations:
         return await self._queue(task_type, pause, broker, await read_traffic(self._store, [task_type]))
 
     async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
-        """Let no task of this type begin, in any worker, from two seconds on. Running tasks continue, others wait.
+        """Within two seconds no worker begins a task of this type any more. Running tasks continue, all others wait.
 
         Args:
             task_type: the type; if it is paused already, that pause stays.
-            by: who asks.
+            by: the operator.
             reason: shown to people who want to know why no task begins.
 
         Returns:
@@ -120,7 +120,7 @@ class QueueOperations:
         now, record_id = self._store.now(), RESUMED.id_of(task_type)
         present = await read_record(self._store, record_id)
         ended = RESUMED.with_id(record_id, present, Resumed(now), expires_at=now + _END_KEPT)
-        await self._store.write_records([ended])  # if this is refused, somebody else has just written the same
+        await self._store.write_records([ended])  # if this is refused, another process has just written the same
 
     async def _read_pause(self, task_type: str) -> Record | None:
         return await read_record(self._store, PAUSE.id_of(task_type))

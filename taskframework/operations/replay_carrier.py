@@ -165,7 +165,7 @@ class ReplayCarrier:
             await self._change(replay, task)
         except (TransitionRefusedError, TaskNotFoundError) as error:
             present = await self._store.get(name, EVERYONE)
-            if present is None or present.revision != task.revision:  # not by a rule: somebody else was faster
+            if present is None or present.revision != task.revision:  # another caller was faster
                 return {name: None} if present is not None and was_done_before(replay, present) else {}
             return {name: Refused(name, error.message)}
         await failpoint.reached("replays.after_one")

@@ -67,7 +67,7 @@ class ReplayRunningError(TaskframeworkError):
         super().__init__(
             f"The same {running.action} is running: {name}, begun by {running.by} at {rfc3339(running.at)}; "
             f"{running.done:,} of {running.total:,} are done.",
-            hint="Let it finish. To begin anew with another rate, or with another reopen, stop it first: "
+            hint="Let it finish. To begin again with another rate, or with another reopen, stop it first: "
             f"`taskframework replays stop {name}`, or over HTTP POST /api/v1/admin/replays/{name}/stop.",
         )
         self.replay_id = name
@@ -105,7 +105,7 @@ class ReplayOperations:
         Args:
             action: what is done.
             where: which tasks are chosen.
-            by: who asks.
+            by: the operator.
             rate: the most tasks per second; None means as fast as possible.
             reason: why.
             reopen: as in `TaskOperations.retry`.
@@ -169,8 +169,8 @@ class ReplayOperations:
     async def find_running(self, action: Action, where: ActionFilter) -> BulkAction | None:
         """Return the action that does the same with the same filter now, if there is one.
 
-        Two that begin at the same moment are not noticed: then each task is changed by one of them. An action that
-        found nothing is about to end, and is left out.
+        Two actions that begin at the same moment do not find each other; then each task is changed by one of them.
+        An action that has found no task is about to end, and is left out.
         """
         marks = await read_all_records(self._store, RUNNING_ACTION)
         ids = [REPLAY.id_of(*parts_of(mark.id)) for mark in marks]
@@ -264,7 +264,7 @@ class ReplayOperations:
             wanted = rule(present)
             if wanted == present or await self.write(record, wanted):
                 return wanted
-        message = f"The replay {replay_id} was changed by others at the same time."
+        message = f"The replay {replay_id} was changed by other processes at the same time."
         raise StoreUnavailableError(message, hint="Try again in a moment.")
 
     async def write(self, record: Record, wanted: BulkAction) -> bool:

@@ -102,7 +102,7 @@ class TaskOperations:
         Args:
             task_id: the task.
             scope: whose tasks may be queued again.
-            by: who asks.
+            by: the caller.
             reopen: whether an ended parent waits again, and the parents above it too, so that they end again later.
             reason: why; kept in the history.
             edited: new parameters of the task, checked before.

@@ -90,7 +90,7 @@ class TokenKeys:
         age = self._monotonic() - self._read_at
         if may_ask and age >= (_MIN_READ_INTERVAL_SECONDS if found is None else _MAX_AGE_SECONDS):
             reading = self._begin_reading()
-            if found is None:  # nobody waits for an issuer because of a key that is known
+            if found is None:  # a request with a known key never waits for the issuer
                 await asyncio.shield(reading)
                 found = self._find_known(key_id)
         if not self._keys:
@@ -104,7 +104,7 @@ class TokenKeys:
         return named[0] if named else self._keys[0] if is_only else None
 
     def _begin_reading(self) -> asyncio.Task[None]:
-        """Return the one read that all who need keys share."""
+        """Return the one read that all callers share that need keys."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_keys())
         return self._reading

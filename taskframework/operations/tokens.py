@@ -48,7 +48,7 @@ class TokenRules:
 
 
 class _RefusedError(Exception):
-    """A token is refused. Only the log has the reason, so that people who invent tokens learn nothing."""
+    """A token is refused. Only the log has the reason, so that an attacker who invents tokens learns nothing."""
 
     def __init__(self, kind: str, reason: str | None = None) -> None:
         super().__init__(reason or kind)

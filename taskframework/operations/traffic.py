@@ -41,7 +41,7 @@ async def read_traffic(store: TaskStore, task_types: Iterable[str]) -> Traffic:
 async def _count_each_lane(
     store: TaskStore, selection: CountedTasks, task_types: Iterable[str], now: datetime
 ) -> Sequence[LaneCounts]:
-    """One type after the other, so that an installation with many types does not fill the pool of connections."""
+    """Count one type after the other, so that many types do not take all connections of the pool."""
     found: list[LaneCounts] = []
     for name in task_types:
         of_type = [store.count_lanes(selection, MAX_WAITING, due_before=now, queue=(name, lane)) for lane in LANES]

@@ -1,4 +1,4 @@
-"""Finds tasks and records that cannot be read: lists leave them out, so nobody else would miss them."""
+"""Finds tasks and records that cannot be read: lists leave them out, so nothing else shows them."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class WorkerOperations:
         return Page(tuple(WorkerState(presence, presence.is_lost(now)) for presence in page.items), page.next_cursor)
 
     async def count(self, task_types: Iterable[str]) -> tuple[dict[str, int], int]:
-        """Return how many live workers run each of these types, and how many are lost and have no other in their place.
+        """Return how many live workers run each of these types, and how many lost workers were not replaced.
 
         Raises:
             StoreUnavailableError: if the store does not answer.

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 #: A loop is late when its last success is this many of its intervals ago, and some seconds more: a few looks may fail.
 _LATE_INTERVALS = 10
-#: Seconds more after which a late loop is told, and after which it makes the process unready. Unready means no more
-#: requests, so that takes longer than an election in the database or the start of a broker.
+#: Further seconds after which a late loop is reported, and after which the process is not ready. A process that is not
+#: ready gets no requests, so the second time is longer than an election in the database or the start of a broker.
 _TOLD_AFTER_SECONDS = 5
 _UNREADY_AFTER_SECONDS = 30
 #: The shortest and the longest pause, as a share of the interval.
@@ -106,7 +106,7 @@ class RepairLoop:
         return self._standstill_after(_UNREADY_AFTER_SECONDS)
 
     def standstill(self) -> str | None:
-        """`problem`, but told sooner: a loop that stands still need not make the process unready yet."""
+        """`problem`, but reported earlier, while a loop that stands still does not make the process unready yet."""
         return self._standstill_after(_TOLD_AFTER_SECONDS)
 
     def _standstill_after(self, seconds: float) -> str | None:

@@ -13,7 +13,7 @@ from taskframework.model.workers import PRESENCE
 from taskframework.stores.base import TaskStore
 
 #: The most reports that one look reads. From this many workers on, pauses do not grow any more: they are ten times as
-#: long, so a process that is left alone looks every ten seconds until it notices.
+#: long. So if all other workers stop, the last one looks every ten seconds until it notices that they are gone.
 _MAX_WORKERS = 100
 
 

@@ -21,7 +21,7 @@ _PAGE_SIZE = 1_000
 class PauseRepair:
     """Looks which types are paused, and after a pause makes the tasks due that the sweeper put off during the pause.
 
-    Each process does so: a sweeper that has not heard of the end of a pause yet may put a task off after another
+    Each process does so: a sweeper that does not know yet that a pause has ended may put a task off after another
     process made it due. The other processes do not find tasks that one of them has made due.
     """
 

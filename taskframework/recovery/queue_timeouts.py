@@ -59,7 +59,7 @@ class QueueTimeouts:
         late = {task.task_id for task in due}
         if held_back:
             await self._store.mark(*map(RestartQueueTimeout, held_back))
-            # Tasks that are still due have `counts_limits`, or are of another type.
+            # Still due are tasks with `counts_limits`, which the mark does not change, and tasks of other types.
             late &= {task.task_id for task in await self._store.due(START, self._batch)}
         for task_id in sorted(late):
             await self._moves.repair(EndUnstarted(task_id))
@@ -78,7 +78,7 @@ class QueueTimeouts:
         """Return the tasks whose queue timeout began before the pause of their type ended: it begins again."""
         try:
             tasks = (await self._store.get_many(task_ids, EVERYONE)).values()
-        except TaskUnreadableError:  # of a newer release, whose processes know the task
+        except TaskUnreadableError:  # a newer release wrote the task, and its processes end it
             return set(task_ids)
         return {
             task.task_id

@@ -20,7 +20,7 @@ from taskframework.stores.base import TaskStore
 
 #: At most this many buckets are looked at: of those that are in use, the first by their ids.
 _MAX_BUCKETS = 1_000
-#: The turns of the next seconds are given anew. Longer than the time in which a bucket is found idle again.
+#: One look gives new turns to the tasks of this many seconds. If the bucket is idle again, a look finds it before that.
 _SECONDS_AHEAD = 60.0
 #: But at most this many turns of a bucket: the tasks are read and written together.
 _MAX_TURNS = 2_000

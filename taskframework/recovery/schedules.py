@@ -63,7 +63,7 @@ class ScheduleRepair:
         has_more = False
         for at in range(0, len(due), self._limit):
             runs = map(self._run, due[at : at + self._limit])
-            for outcome in await asyncio.gather(*runs, return_exceptions=True):  # so that all of them end here
+            for outcome in await asyncio.gather(*runs, return_exceptions=True):  # wait for all, even if one fails
                 if isinstance(outcome, BaseException):
                     raise outcome
                 has_more |= outcome
@@ -86,7 +86,7 @@ class ScheduleRepair:
         except InvalidRequestError as error:
             await self._record_problem(record, str(error))
             return False
-        # If the last run matters, its state is read before each run, so only one run is made now.
+        # If the overlap policy depends on the last run, that run is read before each new one, so only one is made now.
         due = runs_due(schedule, now, self._limit if schedule.overlap is Overlap.ALLOW else 1)
         after = await self._submit_runs(schedule, due.times) if due.times else schedule
         await failpoint.reached("schedule.after_submit")

@@ -123,8 +123,9 @@ class Sweeper:
         was sent, that message was given out before, or lost. An empty queue has no message. A message that a busy
         consumer holds counts as gone: it is sent again, once per back-off, so that a free consumer can take the task.
 
-        If a task was left alone before, its message was sent earlier than its due time says. In a queue that takes
-        longer than the longest back-off, the task would always be left alone; so its `not_before` limits the estimate.
+        If an earlier look sent no message for this reason, the message was sent earlier than the due time says. In a
+        queue that takes longer than the longest back-off, no message would ever be sent again; so `not_before` of the
+        task limits the estimate.
         """
         if not await self._broker.queue_depth(task_type, lane):
             return []
@@ -145,7 +146,7 @@ class Sweeper:
 
     def _put_off_mark(self, task: DueTask) -> Mark:
         """Return the mark for a task whose type is paused: the longer it has waited, the later it is looked at again,
-        so that many such tasks do not delay others. A task without a message is still known to have none.
+        so that many such tasks do not delay other tasks. A task without a message is still known to have none.
         """
         if task.dispatches:
             return self._left_alone_mark(task)

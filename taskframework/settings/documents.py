@@ -1,4 +1,4 @@
-"""YAML as nodes that know their line, with errors that say which file, which line and what to do."""
+"""YAML as nodes that know their lines. Errors name the file and the line, and say what to do."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class RetrySettings(Section):
 
 
 class RetentionSettings(Section):
-    """How long what is over stays in the store."""
+    """How long ended tasks and other finished things stay in the store."""
 
     finished: Duration | None = Field(
         default=timedelta(days=7),
@@ -71,7 +71,7 @@ class RetentionSettings(Section):
 
 
 class ObservabilitySettings(Section):
-    """What the processes tell about themselves."""
+    """Logs, traces and warnings of the processes."""
 
     log_level: LogLevel = Field(default="INFO", description="Lowest level that is logged")
     log_format: Literal["auto", "json", "console"] = Field(
@@ -222,7 +222,7 @@ class PrioritySettings(Section):
 
 
 class RecoverySettings(Section):
-    """How what was interrupted is taken up again."""
+    """How interrupted work is found and continued."""
 
     sweep_interval: Duration = Field(
         default=timedelta(seconds=1), gt=ZERO, description="How often to search for due tasks without a message"

@@ -1,4 +1,4 @@
-"""Settings of who may use the HTTP interface, and how much."""
+"""Settings that say who may use the HTTP interface, and how many requests are allowed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class SecuritySettings(Section):
-    """Who may ask what of the HTTP interface; see docs/security.md."""
+    """Who may use the HTTP interface, and for what; see docs/security.md."""
 
     key_limit: BucketSettings | None = Field(
         default=None,

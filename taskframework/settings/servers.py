@@ -19,7 +19,7 @@ def _false_to_off(value: object) -> object:
 
 
 class BrokerSettings(Section):
-    """Where messages travel, and how patient the framework is with the broker."""
+    """The broker that carries the messages, and how long the framework waits for it."""
 
     url: Annotated[str, AfterValidator(check_broker_url)] = Field(
         default="embedded://",
@@ -93,7 +93,7 @@ class BrokerSettings(Section):
 
 
 class StoreSettings(Section):
-    """Where the truth about every task is kept."""
+    """The store that keeps every task."""
 
     url: Annotated[str, AfterValidator(check_store_url)] = Field(
         default="sqlite:///taskframework.db",

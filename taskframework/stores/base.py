@@ -45,8 +45,8 @@ class DueTask:
     lane: Priority
     status: TaskStatus
     dispatch_epoch: int
-    #: How often the task was dispatched in this epoch, or left alone because its message seemed to exist. 0: there is
-    #: no message.
+    #: How often the task was dispatched in this epoch, or not dispatched because its message seemed to exist. 0: there
+    #: is no message.
     dispatches: int
     fencing_token: int
     crashes: int
@@ -359,7 +359,7 @@ class Records(Protocol):
         ...
 
     async def delete_records(self, records: Sequence[Record]) -> int:
-        """Delete the records that nobody has written since they were read; return how many were deleted."""
+        """Delete the records that were not written since they were read; return how many were deleted."""
         ...
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:

@@ -1,7 +1,7 @@
-"""When a process looks whose turn it is in a serial stream: after it stored a task of the stream, and after it heard
-that a task of the stream ended or was queued again.
+"""When a process looks whose turn it is in a serial stream: after it stored a task of the stream, and after it got the
+event that a task of the stream ended or was queued again.
 
-Looks at one stream follow each other, and the next look covers everything that was heard during the one before. If a
+Looks at one stream follow each other, and the next look covers all events that came during the one before. If a
 process dies before it has looked, the event of the task is not marked as published, so a relay brings the task here
 again. A BLOCKED task also has a driver that makes some process look.
 """
@@ -25,15 +25,15 @@ from taskframework.streams.turns import StreamTurns
 
 logger = logging.getLogger(__name__)
 
-#: At how many streams this process looks at the same time: enough for groups of a hundred while others are under way.
+#: At how many streams this process looks at once: enough for the store to group a hundred calls while it writes others.
 _MAX_CONCURRENT_STREAMS = 256
 
 
 @dataclass(slots=True)
 class _Look:
-    """The present look at a stream, and what was heard of the stream since this look began."""
+    """The present look at a stream, and the events of the stream that came since this look began."""
 
-    #: A task that has ended, if the end of a task was heard.
+    #: A task that has ended, if the event of an end came.
     ended: Task | None = None
     #: Whether another look is needed after the present one.
     is_wanted: bool = True
@@ -41,12 +41,12 @@ class _Look:
     callbacks: list[Callable[[], None]] = field(default_factory=list)
     #: The tasks that need no further look after the next one, each with its sequence.
     covered: dict[str, int] = field(default_factory=dict)
-    #: The same two for the present look. The bridge may ask for a task that the bus reported just before.
+    #: The same two for the present look: the bridge may ask about a task for which this look began.
     present_callbacks: list[Callable[[], None]] = field(default_factory=list)
     present_covered: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> Task | None:
-        """Begin a look that covers everything heard until now; return the task that ended, if any."""
+        """Begin a look that covers all events until now; return the task that ended, if any."""
         ended, self.ended = self.ended, None
         self.present_callbacks, self.present_covered = self.callbacks, self.covered
         self.callbacks, self.covered, self.is_wanted = [], {}, False
@@ -54,7 +54,7 @@ class _Look:
 
 
 class StreamLooks:
-    """Looks at the streams about which this process hears."""
+    """Looks at the streams whose tasks end or are queued again in this process."""
 
     def __init__(self, turns: StreamTurns) -> None:
         """Prepare; in a look, `turns` passes the turn on if it is time."""

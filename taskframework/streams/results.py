@@ -34,7 +34,7 @@ class Ready:
     """The known results from a position on, up to the first gap."""
 
     results: tuple[StreamResult, ...]
-    #: When that gap is skipped at the latest; None if this is not known yet, or there is no gap.
+    #: The latest time at which that gap is skipped; None if this is not known yet, or there is no gap.
     due: datetime | None = None
 
 
@@ -119,7 +119,9 @@ class StreamResults:
         return None if ended is None else ended + self._gap
 
     async def _give_up(self, stream: StreamKey, state: Stream, position: int) -> tuple[Stream, datetime | None]:
-        """Give up a position without a task, and the empty positions after it, if it is time; or return when it is."""
+        """Give up a position without a task, and the empty positions after it, if their time has come; otherwise return
+        that time.
+        """
         later = await self._store.stream_times(stream, limit=_READ_AFTER_GAP, after_position=position - 1)
         stored = _earliest(times.created_at for times in later)
         if stored is None or later[0].position == position:

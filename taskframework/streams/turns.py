@@ -41,7 +41,7 @@ class _PassRequest:
     turn: Turn | None
     #: Whether no task gets the turn, because the stream halts.
     is_halting: bool
-    #: Whether the task that had the turn was discarded: then the stream halts no more, even if no task waits.
+    #: Whether the task that had the turn was discarded: then the stream is halted no more, even if no task waits.
     is_freeing: bool
 
 
@@ -74,8 +74,8 @@ class StreamTurns:
         #: Turns of many streams that are passed on at the same time share the calls to the store.
         self._passes: Grouping[_PassRequest, _PassResult] = Grouping(self._pass_all, key=lambda request: request.stream)
         self._tasks = JointReads(store)
-        #: Starts the task of a turn in the worker of this process, if there is one. Gets the turn, which the stream has
-        #: already, and the task that had the turn before; returns whether the task runs.
+        #: Starts the task of a turn in the worker of this process, if there is one. Gets the turn, which is already
+        #: written in the stream, and the task that had the turn before; returns whether the task runs.
         self.try_start: Callable[[Turn, Task], Awaitable[bool]] | None = None
 
     async def advance(self, stream: StreamKey, *, known: Stream | None = None, ended: Task | None = None) -> None:
@@ -110,7 +110,7 @@ class StreamTurns:
                 case TurnState.FAILED if state.is_halted and is_new:
                     return
                 case TurnState.FAILED if state.is_halted:
-                    state = None  # the caller may have read it before somebody let the stream continue
+                    state = None  # the caller may have read it before an operator let the stream continue
                 case _:
                     if await self._pass_on(stream, present_turn, holder):
                         return

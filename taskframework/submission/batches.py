@@ -37,9 +37,9 @@ from taskframework.tasks.kinds import AnyTaskType
 
 #: The most items that are stored together.
 STORE_BATCH_SIZE = 500
-#: The most seconds for which an item waits to be stored together with others.
+#: The most seconds for which an item waits to be stored together with other items.
 _MAX_HELD_BACK_SECONDS = 0.5
-#: Follows the last item of a source.
+#: Comes in the queue after the last item of a source.
 _END = object()
 #: The policy of a batch that names no policy: most batches can accept a few failed items.
 _DEFAULT_POLICY = ALLOW_FAILURES
@@ -189,7 +189,7 @@ class BatchSubmissionService:
             # Under the same key, another hash means another batch. Times and priority make no difference.
             "parameters_hash": fingerprint("batch", kind.task_type, policy, str(chunk_size)),
             "next_dispatch_at": None,
-            "start_by": None,  # its tasks have this time
+            "start_by": None,  # each task of the batch has its own
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),

@@ -88,7 +88,7 @@ class IdempotentInserts:
                 keys |= await self._store.read_records(new.keys() - keys.keys())
             if len(keys) == len(new):
                 return keys
-        raise StoreUnavailableError("The idempotency key was deleted by others at the same time.")
+        raise StoreUnavailableError("The idempotency key was deleted by another process at the same time.")
 
     async def _correct_records(self, keys: Iterable[Record], stored: Mapping[str, Inserted | Exception]) -> None:
         """Correct records whose request has stored nothing.

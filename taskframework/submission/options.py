@@ -19,7 +19,7 @@ from pydantic import (
     WithJsonSchema,
     with_config,
 )
-from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+from typing_extensions import TypedDict  # before Python 3.12 pydantic accepts only this one
 
 from taskframework.clock import EPOCH, whole_milliseconds
 from taskframework.durations import parse_duration

@@ -1,4 +1,4 @@
-"""The producer: hears that a task became claimable, and sends its message to the broker.
+"""The producer: gets the events of tasks that became claimable, and sends their messages to the broker.
 
 It never raises an error to the caller. If it cannot send a message, because the broker is away or this process dies,
 the sweeper sends the message when the task's `next_dispatch_at` has come.
@@ -232,7 +232,7 @@ class TaskMessageProducer:
         return True
 
     async def _put_off(self, task: Task) -> None:
-        """Say that a task has no message, so that it neither counts as sent nor waits longer after each refusal."""
+        """Write that a task has no message, so that it does not count as sent, nor wait longer after each refusal."""
         delay = max(self._policy.redispatch, task.not_before - self._store.now())
         try:
             await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch, delay, was_refused=True))

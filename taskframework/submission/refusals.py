@@ -33,7 +33,7 @@ class BatchItemError(SubmissionError):
 
 
 class BatchConflictError(SubmissionError):
-    """The upload is not the one that the batch was made by."""
+    """The upload does not match the batch that is stored."""
 
     code = "batch_conflict"
     hint = "Repeat the upload with the same items in the same order, or use a new key."
@@ -45,7 +45,7 @@ class BatchConflictError(SubmissionError):
 
 
 class BatchTooLargeError(SubmissionError):
-    """The batch has more items than one may have."""
+    """The batch has more items than a batch may have."""
 
     code = "batch_too_large"
     hint = "Submit several batches."

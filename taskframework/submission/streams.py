@@ -28,7 +28,7 @@ from taskframework.submission.refusals import StreamModeError, was_refused
 
 logger = logging.getLogger(__name__)
 
-#: In how many streams tasks are stored at the same time: a group of a hundred can gather while another is written.
+#: In how many streams tasks are stored at once: enough for the store to group a hundred calls while it writes others.
 _MAX_CONCURRENT_STREAMS = 256
 
 

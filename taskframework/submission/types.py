@@ -22,8 +22,8 @@ from taskframework.urls import redacted, scheme_of, sqlite_file
 
 logger = logging.getLogger(__name__)
 
-#: How long the declaration of another worker is left alone: a worker declares its types a moment before its presence
-#: can be seen.
+#: A declaration of another worker is not replaced before it is this old: a worker declares its types a moment before
+#: its presence can be seen.
 _LEFT_ALONE_FOR = timedelta(minutes=1)
 
 
@@ -131,7 +131,7 @@ class TaskTypes:
         return [known.task_type for known in await self.list_known()]
 
     async def declare(self, worker_id: str) -> None:
-        """Tell other processes which types this worker executes. Only once its start cannot fail any more.
+        """Tell other processes which types this worker executes. Call this when its start cannot fail any more.
 
         If several processes start at the same moment, the declaration of any of them may stay.
         """
@@ -143,10 +143,10 @@ class TaskTypes:
         await self._write(declarations, stored)
 
     async def keep_declared(self) -> bool:
-        """Declare those types again whose declaration was lost, or is that of a worker that is gone since.
+        """Declare types again whose declaration was lost, or was made by a worker that no longer runs.
 
-        Whoever restores a backup loses declarations; and a new release that is tried for a while leaves its own, by
-        which submissions would be checked although no worker of it runs.
+        A restored backup may lack declarations. And a new release that was tried for a while leaves its declarations:
+        submissions would be checked by them although no worker of that release runs.
 
         Returns:
             False, which tells a repair loop that there is no more to do now.
@@ -196,7 +196,7 @@ class TaskTypes:
 
 
 def _is_by_another(own: TaskDeclaration, present: TaskDeclaration, latest: datetime) -> bool:
-    """Return whether a known worker declared a type otherwise, at this time or before."""
+    """Return whether a known worker declared a type differently, at this time or before."""
     if present.declared_by is None or present.declared_at is None or present.declared_at > latest:
         return False
     return not own.is_same(present)

@@ -70,7 +70,7 @@ class VersionedInserts:
 
 
 def _require_type(present: Task, task: Task, unique: Unique) -> None:
-    """Refuse to answer with a task of another type; its result would be another one than that which was asked for."""
+    """Refuse to answer with a task of another type: the caller would get a result that it did not ask for."""
     if present.task_type != task.task_type:
         raise VersionConflictError(unique.key, unique.version, present.task_type, present.task_id)
 

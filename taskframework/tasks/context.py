@@ -124,7 +124,7 @@ class TaskContext(Generic[P]):
         The result of `function` is recorded in the task; a later attempt, also after a replay, gets this result and
         does not call `function` again. If a process dies after `function` and before the result is recorded, a later
         attempt calls it again: at least once, not exactly once. So use `idempotency_key` where a second call would do
-        harm. Two calls for one step at the same time become one; if this one fails, the other caller tries itself.
+        harm. Two calls for one step at the same time become one; if it fails, the other caller calls `function`.
 
         Args:
             step: the name of the step within the task, the same in each attempt: 1 to 200 printable characters.

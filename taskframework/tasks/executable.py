@@ -88,7 +88,7 @@ class BackgroundTaskExecutable(TaskKind[P, R], ABC):
         raise NotImplementedError
 
     def on_signal(self, context: TaskContext[P], signal: Signal) -> Returned[R]:
-        """Continue when the signal that the task waits for has come, or is late.
+        """Continue when the signal that the task waits for has come, or has not come in time.
 
         Args:
             context: as for `execute`, with the same parameters.

@@ -113,7 +113,7 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
 
 
 def _refuse_misspelt_methods(kind: type[BackgroundTaskExecutable[Any, Any]]) -> None:
-    """Refuse methods such as `on_subtask_finished`, which nobody would call, without an error at any time."""
+    """Refuse methods such as `on_subtask_finished`, which would never be called, and without an error."""
     for name in dir(kind):
         if name.startswith("on_") and not hasattr(BackgroundTaskExecutable, name):
             for nearest in difflib.get_close_matches(name, METHODS.values(), 1, _MISSPELT):

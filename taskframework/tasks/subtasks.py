@@ -134,7 +134,7 @@ class SubtaskSummary:
     @classmethod
     def of(cls, subtasks: Subtasks, family: Family) -> Self:
         """The summary of a round that is decided."""
-        assert subtasks.planned is not None, "what is still open is not decided"
+        assert subtasks.planned is not None, "a round that is still open is not decided"
         return cls(subtasks.round, subtasks.planned, subtasks.succeeded, subtasks.failed, subtasks.cancelled, family)
 
     @overload

@@ -1,4 +1,4 @@
-"""Values that task code gives to be stored: plain JSON, or a pydantic model instead."""
+"""Values of task code that are to be stored: plain JSON, or a pydantic model."""
 
 from __future__ import annotations
 

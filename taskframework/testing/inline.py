@@ -42,7 +42,7 @@ Executable = BackgroundTaskExecutable[P, R] | type[BackgroundTaskExecutable[P, R
 
 
 class About(TypedDict, total=False):
-    """What `run` can be told about the attempt.
+    """The options of `run`, which describe the attempt.
 
     `attempt` is its number, `user_id` the owner of the task, `steps` what earlier attempts recorded by `once`,
     `cancelled` the value of `is_cancel_requested`. With `outcomes`, `run` calls `on_subtasks_finished`; they are the

@@ -1,4 +1,4 @@
-"""Reads what is due in a store, and when more will be due: so virtual time knows how far it may jump."""
+"""Reads which work in a store is due, and when more will be due: this says how far virtual time may jump."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.pages import tasks_of
 from taskframework.stores.sqlite.rows import TaskRow
 
-#: Drivers that only look once more, to be safe: at their times nothing happens that would not have happened before.
+#: Drivers of checks that are made only for safety: they find nothing that events have not caused before.
 _PRECAUTIONARY_DRIVERS = frozenset({CHECK, UNBLOCK, OUTBOX})
 #: One statement, so that no task is missed while it moves from one status to another.
 _LIVE_TASKS = (
@@ -75,7 +75,8 @@ class Timeline:
             return True
         parents = {task.parent.task_id for task in self.tasks if task.parent is not None}
         waiting = [task for task in self.tasks if task.status is TaskStatus.WAITING and task.waits_for is None]
-        return any(task.task_id not in parents for task in waiting)  # it will soon learn of its last sub-task's end
+        # A waiting task without a live sub-task will soon continue.
+        return any(task.task_id not in parents for task in waiting)
 
     @property
     def state(self) -> object:

@@ -40,7 +40,7 @@ PassTime = Callable[[str, timedelta | float | None], Awaitable[Task]]
 
 
 class VirtualFramework(TaskFramework):
-    """One process of a harness: its store and its clock may fail, and its events are heard from the start."""
+    """One process of a harness: its store and its clock may fail, and its events are recorded from the start."""
 
     def __init__(
         self, settings: Settings, clock: FakeClock, faults: Faults, events: list[TaskEvent], pass_time: PassTime

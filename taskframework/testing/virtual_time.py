@@ -271,7 +271,7 @@ class Harness:
                 self.clock.advance(due - self.now)
 
     async def _wait_until_idle(self) -> Timeline:
-        """Wait, in real time, until nothing is under way and nothing is due; only for repairs virtual time passes."""
+        """Wait, in real time, until nothing is under way and nothing is due. Virtual time passes only for repairs."""
         started_at, looks, quiet_reads, last_state = time.monotonic(), 0, 0, None
         while True:
             if self._faults.is_dead:
@@ -371,7 +371,7 @@ async def harness(
     Raises:
         RegistrationError: if one of the tasks is not a task type.
         ConfigurationError: if the settings cannot be used, or a task wants a resource that nothing gives.
-        UnknownTaskTypeError: if a schedule in the settings has a type that is none of the tasks.
+        UnknownTaskTypeError: if a schedule in the settings has a task type that is not among `tasks`.
         LifespanError: if a hook fails.
     """
 

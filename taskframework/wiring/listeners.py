@@ -1,4 +1,4 @@
-"""The list of who listens to which events."""
+"""The list of all listeners and the events to which they listen."""
 
 from __future__ import annotations
 

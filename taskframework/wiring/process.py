@@ -138,7 +138,7 @@ def _register_health_checks(process: ProcessServices) -> None:
     require_repairs(health, process.repairs)
     health.reported.append(("broker", lambda: _broker_problem(broker, process.producer.refusal)))
     if worker is not None:
-        # The connection for publishing often notices first that the broker is away; then nobody consumes either.
+        # The connection for publishing often notices first that the broker is away; then consuming has stopped too.
         away = "not consuming: the broker does not answer"
         health.reported.append(
             ("consumers", lambda: worker.problem or (None if broker.is_connected or broker.is_blocked else away))
@@ -146,7 +146,7 @@ def _register_health_checks(process: ProcessServices) -> None:
 
 
 def _broker_problem(broker: Broker, refusal: str | None) -> str | None:
-    """What is wrong with the broker; after some refusals it also closes the connection, for a moment."""
+    """The problem of the broker. The last refusal is added, because some refusals close the connection for a moment."""
     refused = "" if refusal is None else f"the last message was refused: {refusal}"
     if broker.is_connected:
         return refused or None

@@ -29,7 +29,7 @@ from taskframework.worker.worker import Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessServices:
-    """The services of a process with a broker; worker and repairs are built on the others."""
+    """The services of a process with a broker; worker and repairs are built on top of the rest."""
 
     services: StoreServices
     broker: Broker

@@ -25,9 +25,9 @@ def event_subscriber(
 
     Args:
         url: of RabbitMQ, `amqp://user:password@host:5672/vhost`; or of an `api` or `dev`, `http://localhost:8000`, the
-            only way to hear the embedded broker. Over HTTP nothing is kept: events that come while the connection is
-            broken are lost.
-        queue: RabbitMQ only: name of a durable queue; without it only events that come while listening are heard.
+            only way to get events of the embedded broker. Over HTTP nothing is kept: events that come while the
+            connection is broken are lost.
+        queue: RabbitMQ only: name of a durable queue; without it only events that come while listening are received.
         prefix: RabbitMQ only: the installation's `broker.prefix`.
         settings: RabbitMQ only: further settings of the `broker` section.
         api_key: HTTP only: the API key to send, if callers need one.
@@ -57,7 +57,7 @@ def build_subscriber(settings: Settings, queue: str | None = None) -> EventSubsc
     """A subscriber with a broker connection of its own.
 
     Raises:
-        ConfigurationError: if the broker is embedded; nothing outside its process can hear it.
+        ConfigurationError: if the broker is embedded; nothing outside its process can listen to it.
     """
     if settings.broker.scheme == "embedded":
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Checks at the start that files for TLS can be used: drivers report it only as they connect, and try for ever."""
+"""Checks at the start that files for TLS can be used: drivers report a wrong file only when they connect, for ever."""
 
 from __future__ import annotations
 

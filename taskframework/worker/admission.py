@@ -34,7 +34,7 @@ class PutOff:
 
 
 class WaitsWithoutSlot(Protocol):
-    """Lets a delivery wait for something while others use its slot."""
+    """Lets a delivery wait for something while other deliveries use its slot."""
 
     async def __call__(self, awaited: Awaitable[T]) -> T | None:
         """Wait without a slot, then take a slot again.
@@ -91,10 +91,11 @@ class AdmissionCheck(Protocol):
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Check a delivery; None lets it continue.
 
-        A slot waits for the answer, so a check must answer within seconds; longer waits use `candidate.without_slot`.
+        The delivery keeps its slot meanwhile, so a check must answer within seconds. Longer waits use
+        `candidate.without_slot`.
 
         Raises:
-            StoreUnavailableError: the delivery then waits for the store, and every check is asked again.
+            StoreUnavailableError: if the store does not answer. When it answers again, all checks are asked again.
         """
         ...
 
@@ -109,7 +110,7 @@ class Admission:
         """Ask one check after the other, until one puts the task off.
 
         Raises:
-            StoreUnavailableError: if a check could not reach the store; the candidate then holds nothing.
+            StoreUnavailableError: if a check could not reach the store. All that the checks took has been given back.
         """
         try:
             for check in self._checks:

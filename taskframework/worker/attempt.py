@@ -45,7 +45,7 @@ class RunningAttempt:
     def attach(self, code_task: asyncio.Task[Any], on_given_up: Callable[[], None]) -> None:
         """Name the asyncio task that `stop` cancels; if `stop` was called before, cancel the asyncio task now.
 
-        `on_given_up` is called when the code did not stop in time, so that nobody waits for the code any more.
+        `on_given_up` is called when the code did not stop in time; it must end the wait for the code.
         """
         self._code_task, self._on_given_up = code_task, on_given_up
         if self.stop_reason is not None:

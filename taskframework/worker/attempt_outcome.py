@@ -32,8 +32,9 @@ class BadResultError(NonRetryableError):
 
 
 def refuse_forgotten_calls(context: TaskContext[Any], returned: object) -> None:
-    """Refuse a result of code that called the context in vain: the task would end without its signal, its sub-tasks or
-    one of its steps.
+    """Refuse a result if the code called a method of the context and did not return or await what it gave.
+
+    Otherwise the task would end without its signal, its sub-tasks or one of its steps.
 
     Raises:
         BadResultError: says what to write.
@@ -60,7 +61,7 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
 
     Raises:
         BadResultError: if the result is not of the declared type.
-        InvalidRequestError: if the task would wait for a signal that it cannot hear.
+        InvalidRequestError: if the task would wait for a signal, but has no method for it.
     """
     if call.is_chunk or call.stage == "batch":
         return Succeeded(_result_of_many(registration, call, returned, subtasks))

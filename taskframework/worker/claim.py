@@ -31,7 +31,7 @@ class Refusal(enum.Enum):
 
     NOT_NEEDED = "not needed"  # acknowledge: the task runs elsewhere, is final or not due yet, or the message is old
     NO_DOCUMENT = "no document"  # reject: a message without a task is kept as a dead letter
-    NOT_OURS = "not ours"  # acknowledge: the task is due later, for whichever worker comes then
+    NOT_OURS = "not ours"  # acknowledge: the task is due later, and any worker may take it then
 
 
 #: If a message comes too early by no more than this, the worker waits until the task is due.
@@ -169,7 +169,7 @@ class ClaimStation:
         if current is None:
             return Refusal.NO_DOCUMENT
         if claim.slot is not None and replace(claim, slot=None).apply(current, self._store.now()) is not None:
-            # Only the slot of the task had expired: between slot and claim it waited long, for a permit or the store.
+            # The only fault: the slot of the limit expired. The task waited long for a permit or the store after it.
             await self._store.mark(MakeDue(claim.task_id, claim.dispatch_epoch))
             return Refusal.NOT_OURS
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch

@@ -1,6 +1,7 @@
 """Concurrency limits: an attempt begins with a slot of its type, or of its key.
 
-Without a key, a delivery waits here while others use its slot in the worker; all further messages stay in the queue.
+Without a key, a delivery waits here while other deliveries use its slot in the worker. All further messages stay in the
+queue.
 With a key, the tasks of all keys stand in one line in the queue. So a task that gets no slot is put off in the store
 and gets another message when a slot is given back. A wait counts no attempt.
 """
@@ -30,7 +31,7 @@ from taskframework.worker.rate_limits import WAITED_TOO_LONG
 from taskframework.worker.slot_line import SlotLine
 
 #: A task that waits in the store and is not woken asks again after as many seconds as it has waited until now, within
-#: these bounds. So a task that waits long asks seldom: very many tasks may wait.
+#: these bounds. So a task that waits long rarely asks, because very many tasks may wait.
 _MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 1.0, 300.0
 #: A task still counts as waiting until it is this many times as late as planned, because its queue may be long.
 _LATENESS_FACTOR = 2
@@ -63,7 +64,7 @@ class ConcurrencyLimits:
             store: has the parameters of a task, which are not in its message.
             registry: says which task type has which limit.
             clock: of this process, for the waiting.
-            worker_id: written into the record, for people who ask who holds a slot.
+            worker_id: written into the record, to show which worker holds a slot.
             numbers: the limits in the settings, by task type; they replace the limits in the options.
             claimed_within: how long a slot is held for a claim that is still to be made.
             on_held: called for each slot that this worker takes (1) or gives back (-1), with the task type.

@@ -96,7 +96,7 @@ class TaskConsumer:
         self._can_begin_elsewhere = can_begin_elsewhere
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited_time)
         self._handling = Background()
-        #: The waits of deliveries that have lent their slot to others.
+        #: The waits of deliveries that have given their slot to other deliveries for a while.
         self._waits: set[asyncio.Future[Any]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
@@ -205,7 +205,7 @@ class TaskConsumer:
             self.lanes.release(lane)
 
     async def _finish(self, pending: PendingDelivery, work: Awaitable[None]) -> None:
-        """Do the work for a delivery and forget the delivery, which has an answer then even if the work fails."""
+        """Do the work for a delivery, then forget the delivery. Acknowledge it if the work fails."""
         try:
             await work
         except (Exception, SystemExit, KeyboardInterrupt):
@@ -259,7 +259,7 @@ class TaskConsumer:
     ) -> None:
         attempt, registration = await self._claim_turn(pending, claim), self._registry.get(claim.task_type)
         if attempt is not None and registration is not None:
-            if not is_claimed.done():  # the one who waits may have been cancelled
+            if not is_claimed.done():  # the waiting caller may have been cancelled
                 is_claimed.set_result(True)
             pending.stage = Stage.RUNNING
             await self._run(registration, attempt, pending)

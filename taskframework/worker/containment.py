@@ -80,7 +80,8 @@ def contained_tasks() -> Iterator[None]:
 def cancel_own(task: asyncio.Task[Any]) -> None:
     """Cancel the task of an attempt in the name of that attempt.
 
-    Otherwise the cancellation would be passed on to whatever the code waits for, even if that belongs to others.
+    Without this, asyncio would pass the cancellation on to whatever the code waits for, even to an asyncio task of
+    another attempt.
     """
     if not task.done():
         context_of(task).copy().run(task.cancel)
@@ -124,7 +125,7 @@ def _frame_of(task: asyncio.Task[Any]) -> FrameType | None:
 def _may_cancel(caller: FrameType, task: asyncio.Task[Any]) -> bool:
     """Return whether this caller may end a task that is foreign to the attempt in whose name the caller runs."""
     if caller.f_globals is globals():
-        # Task code did not call this: a cancelled task waits for `task`, and `_ContainedTask.cancel` passes this on.
+        # Not a call by task code: an asyncio task that waits for `task` was cancelled, and its `cancel` calls this one.
         return False
     package = _package_of(caller)
     if package in _TRUSTED:

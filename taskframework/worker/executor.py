@@ -47,7 +47,7 @@ class AttemptCancelledError(NonRetryableError):
 
 
 class MissingMethodError(NonRetryableError):
-    """The task type has no method to go on with."""
+    """The task type no longer has the method with which the task would continue."""
 
 
 class TaskExecutorService:
@@ -178,7 +178,7 @@ class TaskExecutorService:
                 returned = await call.make(executable, context, resources)
         else:
             limit.end()
-            if executable.options.run_in == "process":  # which checks the same where its context is
+            if executable.options.run_in == "process":  # the child process refuses forgotten calls itself
                 return await self._processes.run(executable, call, context, on_start=limit.start)
             make = functools.partial(call.make, executable, resources=resources)
             returned = await self._threads.run(make, context, on_start=limit.start)

@@ -171,7 +171,8 @@ class Heartbeat:
     async def _stop_unrenewed(self) -> None:
         """Stop attempts whose leases could not be renewed. This does no I/O, so that nothing can delay it.
 
-        After a pause of the whole process, the beat is due too; it may first use the rest of the time to renew.
+        If the whole process paused, a beat is due as well: then this stops only attempts whose leases end before the
+        next look, so that the beat can still renew the others.
         """
         woke_late = self._clock.monotonic() - self._last_check_at > 2 * self._check_pause
         self._last_check_at = self._clock.monotonic()

@@ -39,14 +39,14 @@ class IdleWorkers:
         try:
             if task_type not in await self._idle_types():
                 return False
-            # A worker with a free slot takes what is in the queue. If there is more, the report is old, and the message
-            # would go to the end.
+            # A worker with a free slot empties the queue. If messages are in the queue, the report of the free slot is
+            # out of date, and a new message would have to wait behind them.
             return await self._broker.queue_depth(task_type, lane) == 0
         except (StoreError, BrokerError):
             return False
 
     async def _idle_types(self) -> frozenset[str]:
-        async with self._reading:  # several queues are asked for at once
+        async with self._reading:  # several calls may come at once
             now = self._clock.monotonic()
             if now - self._read_at >= REPORT_INTERVAL.total_seconds():
                 self._read_at, self._task_types = now, frozenset()

@@ -54,7 +54,7 @@ class Lanes(Generic[Item]):
         self._waited_time = waited_time
         self._waiting: dict[Priority, deque[Item]] = {lane: deque() for lane in LANES}
         self._running: dict[Priority, int] = dict.fromkeys(LANES, 0)
-        #: How much each lane is owed because slots went to others while it waited.
+        #: How much each lane is owed because slots went to other lanes while it waited.
         self._credits: dict[Priority, int] = dict.fromkeys(LANES, 0)
         #: Items that gave up their slot for a while and want a slot again.
         self._returning: deque[tuple[asyncio.Future[None], Priority]] = deque()

@@ -15,8 +15,8 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.intake import Intake
 
-#: Of so many tasks of a stream, one travels by the broker, which gives it to any worker. Otherwise a worker that is
-#: started later would get no task of the streams that run already, as long as the other workers have a free slot.
+#: One of this many tasks of a stream is sent through the broker, which gives it to any worker. Otherwise a worker that
+#: is started later would get no task of the streams that run already, as long as the other workers have a free slot.
 _TASKS_BETWEEN_MESSAGES = 10
 
 
@@ -33,7 +33,7 @@ class NextTurns:
             intake: knows which types this worker takes at present.
             registry: the task types of this process.
             worker_id: the name of this worker.
-            lease: how long a claim holds.
+            lease: how long the lease of a claim lasts.
         """
         self._consumer = consumer
         self._intake = intake
@@ -45,7 +45,7 @@ class NextTurns:
         """Start the task that got the turn.
 
         Args:
-            turn: the turn, which the stream has already.
+            turn: the turn, as the record of the stream has it.
             before: the task that had the turn before. The next one is most likely of the same type.
 
         Returns:

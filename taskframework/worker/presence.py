@@ -70,8 +70,8 @@ class SignOfLife:
         return False
 
     async def withdraw(self) -> None:
-        """Delete the record, because the worker stops, and that of a lost worker in whose place it was started: nobody
-        misses that one any more. If the store is away, this waits only for a moment.
+        """Delete the record of this worker, because it stops, and the record of the lost worker that it replaced, so
+        that no operator looks for that one. If the store is away, this waits only for a moment.
         """
         self._is_withdrawn = True
         with contextlib.suppress(StoreError, TimeoutError):

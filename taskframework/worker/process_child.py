@@ -38,7 +38,7 @@ from taskframework.worker.questions import Question, ReadOutcomes
 
 #: A result with a larger pickle is certainly too large as JSON. Refusing it here keeps it out of the parent's memory.
 _MAX_RESULT_PICKLE_BYTES = 16 * MAX_RESULT_BYTES
-#: Signals that only the parent handles; it then tells the child. Here they get a handler that does nothing, and not
+#: Signals that only the parent handles; it then informs the child. Here they get a handler that does nothing, and not
 #: SIG_IGN, because programs that task code starts would inherit SIG_IGN.
 PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORMATTER = logging.Formatter()
@@ -105,7 +105,7 @@ class _Channel:
                     else:
                         pending.set_exception(error)
         if self._pending_answers:
-            os._exit(1)  # the parent is gone, and nobody else could answer
+            os._exit(1)  # the parent is gone, and nothing else could answer
         self.requests.put(None)
 
     def _receive(self) -> bytes | None:

@@ -59,7 +59,9 @@ class ProcessDiedError(TaskframeworkError):
 
 
 class ExecutionFailedError(TaskframeworkError):
-    """The task code failed. `outcome` was made where the exception was: in a process, or before it ends the worker."""
+    """The task code failed. `outcome` describes the exception: it may exist only in a child process, and one such as
+    SystemExit would end the worker if it were raised again.
+    """
 
     def __init__(self, outcome: Failed) -> None:
         super().__init__(f"{outcome.error.type}: {outcome.error.message}")
@@ -141,7 +143,7 @@ class ProcessPool:
             child = self._idle.pop()
             if child.is_free:
                 return child
-            self._end(child)  # died while it had nothing to do
+            self._end(child)  # it died while it was idle
         if self._is_closed:
             raise ProcessDiedError("The process pool is closed.", hint="")
         starting = asyncio.create_task(_Child.start())
@@ -270,9 +272,8 @@ def _pack(kind: str, content: Any = None) -> bytes:
 
 def _pack_request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context: TaskContext[Any]) -> bytes:
     names = {field.name for field in dataclasses.fields(context)} - {"logger", "control"}
-    fields = {
-        name: getattr(context, name) for name in names if not name.startswith("_")
-    }  # which calls were made, is new
+    # Without the notes of which methods were called: the child begins its own.
+    fields = {name: getattr(context, name) for name in names if not name.startswith("_")}
     try:
         content = (
             executable,

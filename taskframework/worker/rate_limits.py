@@ -1,6 +1,6 @@
 """Rate limits without a key: an attempt begins with a permit from the bucket of its task type.
 
-A delivery waits here for its permit while others use its slot. The worker takes only a few deliveries at a time; all
+A delivery waits here for its permit while other deliveries use its slot. The worker takes few deliveries at a time; all
 other messages stay in the queue. A wait counts no attempt.
 """
 

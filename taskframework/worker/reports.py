@@ -78,7 +78,7 @@ class AttemptReports:
     async def report_progress(self, value: object) -> None:
         self._set_progress(to_storable_json(value, "progress", MAX_PROGRESS_BYTES))
         if self._writing_progress is not None:
-            # Shielded: if this caller is cancelled, that must not interrupt the write, which may have others' values.
+            # Shielded: a cancellation of this caller must not interrupt the write, which may have a later value.
             await asyncio.shield(self._writing_progress)
 
     def report_progress_soon(self, value: object) -> None:

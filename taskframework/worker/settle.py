@@ -27,9 +27,9 @@ from taskframework.worker.store_breaker import until_available
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which the store has to answer who took a task. The answer is only for the log, and a slot waits for it.
+#: Most seconds to ask the store which worker took a task. A slot waits for the answer, and only the log needs it.
 _HOLDER_TIMEOUT_SECONDS = 2.0
-#: Seconds in which a rate limit has to be held. If this fails, the next attempt that the service refuses tries again.
+#: Most seconds to hold a rate limit, so that no attempt begins for a time. If it fails, the next refused attempt tries.
 _HOLD_TIMEOUT_SECONDS = 2.0
 
 HoldLimit = Callable[[Registration, Task, timedelta], Awaitable[None]]

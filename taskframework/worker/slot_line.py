@@ -12,7 +12,7 @@ from taskframework.background import end
 from taskframework.clock import Clock, happens_within
 from taskframework.model.slots import KeepPlace, Slots, TakeSlot
 
-#: Seconds for which a place in the line counts. A worker that was killed delays the others by this time.
+#: Seconds for which a place in the line counts. A killed worker delays the other workers by this time.
 _PLACE_SECONDS = 3.0
 #: Seconds between two looks: the first number times the place in the line (counted from 1), at most the second.
 _LOOK_INTERVAL_SECONDS, _MAX_LOOK_INTERVAL_SECONDS = 0.1, 1.0

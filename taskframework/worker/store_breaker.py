@@ -141,13 +141,13 @@ class StoreBreaker:
         """Send no more pings."""
         if self._suspecting is not None:
             await end(self._suspecting)
-        if self._probing is not None:  # looked at only now, because the other may have started it at its end
+        if self._probing is not None:  # read only now: `_suspecting` may have started it just before it ended
             await end(self._probing)
 
     @property
     def _is_logged(self) -> bool:
-        """Whether the log tells of this relapse: only the 1st, 2nd, 4th, 8th ... With a full disk each ping succeeds,
-        so there are many relapses, and the log would fill.
+        """Whether this relapse is logged: only the 1st, 2nd, 4th, 8th ... are. With a full disk each ping succeeds and
+        writes fail, so there are many relapses, which would fill the log.
         """
         return self._relapses & (self._relapses - 1) == 0
 

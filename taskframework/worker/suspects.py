@@ -25,7 +25,7 @@ _PUT_OFF_TIME = timedelta(seconds=5)
 
 
 class Suspects:
-    """`AdmissionCheck` that lets suspects of one worker begin one at a time. A message has the crashes of its task."""
+    """`AdmissionCheck` that lets suspects of one worker begin one at a time. The message has the number of crashes."""
 
     def __init__(self, max_crashes: int, probation: timedelta) -> None:
         """Start with no suspect running.

@@ -61,7 +61,7 @@ class ThreadPool:
         control = _ThreadControl(context.control)
         call = partial(contextvars.copy_context().run, execute, dataclasses.replace(context, control=control))
         if self._slots.locked() and not self._has_told_of_wait:
-            self._has_told_of_wait = True  # once: under load this happens for each task
+            self._has_told_of_wait = True  # log this once: under load it happens for each task
             logger.info(
                 "no thread is free (worker.max_threads is %d): the code of a plain def may begin after its attempt",
                 self._size,

@@ -1,4 +1,4 @@
-"""The worker: starts consuming, keeps the heartbeat, and stops without losing or counting anything."""
+"""The worker: starts consuming, keeps the heartbeat, and stops without losing a task or counting an attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskframework.worker.presence import SignOfLife
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that released attempts have to stop and to write their release. A slower attempt is left to its lease.
+#: Seconds that released attempts have to stop and to write their release. Slower attempts are reaped: their leases end.
 _RELEASE_TIMEOUT_SECONDS = STOP_TIMEOUT_SECONDS + 2
 
 

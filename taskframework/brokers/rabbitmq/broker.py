@@ -73,7 +73,7 @@ class RabbitBroker:
         self._publisher.open()
 
     async def close(self) -> None:
-        for consumption in self._consumptions:  # in this asyncio task: if a handler calls this, nothing waits for it
+        for consumption in self._consumptions:  # in the caller's asyncio task, which `close` does not wait for
             await consumption.close()
         self._consumptions.clear()
         if (connection := await self._connection.stop()) is not None:
@@ -108,7 +108,7 @@ class RabbitBroker:
         try:
             await self._publisher.publish(task_publication(self._names, message, delay))
         except BrokerError as error:
-            # Also for a type of other processes: who deleted an exchange deleted the bindings of their queues as well.
+            # Also for a type of other processes: with an exchange, the bindings of their queues are deleted too.
             if is_about_topology(error):
                 self._background.start(self._topology_keeper.repair([message.task_type]))
             raise

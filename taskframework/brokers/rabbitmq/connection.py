@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 _CLOSE_TIMEOUT_SECONDS = 3.0
 #: Log lines of the driver about errors that it also raises as exceptions: the framework logs those once, with a remedy.
-#: The last is a warning for each of the thirty channels of a consumer that stops while they are opened.
+#: The last one comes for each channel (there may be thirty) of a consumer that stops while its channels are opened.
 _SUPPRESSED_LOG_MESSAGES = (
     *("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited"),
     "Closing channel",
@@ -53,7 +53,8 @@ class BrokerConnection:
         """
         self._connection = connection
         self.wire = wire
-        # RabbitMQ blocks a connection only after it publishes. So a driver that waits on a new one means no alarm.
+        # RabbitMQ blocks a connection only after a message was sent on it. So if the driver waits on a new connection,
+        # the reason is not an alarm.
         self._reports_alarms = not _is_writing_paused(connection)
         self._on_loss = on_loss
         self.lost = asyncio.Event()

@@ -93,6 +93,6 @@ def translate_error(error: BaseException, doing: str) -> BrokerError:
 
 
 def delivery_timeout(reason: object) -> timedelta | None:
-    """Return the broker's consumer timeout, if it is why a channel was closed. RabbitMQ tells it in no other way."""
+    """Return the broker's consumer timeout, if it is why a channel was closed. RabbitMQ reports it in no other way."""
     found = _DELIVERY_TIMED_OUT.search(str(reason))
     return timedelta(milliseconds=int(found[1])) if found else None

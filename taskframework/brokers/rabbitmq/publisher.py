@@ -173,7 +173,7 @@ class Publisher:
             finally:
                 self._publish_slots.release()
         except TimeoutError as error:
-            # The broker tells of an alarm only when something was published, so the first publication waits in vain.
+            # The broker reports an alarm only when something was published, so the first publication gets no confirm.
             where = self._connector.where
             silent = BrokerUnavailableError(f"RabbitMQ at {where} confirmed nothing within {self._timeout:g} s.")
             late = self._alarm_error() if self.is_blocked else silent

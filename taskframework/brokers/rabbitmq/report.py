@@ -51,7 +51,7 @@ async def inspect_broker(settings: BrokerSettings, task_types: Sequence[str]) ->
 
 
 async def _is_blocked(connection: BrokerConnection) -> bool:
-    """Return whether the broker has an alarm. It tells a connection of it only after a message was sent on this."""
+    """Return whether the broker has an alarm. It tells a connection only after this connection has sent a message."""
     with contextlib.suppress(TimeoutError, AMQPException):  # a user may lack the right to send this message
         async with asyncio.timeout(_ALARM_SECONDS):
             channel = await connection.channel(confirms=True)

@@ -115,7 +115,7 @@ class TopologyKeeper:
             for name in task_types
         ]
         async with self._connector.temporary_connection("topology") as connection:
-            first = await _try_to_declare(connection, base_topology(self._names))  # the others are bound to it
+            first = await _try_to_declare(connection, base_topology(self._names))  # first: the others are bound to it
             return [error for error in [first, *await _declare_all(connection, parts)] if error is not None]
 
 

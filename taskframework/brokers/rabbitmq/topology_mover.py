@@ -5,7 +5,7 @@ it takes new messages, and the waiting messages are carried to it. Then the old 
 all messages are carried back. At each moment every message has a queue. A message is acknowledged only when the other
 queue has confirmed it, so a crash leaves some messages twice. This is harmless: the claim uses one message of a task.
 
-AMQP tells of a queue only whether a declaration fits it. Bindings cannot be read, so they are made again each time.
+AMQP says of a queue only whether a declaration fits it. Bindings cannot be read, so they are made again each time.
 """
 
 from __future__ import annotations

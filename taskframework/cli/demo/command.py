@@ -31,7 +31,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT_STORE}, to see them later.")] = False,
 ) -> None:
     """Digest text files, one sub-task per file, on the embedded broker and store. It leaves nothing behind."""
-    from taskframework.cli.demo.job import digest_and_report  # with the framework, which the help need not load
+    from taskframework.cli.demo.job import digest_and_report  # here: it loads the framework, and the help needs none
 
     # An interrupted opening may still create the file of the store while its folder is being removed.
     with tempfile.TemporaryDirectory(prefix="taskframework-demo-", ignore_cleanup_errors=True) as folder:

@@ -33,7 +33,7 @@ _STOP_WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The facts about a text that a reader wants before reading.
+    """The facts about a text that are useful before reading it.
 
     Attributes:
         title: the first line with a letter or digit.

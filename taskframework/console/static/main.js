@@ -1,4 +1,4 @@
-// Begins here: who calls, what the address asks for, and what is around every page.
+// The start of the console: finds the caller, the page of the address, and draws the frame around it.
 import { useAddress } from "./lib/address.js";
 import { identify, session } from "./lib/api.js";
 import { html, render, useEffect, useState } from "./lib/dom.js";
@@ -25,7 +25,7 @@ function App() {
     ${isHelping && html`<${Help} onClose=${() => setHelping(false)} />`}`;
 }
 
-// The page may be opened while the API starts: it begins as soon as somebody answers.
+// The page may be opened while the API starts: it begins as soon as the API answers.
 function keepAsking() {
   let timer = 0;
   const ask = () => identify().catch(() => (timer = setTimeout(ask, AGAIN)));
@@ -33,14 +33,14 @@ function keepAsking() {
   return () => clearTimeout(timer);
 }
 
-// A page begins anew when the path changes; a filter in the address changes only what its list shows.
+// A page starts again when the path changes; a filter in the address changes only what its list shows.
 function Page() {
   const address = useAddress();
   const { parts, query } = address;
   const [kind, rest] = pageOf(parts);
   const place = parts.join("/");
   useEffect(() => scrollTo(0, 0), [place, query.form]);
-  // What had the focus may be gone, also where only the list is another one.
+  // The element with the focus may be gone, even if only the list has changed.
   useEffect(() => {
     if (!document.activeElement?.closest("main")) document.querySelector("main h1")?.focus({ preventScroll: true });
   }, [address]);

@@ -42,7 +42,7 @@ Points = Iterable[str]
 _SERVER_SELECTION = timedelta(seconds=5)
 #: How much longer than the driver's time limit a call may take. The driver's limit begins when one of its threads takes
 #: the call up; without a second limit, calls waited for a thread for minutes while MongoDB was away. The driver has a
-#: second to be first, because its error tells the reason.
+#: second to be first, because its error contains the reason.
 _DRIVER_FIRST = timedelta(seconds=1)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: The index on `_id`. Updates name it as a hint: otherwise the planner also tries indexes on other fields of the guard.
@@ -132,7 +132,7 @@ class Collection:
             return await self._raw.estimated_document_count()
 
     async def server_run(self) -> object:
-        """What identifies the run of the server that answers: another server, or a restarted one, has another."""
+        """A value that identifies this run of the server that answers: it changes with a restart or another server."""
         async with driver_call(self._seconds):
             return (await self._run({"hello": 1})).get("topologyVersion", {}).get("processId")
 
@@ -144,7 +144,7 @@ class Collection:
         options: dict[str, Any] = {} if index is None else {"hint": index}
         async with driver_call(self._seconds):
             cursor: Any = raw.aggregate(list(pipeline), **options)
-            if inspect.iscoroutine(cursor):  # of pymongo; motor returns the cursor itself
+            if inspect.iscoroutine(cursor):  # pymongo returns a coroutine, motor the cursor itself
                 cursor = await cursor
             return cast("list[Document]", await cursor.to_list(None))
 

@@ -28,7 +28,7 @@ _MEMBER = re.compile(r"\('([^']+)', (\d+)\)")
 #: The drivers' message if no server has answered. It names no server, but the topology after it does.
 _NOBODY_ANSWERED = re.compile(r"No (replica set members|servers) found yet")
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
-#: The beginning of the message if no connection became free. The size of the pool, which follows, is not at fault.
+#: The beginning of the message if no connection became free. The driver then names the pool's size, which is no cause.
 _ALL_IN_USE = "Timed out while checking out a connection"
 #: The end of a message that begins with the whole query.
 _NO_INDEX = "hint provided does not correspond to an existing index"

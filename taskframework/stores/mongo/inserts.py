@@ -117,7 +117,7 @@ class Inserter:
         return replies
 
     async def _twins(self, documents: Sequence[Any]) -> Sequence[Document]:
-        """For each of these documents the stored document because of which it was refused."""
+        """For each of these documents its twin: the stored document because of which it was refused."""
         if not documents:
             return []
         found = await self._collection.find({"_id": {"$in": [document["_id"] for document in documents]}}, index=BY_ID)
@@ -127,7 +127,7 @@ class Inserter:
             others = await self._find_duplicates([documents[at] for at in missing])
             twins |= {missing[place]: other for place, other in others.items()}
         if unknown := [document["_id"] for at, document in enumerate(documents) if at not in twins]:
-            raise StoreUnavailableError(f"A majority of MongoDB does not know the twin of {unknown[0]} yet.")
+            raise StoreUnavailableError(f"MongoDB: no majority has the document yet that exists as {unknown[0]}.")
         return [twins[at] for at in range(len(documents))]
 
 

@@ -35,7 +35,7 @@ def steps_of(change: object) -> list[Changes]:
     if not isinstance(change, slots.SlotChanges):
         return [changes_of(change)]
     *before, last = map(changes_of, change.changes)
-    return [*({"data": changes["data"]} for changes in before), last]  # the next step reads the data alone
+    return [*({"data": changes["data"]} for changes in before), last]  # the next step reads only the data
 
 
 @singledispatch

@@ -108,7 +108,7 @@ def _group(time: str, due_before: datetime) -> Document:
 
 
 def _is_readable(place: Any) -> bool:
-    """Whether these tasks can be read: those that somebody changed by hand are in groups of their own."""
+    """Whether these tasks can be read: tasks that were changed by hand are in separate groups."""
     return bool(place["types"] == ["string", "string", "date", "date"])
 
 

@@ -194,7 +194,7 @@ def _failures(failures: JointRequests[Fail]) -> Write:
 
 
 def _after_failure(due: Expression, event: Changes) -> Document:
-    """A task whose attempt failed: RETRYING at `due` if the previous stage has set this status, otherwise at rest."""
+    """A task whose attempt failed, in the status that the previous stage has set: RETRYING at `due`, or ended."""
     is_retried = {"$eq": ["$status", TaskStatus.RETRYING]}
     return choose_change(
         is_retried, {**claimable_at("$status", due), **event}, {**with_final_status("$status"), **event}

@@ -76,7 +76,7 @@ class KnownTasks:
         if is_over or holds_more or length + len(row.parameters) > _MAX_REMEMBERED_CHARACTERS:
             return
         if is_new and task.status in CLAIMABLE and len(self._tasks) >= self._max_tasks:
-            return  # of a backlog the oldest tasks are needed first, so newer tasks do not displace them
+            return  # the oldest tasks of a backlog are needed first, so newer tasks do not replace them
         self._tasks[task.task_id] = row.without_user_values()
         if len(self._tasks) > self._max_tasks:
             self._tasks.popitem(last=False)

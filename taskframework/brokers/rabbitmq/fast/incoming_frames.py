@@ -108,7 +108,7 @@ class IncomingFrames:
     def _read(self, data: bytes) -> tuple[list[bytes], bool]:
         """Return the bytes for the driver, and whether any frames were taken out."""
         for_driver: list[bytes] = []
-        offset = begin_for_driver = 0  # the second: where the frames begin that are not yet in `for_driver`
+        offset = begin_for_driver = 0  # `begin_for_driver`: the beginning of frames not in `for_driver` yet
         has_taken = False
         try:
             while (found := self._frame_at(data, offset)) is not None:

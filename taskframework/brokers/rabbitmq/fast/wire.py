@@ -20,7 +20,7 @@ OnRefused = Callable[[str], None]
 
 
 class FastWire:
-    """Reads and writes beside the driver on channels that provably use our transport; on others, the plain way.
+    """Reads and writes beside the driver on channels that provably use our transport; on others it uses the plain way.
 
     The proof is the opening of the channel: the driver's request went out through our transport in whole frames, and
     the broker's answer came in there. The driver gets the plain callback in any case, so a delivery that is not taken

@@ -1,4 +1,4 @@
-"""Neither servers nor waiting: one attempt by `run`, a whole life in virtual time by the harness."""
+"""Tests without servers and without waiting: `run` makes one attempt, the harness a whole life in virtual time."""
 
 import pytest
 from tasks import ChargeCard, Order, Receipt, count_words

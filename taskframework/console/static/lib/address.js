@@ -1,4 +1,4 @@
-// The address says what is shown: `#/tasks?status=FAILED`. So a view can be kept, sent, and gone back to.
+// The address says what is shown: `#/tasks?status=FAILED`. So a view can be bookmarked, sent, and returned to.
 import { store, useStore } from "./store.js";
 
 export const address = store(read());
@@ -30,7 +30,7 @@ export function go(parts, query) {
   location.hash = to(parts, query);
 }
 
-// Changes what the list shows; not a step to go back to for each letter that is typed.
+// Changes what the list shows. Replaces the entry in the history, so that not every typed letter becomes a step back.
 export function refine(changes) {
   const { parts, query } = read();
   history.replaceState(null, "", to(parts, { ...query, ...changes }));

@@ -1,15 +1,15 @@
-// Calls of the HTTP interface: the key goes with each of them, and an answer that is none becomes a Problem.
+// Calls of the HTTP interface: each sends the key, and an answer that is not a success becomes a Problem.
 import { parse } from "./json.js";
 import { store } from "./store.js";
 
 const BASE = new URL("api/v1/", document.baseURI);
 const KEY = "taskframework.key";
 
-// Kept for this window alone, and until it is closed.
+// Kept only in this window, until it is closed.
 export const session = store({ key: sessionStorage.getItem(KEY), me: null, needsKey: false });
-// What is away, {title, isSilent}: the API, which does not answer, or something that it needs. Null: nothing is.
+// The server that is away, {title, isSilent}: the API, which does not answer, or a server that it needs. Null: none is.
 export const away = store(null);
-// How long an answer may take: of a look longer than the API itself waits for its store.
+// How long an answer may take. For a read this is longer than the API itself waits for its store.
 const LONGEST_LOOK = 15_000;
 const LONGEST_CALL = 60_000;
 
@@ -24,12 +24,12 @@ export class Problem extends Error {
     this.pause = 1000 * seconds;
   }
 
-  // Whether nobody could do it now. What is between the page and the API tells so by the other two.
+  // Whether the request cannot be served now. Proxies between the page and the API use 502 and 504.
   get isAway() {
     return [0, 502, 503, 504].includes(this.status);
   }
 
-  // Whether the same request is done when it is asked for again.
+  // Whether repeating the same request may succeed.
   get isOver() {
     return this.isAway || this.status === 429;
   }
@@ -45,7 +45,7 @@ export function url(path, query = {}) {
   return address;
 }
 
-// For a part of an address that somebody else chose.
+// For a part of an address whose text another user chose.
 export const part = encodeURIComponent;
 
 export function authorization() {
@@ -53,7 +53,7 @@ export function authorization() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-// What was answered: {status, location, data}. An answer that breaks off in the middle is none.
+// The answer: {status, location, data}. An answer that breaks off in the middle counts as no answer.
 async function request(path, { method = "GET", query, headers = {}, body, signal } = {}) {
   const given = { ...authorization(), ...headers };
   if (body !== undefined) given["Content-Type"] = "application/json";
@@ -72,7 +72,7 @@ async function request(path, { method = "GET", query, headers = {}, body, signal
     throw new Problem(0, AWAY);
   }
   if (!answer.ok) throw refused(answer, text);
-  // Who calls is known also while the store is away.
+  // The caller is known even while the store is away.
   if (path !== "me" || away.get()?.isSilent) away.set(null);
   return { status: answer.status, location: answer.headers.get("location"), data: text ? parse(text) : null };
 }
@@ -90,7 +90,7 @@ export function refusal({ status, headers }, text) {
   try {
     return new Problem(status, parse(text), seconds);
   } catch {
-    return new Problem(status, {}, seconds); // a proxy's own page, say
+    return new Problem(status, {}, seconds); // for example the error page of a proxy
   }
 }
 
@@ -102,13 +102,13 @@ export function post(path, body, { query, headers, method = "POST" } = {}) {
   return request(path, { method, query, headers, body });
 }
 
-// An idempotency key. crypto.randomUUID is only there where nobody can listen on the way: over TLS, or on this machine.
+// An idempotency key. crypto.randomUUID exists only on secure pages: over TLS, or on this machine.
 export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
-// Why something is done, where the body of the request has no place for it: noted with who did it.
+// The reason of an action, if the body of the request has no field for it; it goes into the audit log.
 export const because = (reason) => (reason ? { "X-Reason": encodeURIComponent(reason) } : {});
 
-// Who calls; asks for a key where one is needed.
+// Reads who the caller is; asks for a key if one is needed.
 export async function identify() {
   try {
     const me = await get("me");
@@ -120,7 +120,7 @@ export async function identify() {
   }
 }
 
-// What can stand in a header; nothing else is a key.
+// The characters that a header may contain; a text with others is not a key.
 const KEY_FORM = /^[\x21-\x7e]+$/;
 
 export async function signIn(key) {
@@ -138,7 +138,7 @@ export function signOut() {
 
 const RANKS = ["reader", "submitter", "operator", "admin"];
 
-// Whether the caller may do what a role may. What it may not do is not offered; the API refuses it all the same.
+// Whether the caller has the rights of a role. Actions without the right are not offered; the API refuses them anyway.
 export function may(role) {
   const roles = session.get().me?.roles ?? [];
   return roles.some((own) => RANKS.indexOf(own) >= RANKS.indexOf(role));

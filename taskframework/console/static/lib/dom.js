@@ -1,4 +1,4 @@
-// The one place that names the libraries. In a template of `html` all text is escaped: what a task holds stays text.
+// The only place that names the libraries. A template of `html` escapes all text, so the content of a task stays text.
 import htm from "../vendor/htm.js";
 import { h } from "../vendor/preact.js";
 

@@ -1,4 +1,4 @@
-// How times, numbers and values are written.
+// The formats of times, numbers and values.
 const numbers = new Intl.NumberFormat("en");
 
 export const count = (number, isBounded = false) =>
@@ -33,7 +33,7 @@ export function ago(time, now = Date.now()) {
   return seconds < 0 ? `in ${short(-seconds)}` : `${short(seconds)} ago`;
 }
 
-// A length of time in its largest unit alone.
+// A length of time in its largest unit only.
 export function short(seconds) {
   if (seconds < 1) return lasting(seconds);
   const [size, name] = UNITS.find(([one]) => seconds >= one) ?? UNITS.at(-1);
@@ -52,8 +52,8 @@ export function at(time) {
 
 export const asJson = (value) => JSON.stringify(value, null, 2) ?? "";
 export const inline = (value) => (typeof value === "string" ? value : JSON.stringify(value) ?? "");
-// Enough of an id to tell it from its neighbours: the beginning of one is the time at which it was made.
+// Enough of an id to distinguish it from its neighbours: an id begins with the time at which it was made.
 export const shortId = (id) => (id && id.length > 20 ? `…${id.slice(-12)}` : id);
-// The name of an error without the modules it is in.
+// The name of an error without its modules.
 export const kindOfError = (type) => type.slice(type.lastIndexOf(".") + 1);
 export const words = (status) => status.toLowerCase().replaceAll("_", " ");

@@ -52,7 +52,7 @@ function focusOn(element) {
 
 const isTyping = (element) => element.matches?.("input, select, textarea, [contenteditable]");
 
-// What the buttons of the page that is shown can be pressed with.
+// The keys that press the buttons of the present page.
 export function hotkeysHere() {
   return [...document.querySelectorAll("[data-hotkey]")].map((button) => [button.dataset.hotkey, button.textContent.trim()]);
 }

@@ -1,20 +1,20 @@
-// Server-sent events by fetch, since EventSource cannot show a key. A stream that breaks is opened again where it was.
+// Server-sent events by fetch, since EventSource cannot send a key. A broken stream is opened again where it was.
 import { authorization, away, refusal, session, url } from "./api.js";
 import { useEffect, useRef } from "./dom.js";
 import { parse } from "./json.js";
 import { store } from "./store.js";
 
-// What the page's stream does: "none", "connecting", "live", "waiting" (to connect again).
+// The state of the page's stream: "none", "connecting", "live", "waiting" (to connect again).
 export const connection = store("none");
 
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 10_000;
-// Events that come together are told together: a page draws itself ten times a second at the most.
+// Events that come together are handed over together, so that a page is drawn at most ten times a second.
 const GATHER = 100;
-// The API says something at least every ten seconds. A stream that is silent for longer is dead, however open it looks.
+// The API sends something at least every ten seconds. A stream that is silent for longer is dead, even if it looks open.
 const LONGEST_SILENCE = 25_000;
 
-// Follows a stream until the function that it returns is called.
+// Follows a stream until the returned function is called.
 // `tell` gets lists of {event, id, data}; `connected`, `reconnected` and `resync` among them mean that some may have been
 // missed: what the page has read may be older than the stream.
 export function follow(path, query, tell) {
@@ -38,7 +38,7 @@ async function run(address, queue, signal) {
   while (!signal.aborted) {
     try {
       const answer = await open(address, last, signal);
-      if (answer === null) return; // it is over, or not for this caller
+      if (answer === null) return; // the stream has ended, or this caller may not read it
       connection.set("live");
       if (away.get()?.isSilent) away.set(null);
       queue.add({ event: isFirst ? "connected" : "reconnected", id: "", data: null });
@@ -96,7 +96,7 @@ export function parsed(block) {
     const colon = line.indexOf(":");
     if (colon > 0) event[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
   }
-  if (!event.data) return null; // a comment, which only says that the other side lives
+  if (!event.data) return null; // a comment, which only shows that the server lives
   return { ...event, data: parse(event.data) };
 }
 

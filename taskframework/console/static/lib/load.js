@@ -1,16 +1,16 @@
-// Reading from the API while a component is shown: what is there stays on the page until something newer came.
+// Reads from the API while a component is shown. The page keeps the last data until newer data came.
 import { get } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./dom.js";
 
 const AGAIN = 2000;
 const PAGE = 100;
-// Rows of one answer at the most, and rows that are read anew while somebody reads far down a list.
+// The most rows of one answer, and how many rows are read again while the user is far down a list.
 const MOST = 500;
 const REFRESHED = 2000;
 
-// Calls `load(signal)` at once, on `reload()`, each `every` milliseconds, and again where the API could not answer.
-// `every` may be a function of what was read. `inputs` tell what it depends on.
-// Returns {data, problem, reload, change}; `change(rule)` makes other data of those that are there.
+// Calls `load(signal)` at once, on `reload()`, every `every` milliseconds, and again if the API could not answer.
+// `every` may be a function of the data. `inputs` are the values that the request depends on.
+// Returns {data, problem, reload, change}; `change(rule)` replaces the present data by `rule(data)`.
 export function useLoad(load, inputs, { every = 0 } = {}) {
   const [state, setState] = useState({});
   const reload = useRef(() => {});
@@ -65,8 +65,8 @@ function looked(load, setState, every) {
 }
 
 // A list that is read page by page. Returns {items, isDone, problem, more, reload}.
-// `more()` reads the next page, and is another function once there is a next one. `reload()` reads anew what is there;
-// of a list that is too long for that the first page, once somebody is back at the top.
+// `more()` reads the next page, and is another function once there is a next one. `reload()` reads the present rows
+// again; if the list is too long for that, it reads the first page once the user is back at the top.
 export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
   const inputs = [path, JSON.stringify(query)];
   const rows = useRef(limit);
@@ -95,7 +95,7 @@ export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
     reading.current = wanted;
     try {
       const page = await get(path, { ...query, limit, cursor });
-      // It may be another list by now, or the same one read anew.
+      // By now this may be another list, or the same list may have been read again.
       list.change((old) => {
         if (old.cursor !== cursor) return old;
         rows.current += limit;
@@ -113,13 +113,13 @@ export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
 
 export const isAtTop = () => scrollY < 200;
 
-// A page behind those before it. What moved from one to the other in between is there once.
+// Appends a page to the pages before it. An entry that moved between two pages is kept only once.
 function joined({ items }, page) {
   const known = new Set(items.map(idOf));
   return { items: [...items, ...page.items.filter((item) => !known.has(idOf(item)))], cursor: page.next_cursor };
 }
 
-// By what an entry of any list is known. An item of a batch by its index: the items of a chunk are of one task.
+// The identity of an entry of any list. An item of a batch has its index, because the items of a chunk have one task.
 const NAMES = ["index", "task_id", "batch_id", "replay_id", "worker_id", "prefix", "id", "name", "fingerprint"];
 
 function idOf(item) {
@@ -128,7 +128,7 @@ function idOf(item) {
   return JSON.stringify(item.key ? [item.user_id, item.key] : item);
 }
 
-// A function that runs at once and then at the most every so many milliseconds, and always once after the last call.
+// A function that runs at once, then at most once in this many milliseconds, and always once after the last call.
 export function useThrottled(run, milliseconds) {
   const state = useRef({ timer: 0, isWanted: false });
   const latest = useRef(run);

@@ -1,4 +1,4 @@
-// What the statuses of a task mean for a page.
+// The statuses of a task, as pages show them.
 export const STATUSES = [
   "QUEUED", "RUNNING", "RETRYING", "WAITING", "BLOCKED",
   "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED", "DEAD_LETTER", "CANCELLED",
@@ -15,7 +15,7 @@ export const mayRetry = (status) => AGAIN.has(status);
 export const isDead = (status) => status === "FAILED" || status === "DEAD_LETTER";
 export const kindOf = (status) => KINDS[status] ?? "calm";
 
-// How much of a task is done by what it reports, from 0 to 100; null if that says nothing of the kind.
+// How much of a task is done according to its progress, from 0 to 100; null if the progress has no such number.
 export function percentOf(progress) {
   if (typeof progress === "number") return within(progress);
   if (progress === null || typeof progress !== "object") return null;

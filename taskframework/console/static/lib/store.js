@@ -1,4 +1,4 @@
-// A value that many look at: each component that uses it is drawn anew when it changes.
+// A shared value: each component that uses it is drawn again when the value changes.
 import { useEffect, useState } from "./dom.js";
 
 export function store(initial) {

@@ -1,4 +1,4 @@
-// Which page an address is.
+// The page of each address.
 import { html } from "../lib/dom.js";
 import { isAdmin, isOperator } from "../lib/api.js";
 import { Head } from "../parts/basics.js";
@@ -19,7 +19,7 @@ import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
 import { Worker, Workers } from "./workers.js";
 
-// The page of a list, and of one of it. Those of operators are for them alone.
+// The page of a list, and the page of one entry. Only operators see the pages of operators.
 const PAGES = {
   overview: [Overview], tasks: [Tasks, Task], batches: [Batches, Batch], streams: [Streams], submit: [Submit], events: [Events],
 };
@@ -32,7 +32,7 @@ const ADMINS = { keys: [Keys] };
 
 const allowed = (isAllowed, kinds) => kinds && (isAllowed ? kinds : [Forbidden, Forbidden]);
 
-// The component of a page, and the name of the one that it shows.
+// The component of a page, and the name of the entry that it shows.
 export function pageOf([place = "overview", ...names]) {
   const found = PAGES[place] ?? allowed(isOperator(), OPERATORS[place]) ?? allowed(isAdmin(), ADMINS[place]);
   const kind = found?.[names.length > 0 ? 1 : 0];

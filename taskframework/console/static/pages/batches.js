@@ -1,4 +1,4 @@
-// Batches, and one of them as it goes.
+// Batches, and the live progress of one of them.
 import { to } from "../lib/address.js";
 import { get, part, post } from "../lib/api.js";
 import { html, useEffect } from "../lib/dom.js";
@@ -39,7 +39,7 @@ const COLUMNS = [
 
 export function Batch({ name }) {
   const path = `batches/${part(name)}`;
-  // A batch that was cancelled is over before the last of its items are.
+  // A cancelled batch ends before its last items end.
   const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: (one) => (isFinal(one.status) && one.done < one.total ? LOOK : 0) });
   const results = usePages(`${path}/results`, {}, { limit: 100 });
   const batch = loaded.data;

@@ -1,4 +1,4 @@
-// What failed for good: by cause, then one by one; and what can be done with all of a cause.
+// Tasks that failed for good: by cause, then one by one; and the actions on all dead letters of a cause.
 import { refine, to } from "../lib/address.js";
 import { mayActForUsers, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
@@ -54,13 +54,13 @@ const GROUPS = [
   { name: "Newest", number: true, size: "m", cell: (group) => html`<${Ago} time=${group.last_at} />` },
 ];
 
-// What the API is asked for, of what the address has.
+// The parameters of the request, from the filters in the address.
 function filterOf(query) {
   const times = Object.entries(TIMES).map(([name, field]) => [field, asTime(query[name])]);
   return Object.fromEntries([...NAMES.map((name) => [name, query[name]]), ...times].filter(([, value]) => value));
 }
 
-// What can be done with all that a list shows, of which at least a part was asked for.
+// The actions on all dead letters of a list; only with at least one filter.
 const WithAll = ({ list, filter }) => list.items?.length > 0 && Object.keys(filter).length > 0 && html`<div class="actions bulk">
   <span>With all of these:</span>
   <${Action} role="operator" hotkey="d" onPress=${() => orSay(() => dryRun(filter))}>Dry run<//>
@@ -86,7 +86,7 @@ const LETTERS = [
   { name: "At", number: true, size: "m", cell: (letter) => html`<${Ago} time=${letter.at} />` },
 ];
 
-// What would become of all that the filter finds; nothing is changed.
+// The outcome of a dry run for all that the filter finds; nothing is changed.
 const dry = async (filter) => (await post("admin/dead-letters/replay", { filter, dry_run: true })).data;
 
 async function dryRun(filter) {
@@ -125,7 +125,7 @@ async function askDiscard(filter) {
   });
 }
 
-// What goes wrong before anything was asked is said at the foot of the page.
+// A problem before the dialog opens is shown at the bottom of the page.
 async function orSay(run) {
   try {
     await run();

@@ -7,7 +7,7 @@ import { Action, Head, Status } from "../parts/basics.js";
 import { Filters, asOptions, useTypes } from "../parts/filters.js";
 import { Table } from "../parts/table.js";
 
-const MOST = 2000; // what is kept to scroll back
+const MOST = 2000; // events that are kept to scroll back
 const KINDS = ["submitted", "started", "progress", "retrying", "waiting", "completed", "failed", "dead_letter", "cancelled", "released", "replayed", "retry_requested"];
 
 export function Events({ query }) {
@@ -15,7 +15,7 @@ export function Events({ query }) {
   const [events, setEvents] = useState([]);
   const [isPaused, setPaused] = useState(false);
   const waiting = useRef([]);
-  const [waits, setWaits] = useState(0); // how many these are, for the page
+  const [waits, setWaits] = useState(0); // how many events wait, for the page
   const take = () => {
     const came = waiting.current;
     waiting.current = [];
@@ -24,7 +24,7 @@ export function Events({ query }) {
   };
   const number = useRef(0);
   useStream("events", query.task_type ? { task_type: query.task_type } : {}, (heard) => {
-    // Whatever was missed, the page reconnected; one row says so.
+    // The page reconnected and may have missed events; one row says so.
     const told = heard.filter(({ event }) => event !== "connected" && event !== "resync");
     const came = told.map((event) => ({ ...event, number: ++number.current })).reverse();
     waiting.current = [...came, ...waiting.current].slice(0, MOST);

@@ -1,4 +1,4 @@
-// API keys: who may do what, making one, whose text is shown this once, and revoking one.
+// API keys: who may do what; creating a key, whose text is shown only this once, and revoking a key.
 import { because, get, part, post, session, signIn } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { at } from "../lib/format.js";
@@ -10,8 +10,8 @@ import { REASON } from "../parts/field.js";
 import { Table } from "../parts/table.js";
 
 const LOOK = 5000;
-// The key that was made last, until somebody says that it is kept. Nobody can show it again, so it survives a new
-// sign-in of this window, which the first key of an installation asks for.
+// The key that was created last, until the user confirms that it is saved. It cannot be shown again, so it survives the
+// new sign-in of this window that the first key of an installation requires.
 const made = store(null);
 
 export function Keys() {
@@ -32,7 +32,7 @@ function Made() {
     await navigator.clipboard.writeText(key.key);
     say("Copied.");
   };
-  // Browsers let a page copy only where nobody can listen on the way; elsewhere the text is marked, to be copied by hand.
+  // Browsers let only secure pages copy (over TLS, or on this machine); on others the text is selected, to copy by hand.
   return html`<div class="note good" role="status">
     <b>The key of ${key.principal}. It is shown this once:</b> nobody can read it again, here or elsewhere.
     <label class="field"><span>Key</span><input readonly value=${key.key} onFocus=${(event) => event.target.select()} /></label>
@@ -69,7 +69,7 @@ const ROLES = [
 ];
 
 const askCreate = async (reload) => {
-  // Whether there are keys at all, revoked ones included: the first one closes the installation.
+  // Whether any key exists, including revoked keys: once the first key exists, every caller needs one.
   const isFirst = (await get("admin/keys", { limit: 1 })).items.length === 0;
   return ask({
     title: "Create a key?",

@@ -1,4 +1,4 @@
-// One dead letter whole: why, what happened, its parameters to be changed, and trying it out before it is replayed.
+// One dead letter in full: why it failed, its history, its parameters, which can be changed, dry run and replay.
 import { go, to } from "../lib/address.js";
 import { get, part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
@@ -69,7 +69,7 @@ function Outcome({ outcome, isEdited }) {
   return html`<p class="note good" role="status"><b>It would be queued again${isEdited ? " with the changed parameters" : ""}.</b> Nothing has been changed yet.</p>`;
 }
 
-// What the API says of one id: refused, or in a dry run that its parameters do not fit any more, or nothing of the kind.
+// The problem that the API reports for one id: a refusal, or in a dry run parameters that no longer fit.
 async function outcomeOf(body) {
   try {
     const [{ error, warning }] = (await post("admin/dead-letters/replay", body)).data.items;

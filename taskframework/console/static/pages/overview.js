@@ -1,4 +1,4 @@
-// The installation at a glance: what needs somebody first, then how much waits, runs and ends.
+// The installation at a glance: first the problems, then how many tasks wait, run and end.
 import { to } from "../lib/address.js";
 import { get, isOperator, session } from "../lib/api.js";
 import { html } from "../lib/dom.js";
@@ -14,13 +14,13 @@ import { Tile } from "../parts/tile.js";
 const LOOK = 2000;
 const FRESH = 10;
 const DEAD = STATUSES.filter(isDead);
-const KEPT = 90; // looks that a chart shows: three minutes
+const KEPT = 90; // reads that a chart shows: three minutes
 
 export function Overview() {
   return isOperator() ? html`<${Installation} />` : html`<${Own} />`;
 }
 
-// What was seen at each look, kept while the window is open: the charts go on where they were.
+// The values of each read, kept while the window is open, so that the charts continue where they were.
 const seen = { total: [], types: new Map() };
 
 function remember(data) {
@@ -58,7 +58,7 @@ function countedText({ at, counted_at: counted }) {
 }
 
 function Problems({ problems, letters, isOld }) {
-  if (problems.length === 0 && isOld) return null; // what is wrong now cannot be told, and the page says why
+  if (problems.length === 0 && isOld) return null; // the present problems are not known, and the page says why
   if (problems.length === 0 && letters) {
     return html`<p class="note"><b>No problems now.</b> ${plural(letters, "dead letter")} from earlier: <a href=${to(["dead-letters"])}>show them</a></p>`;
   }
@@ -69,7 +69,7 @@ function Problems({ problems, letters, isOld }) {
   </ul></section>`;
 }
 
-// Where to see more of a problem: a page of the console, by what the problem is.
+// The page of the console that shows more about a problem, by the kind of problem.
 const PLACES = {
   no_worker: () => to(["workers"]), worker_lost: () => to(["workers"]), failing: (type) => to(["dead-letters"], { task_type: type }),
   retrying: (type) => to(["tasks"], { status: "RETRYING", task_type: type }), behind: (type) => to(["tasks"], { status: "QUEUED", task_type: type }),
@@ -78,7 +78,7 @@ const PLACES = {
 const placeOf = ({ code, task_type: type }) => PLACES[code]?.(type);
 
 function tilesOf({ by_status: statuses, workers, dead_letters: letters }) {
-  const of = (name) => statuses[name]; // nothing as long as nobody has counted
+  const of = (name) => statuses[name]; // undefined until the tasks have been counted
   const tile = (name, value, href, kind = "") => html`<${Tile} name=${name} value=${value} href=${href} kind=${kind} />`;
   return html`
     ${tile("queued", count(of("QUEUED")), to(["tasks"], { status: "QUEUED" }))}
@@ -119,7 +119,7 @@ const TYPES = [
   { name: "Last minutes", wide: true, cell: (type) => html`<${TypeChart} name=${type.task_type} />` },
 ];
 
-// For those who see their own tasks only.
+// For callers who see only their own tasks.
 function Own() {
   return html`<${Head} title="Overview">Tasks of ${session.get().me.principal}.<//><${Recent} />`;
 }

@@ -1,4 +1,4 @@
-// What waits, by task type and lane; and pausing a type.
+// Waiting tasks by task type and lane; and pausing a type.
 import { to } from "../lib/address.js";
 import { part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";

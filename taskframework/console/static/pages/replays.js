@@ -1,4 +1,4 @@
-// What goes on by itself after somebody asked for it: replays, retries and cancels of many, with their progress.
+// Actions on many tasks that run in the background: replays, retries and cancels, with their progress.
 import { to } from "../lib/address.js";
 import { because, get, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
@@ -78,7 +78,7 @@ const askStop = (one, path) => ask({
   },
 });
 
-// How far the action is while the question is open: it goes on until it is stopped.
+// The progress of the action while the dialog is open: the action continues until it is stopped.
 function Standing({ path, begun }) {
   const { data: one = begun } = useLoad((signal) => get(path, {}, signal), [path], { every: LOOK });
   if (one.status !== "RUNNING") return html`<p>It has finished: ${doneText(one)}. There is nothing left to stop.</p>`;

@@ -1,4 +1,4 @@
-// A schedule to be made, or one to be defined anew.
+// The form for a new schedule, and for a new definition of an existing one.
 import { go, to } from "../lib/address.js";
 import { because, part, post } from "../lib/api.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
@@ -21,7 +21,7 @@ export function ScheduleForm({ schedule }) {
       : html`<p class="quiet">No worker has declared a task type yet.</p>`}`;
 }
 
-// A type that no worker runs any more stays what it is until somebody chooses another.
+// A type that no worker runs any more stays selected until the user chooses another.
 const namesOf = (types, schedule) => [...new Set([...(schedule ? [schedule.task_type] : []), ...types.map((type) => type.task_type)])];
 
 function Form({ type, names, choose, schedule }) {
@@ -65,7 +65,7 @@ function Form({ type, names, choose, schedule }) {
 
 const ofParameters = (problem) => (problem?.errors ?? []).filter(({ field }) => field.startsWith("parameters"));
 
-// What is empty is not given. The definition is replaced as a whole, so all of it is sent.
+// Empty fields are left out. The definition is replaced as a whole, so all of it is sent.
 async function send(schedule, { reason, ...fields }) {
   const definition = Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== ""));
   const [path, method] = schedule ? [`admin/schedules/${part(schedule.name)}`, "PUT"] : ["admin/schedules", "POST"];

@@ -1,4 +1,4 @@
-// Schedules: when each runs next, and what became of its last run.
+// Schedules: when each runs next, and the outcome of its last run.
 import { go, to } from "../lib/address.js";
 import { because, get, newKey, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";

@@ -1,4 +1,4 @@
-// The ordered streams, and one of them: whose turn it is, what waits, and what it gave so far.
+// The ordered streams, and one of them: which task has the turn, how many wait, and the results so far.
 import { to } from "../lib/address.js";
 import { get, isOperator, mayActForUsers, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";

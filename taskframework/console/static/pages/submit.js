@@ -1,4 +1,4 @@
-// Submitting a task by hand, with parameters to begin with from the schema of its type.
+// Submits a task by hand; the initial parameters come from the schema of its type.
 import { go, refine, to } from "../lib/address.js";
 import { may, newKey, post } from "../lib/api.js";
 import { html, useMemo, useRef, useState } from "../lib/dom.js";
@@ -26,7 +26,7 @@ function Form({ type }) {
   const [parameters, setParameters] = useState(first);
   const [problem, setProblem] = useState(null);
   const form = useRef(null);
-  // Pressed twice, or sent again because the answer was lost: it is one task.
+  // One key, so that a second press, or a repetition after a lost answer, makes no second task.
   const key = useRef(newKey());
   const submit = async () => {
     const { priority, after } = Object.fromEntries(new FormData(form.current));
@@ -37,7 +37,7 @@ function Form({ type }) {
       go(["tasks", data.task_id]);
     } catch (refused) {
       setProblem(refused);
-      // Where nobody knows whether it arrived, the same key asks for the same task.
+      // If it is not known whether the request arrived, the same key returns the same task.
       if (!refused.isOver) key.current = newKey();
     }
   };

@@ -1,4 +1,4 @@
-// One task: where it stands and why, what it was given, what happened to it, and what can be done about it.
+// One task: its status and why, its parameters, its history, and the actions on it.
 import { to } from "../lib/address.js";
 import { get, isOperator, part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
@@ -18,13 +18,13 @@ const LOOK = 5000;
 
 export function Task({ name }) {
   const path = `tasks/${part(name)}`;
-  // Of a task that is over nothing is heard: somebody may queue it anew.
+  // An ended task sends no events, so read it now and then: it may be queued again.
   const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: (one) => (isFinal(one.status) ? LOOK : 0) });
   const [progress, setProgress] = useState(null);
   const [told, setTold] = useState(0);
   const reload = useThrottled(() => (loaded.reload(), setTold((n) => n + 1)), PAUSE);
   const task = loaded.data && { ...loaded.data, ...(progress && !isFinal(loaded.data.status) ? { progress } : {}) };
-  // A task that is over tells nothing more; one that is queued anew is a new stream.
+  // An ended task sends no more events; a task that is queued again gets a new stream.
   const stream = task && !isFinal(task.status) ? `${path}/events` : null;
   useStream(stream, {}, (events) => {
     const reports = events.filter(({ event }) => event === "task.progress");
@@ -49,7 +49,7 @@ export function Task({ name }) {
     ${task.subtasks && html`<${Section} title="Sub-tasks"><${Subtasks} task=${task} told=${told} /><//>`}`;
 }
 
-// Whether a bar does not tell all that a task reports.
+// Whether the progress of a task contains more than a bar shows.
 const saysMore = (progress) => typeof progress === "object" && Object.keys(progress).length > 1 && percentOf(progress) !== null;
 
 function Actions({ task, done }) {
@@ -94,7 +94,7 @@ const askCancel = (task) => ask({
   },
 });
 
-// One cause, and what would change it. Of what is over there is nothing to explain that the status does not say.
+// One cause, and what would change it. An ended task needs no explanation besides its status.
 function Explain({ task, told }) {
   const { data } = useLoad(
     (signal) => (isFinal(task.status) ? null : get(`tasks/${part(task.task_id)}/explain`, {}, signal)),

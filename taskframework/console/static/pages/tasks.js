@@ -1,4 +1,4 @@
-// All tasks, the newest first, as the filters in the address say. What is shown changes as it happens.
+// The tasks that match the filters in the address, the newest first. The rows change live.
 import { mayActForUsers } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
 import { isAtTop, usePages, useThrottled } from "../lib/load.js";
@@ -12,7 +12,7 @@ import { TaskTable } from "../parts/task-table.js";
 
 const PAUSE = 1500;
 const NAMES = ["status", "task_type", "user_id", "correlation_id", "idempotency_key", "waits_for_limit", "error", "stream", "parent_task_id", "fingerprint"];
-// What a time is called in the address, over HTTP and on the page.
+// The names of a time filter in the address, over HTTP and on the page.
 const TIMES = {
   after: ["created_after", "Created after"], before: ["created_before", "Created before"],
   finished_after: ["finished_after", "Ended after"], finished_before: ["finished_before", "Ended before"],
@@ -31,7 +31,7 @@ export function Tasks({ query }) {
     ${list.items && html`<${TaskTable} items=${list.items.map(fresh.newest)} list=${list} />`}`;
 }
 
-// What the API is asked for, of what the address has.
+// The parameters of the request, from the filters in the address.
 function filterOf(query) {
   const filter = Object.fromEntries(NAMES.map((name) => [name, query[name]]).filter(([, value]) => value));
   for (const [name, [field]] of Object.entries(TIMES)) if (asTime(query[name])) filter[field] = asTime(query[name]);
@@ -53,8 +53,8 @@ function fieldsOf(types) {
   ];
 }
 
-// The rows that are shown change at once. Tasks that came, went or moved are read anew; further down the list, where
-// that would move what somebody reads, only on request.
+// Visible rows change at once. If tasks came, went or moved, the list is read again; further down the list, where that
+// would move the rows that the user reads, only on request.
 function useChanges(list, filter) {
   const [changed, setChanged] = useState(new Map());
   const [isNew, setNew] = useState(false);

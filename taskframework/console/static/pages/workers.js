@@ -1,4 +1,4 @@
-// The worker processes, and what one of them runs.
+// The worker processes, and the tasks that one of them runs.
 import { to } from "../lib/address.js";
 import { get, part } from "../lib/api.js";
 import { html } from "../lib/dom.js";
@@ -29,7 +29,7 @@ const COLUMNS = [
   { name: "Since", wide: true, number: true, size: "m", cell: (one) => html`<${Ago} time=${one.started_at} />` },
 ];
 
-// What a lost one ran when it was seen last may run elsewhere by now.
+// The tasks of a lost worker, as of its last report, may run elsewhere by now.
 const Load = ({ one }) => one.is_lost ? html`seen <${Ago} time=${one.seen_at} />` : html`<span class="bar">
   <progress max=${one.concurrency} value=${one.in_flight} aria-label="Load of ${one.worker_id}"></progress><b>${count(one.in_flight)} of ${count(one.concurrency)}</b>
 </span>`;

@@ -1,4 +1,4 @@
-// The small things that every page is made of.
+// The small components that every page uses.
 import { may } from "../lib/api.js";
 import { to } from "../lib/address.js";
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
@@ -8,7 +8,7 @@ import { store } from "../lib/store.js";
 
 export const Status = ({ status }) => html`<span class="status ${kindOf(status)}">${words(status)}</span>`;
 
-// A time as its distance from now, which goes on by itself; the time itself on pointing at it.
+// A time as its distance from now, which is updated by itself; a tooltip shows the time itself.
 export function Ago({ time }) {
   const [, tick] = useState(0);
   useEffect(() => {
@@ -22,7 +22,7 @@ export function Ago({ time }) {
 export const TaskLink = ({ id, ...rest }) =>
   html`<a class="id" href=${to(["tasks", id])} title=${id} ...${rest}>${shortId(id)}</a>`;
 
-// What a task reports: a bar where it says how much is done, else its words.
+// The progress of a task: a bar if it says how much is done, otherwise its text.
 export function Progress({ progress, label = "Progress" }) {
   if (progress === null || progress === undefined) return null;
   const percent = percentOf(progress);
@@ -35,7 +35,7 @@ export function Progress({ progress, label = "Progress" }) {
 export const Json = ({ value, label }) =>
   html`<pre class="json" tabindex="0" role="region" aria-label=${label}>${asJson(value)}</pre>`;
 
-// What went wrong with a request, and what to do. `isBrief` leaves out which fields are wrong, where those stand beside it.
+// What went wrong with a request, and what to do. `isBrief` leaves out the wrong fields if they are shown beside it.
 export function Problem({ problem, isBrief = false }) {
   if (!problem || problem.isAway) return null; // the page says itself that the API is away
   return html`<div class="note bad" role="alert">
@@ -44,10 +44,10 @@ export function Problem({ problem, isBrief = false }) {
   </div>`;
 }
 
-// How many parts of the page were not read yet.
+// How many parts of the page have not been read yet.
 export const missing = store(0);
 
-// Stands in the place of what was not read yet, or could not be read; nothing once it is there.
+// Takes the place of content that is being read or could not be read; shows nothing once the content is there.
 export function Waiting({ of }) {
   const isMissing = of.data === undefined && of.items === undefined;
   useEffect(() => {
@@ -59,10 +59,10 @@ export function Waiting({ of }) {
   return isMissing ? html`<p class="quiet">Reading …</p>` : null;
 }
 
-// The head of a page: its name, what can be done, and what it says in a line.
+// The head of a page: its name, its buttons, and a line of text.
 export function Head({ title, actions, children }) {
   const heading = useRef(null);
-  // It takes the place of the head that was there while the page was read, which may have had the focus.
+  // It replaces the head that was shown while the page was read, and that may have had the focus.
   useEffect(() => {
     if (document.activeElement === document.body) heading.current.focus({ preventScroll: true });
   }, []);
@@ -76,7 +76,7 @@ export function Head({ title, actions, children }) {
   </header>`;
 }
 
-// A button that is there only for those who may press it. `hotkey` presses it from the keyboard.
+// A button that is shown only to callers who may press it. `hotkey` presses it from the keyboard.
 export function Action({ role = "submitter", hotkey, danger, onPress, children, ...rest }) {
   const [isBusy, setBusy] = useState(false);
   if (!may(role)) return null;

@@ -1,4 +1,4 @@
-// What is done with all that a filter finds: first asked how many that is, then begun once, however often it is pressed.
+// Actions on all tasks that a filter finds: first count the tasks, then begin once, however often the button is pressed.
 import { go } from "../lib/address.js";
 import { get, newKey, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
@@ -12,13 +12,13 @@ const LOOK = 300;
 const LOOKS = 8;
 const RATE = { name: "rate", label: "At most per second", type: "number", min: "0.001", max: "1000", step: "any", hint: "Empty: as fast as possible" };
 
-// What the API can choose tasks by in bulk, by the name that the list has for it.
+// The conditions of actions on many in the API, by the names of the same conditions in the list.
 const NAMES = {
   status: "status", task_type: "task_type", user_id: "user_id", stream: "stream", parent_task_id: "parent_task_id", fingerprint: "fingerprint", error: "text",
   waits_for_limit: "waits_for_limit", created_after: "created_after", created_before: "created_before", finished_after: "finished_after", finished_before: "finished_before",
 };
 
-// Retrying or cancelling all tasks of a list. Never without a filter, and with one that both sides understand.
+// Retries or cancels all tasks of a list. Only with a filter, and only if actions on many support all its conditions.
 export function BulkActions({ filter }) {
   const names = Object.keys(filter);
   if (names.length === 0 || names.some((name) => !NAMES[name])) return null;
@@ -48,7 +48,7 @@ async function inBulk(verb, filter) {
   }
 }
 
-// Asks, then begins it. With `needsReason` it is not done without one.
+// Asks, then begins the action. With `needsReason` a reason is required.
 export function askBulk({ path, filter, title, text, name, danger, hasRate = true, needsReason = false, mayReopen = false }) {
   const key = newKey();
   return ask({
@@ -64,7 +64,7 @@ export function askBulk({ path, filter, title, text, name, danger, hasRate = tru
   });
 }
 
-// It goes on by itself. Of little that is soon over is said what came of it; what takes long has a page.
+// The action runs in the background. If it ends soon, a message shows the result; otherwise its page opens.
 async function tell({ replay_id: id }) {
   for (let looks = 0; looks < LOOKS; looks += 1) {
     await new Promise((resolve) => setTimeout(resolve, LOOK));

@@ -1,8 +1,8 @@
-// Small charts drawn as SVG: enough to see a change, with the numbers in words for those who do not see them.
+// Small charts drawn as SVG: enough to see a change. Screen readers get the numbers as text.
 import { html } from "../lib/dom.js";
 
 const HEIGHT = 40;
-const LEAST = 30; // values for which there is room: few do not look like a long time
+const LEAST = 30; // room for at least this many values, so that few values do not look like a long time
 
 // Lines over time, the newest at the right. series: [{name, values, kind}]; all on one scale from zero.
 export function Lines({ label, series, format }) {
@@ -22,7 +22,7 @@ export function Lines({ label, series, format }) {
   </svg>`;
 }
 
-// Bars, one for each part of a time.
+// Bars, one for each part of a period.
 export function Bars({ label, values }) {
   const most = Math.max(...values, 0) || 1;
   return html`<svg class="bars" viewBox="0 0 ${values.length * 4} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label=${label}>

@@ -8,13 +8,13 @@ const question = store(null);
 const messages = store([]);
 let number = 0;
 
-// Asks before something is done. `run(values)` does it; what it refuses is shown in the dialog, which stays open.
-// fields: as `Field` takes them. Resolves to what `run` gave, or undefined if nobody wanted it.
+// Asks before an action. `run(values)` does the action; if it is refused, the dialog shows why and stays open.
+// fields: as `Field` takes them. Resolves to the return value of `run`, or undefined if the user closed the dialog.
 export function ask(given) {
   return new Promise((resolve) => question.set({ ...given, resolve, opener: document.activeElement }));
 }
 
-// Says in a line what came of something.
+// Shows the result of an action in one line.
 export function say(text, kind = "good") {
   const message = { id: ++number, text, kind };
   messages.set([...messages.get(), message]);
@@ -35,7 +35,7 @@ function Question({ title, text, confirm, danger, fields = [], run, resolve, ope
     dialog.current?.close();
     question.set(null);
     resolve(result);
-    // Back to where it was asked, or to the head of the page: the button may be gone with what it was for.
+    // Move the focus back to the button, or to the head of the page if the action removed the button.
     setTimeout(() => (document.activeElement === document.body || !document.activeElement) && (backTo(opener) ?? document.querySelector("main h1"))?.focus());
   };
   const submit = async (event) => {
@@ -47,10 +47,10 @@ function Question({ title, text, confirm, danger, fields = [], run, resolve, ope
     } catch (refused) {
       setProblem(refused);
       setBusy(false);
-      if (!dialog.current.open) dialog.current.showModal(); // a second Escape closes it, whatever is said to the first
+      if (!dialog.current.open) dialog.current.showModal(); // a second Escape closes it, even if the first was prevented
     }
   };
-  // What is under way cannot be taken back, and what came of it is still to be told.
+  // A running action cannot be taken back, and its result must still be shown.
   const giveUp = () => isBusy || close();
   return html`<dialog ref=${dialog} aria-labelledby="question" onCancel=${(event) => (event.preventDefault(), giveUp())}>
     <form onSubmit=${submit}>

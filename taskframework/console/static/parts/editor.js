@@ -1,9 +1,9 @@
-// Parameters as JSON that can be changed. What is no JSON is said beside it, before anything is sent.
+// Parameters as JSON that can be changed. If the text is not JSON, an error beside it says so before anything is sent.
 import { html, useEffect, useState } from "../lib/dom.js";
 import { asJson } from "../lib/format.js";
 import { parse } from "../lib/json.js";
 
-// `tell(value)` gets what the text means, undefined while it means nothing.
+// `tell(value)` gets the value of the text; undefined while the text is not JSON.
 export function Editor({ id = "parameters", label = "Parameters", value, tell, errors = [], schema }) {
   const [text, setText] = useState(asJson(value));
   const [wrong, setWrong] = useState("");
@@ -32,7 +32,7 @@ function meant(text) {
   }
 }
 
-// Parameters to begin with: what a JSON Schema asks for, each with a value of its kind.
+// Initial parameters: the fields that a JSON Schema requires, each with a value of its type.
 export function sample(schema, root = schema, depth = 0) {
   if (!schema || depth > 5) return null;
   if (schema.$ref) return sample(resolved(schema.$ref, root), root, depth + 1);

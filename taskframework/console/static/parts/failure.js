@@ -1,4 +1,4 @@
-// Why a task, or its last attempt, failed; for operators with the trace of each attempt.
+// Why a task, or its last attempt, failed. Operators also see the traceback of each attempt.
 import { to } from "../lib/address.js";
 import { get, isOperator, part } from "../lib/api.js";
 import { html } from "../lib/dom.js";
@@ -20,7 +20,7 @@ export function Failure({ task }) {
   </section>`;
 }
 
-// Traces may show more of a program than its users should see: only the dead letter has them.
+// Tracebacks may show more of a program than its users should see, so only the dead letter has them.
 function Traces({ id }) {
   const { data } = useLoad((signal) => get(`admin/dead-letters/${part(id)}`, {}, signal), [id]);
   return data ? html`<${Errors} errors=${data.errors} /> ` : null;

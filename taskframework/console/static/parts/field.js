@@ -1,7 +1,7 @@
-// A field of a form or of a question, and those that many of them have.
+// A field of a form or a dialog, and the fields that several of them share.
 import { html } from "../lib/dom.js";
 
-// `value` is what it begins with: what is typed stays while the page around changes. `options`, [[value, text]], makes it a choice. Of a box that is ticked the value is "on".
+// `value` is the initial value: typed text stays while the page around it changes. `options`, [[value, text]], makes the field a choice. A ticked box has the value "on".
 export function Field({ name, label, value = "", type = "text", options, isRequired, hint, ...rest }) {
   if (type === "checkbox") return html`<label class="check"><input name=${name} type=${type} /> <span>${label}</span></label>`;
   return html`<label class="field"><span>${label}</span>
@@ -14,5 +14,5 @@ export function Field({ name, label, value = "", type = "text", options, isRequi
 
 export const REASON = { name: "reason", label: "Reason", hint: "Kept in the audit log", maxlength: 500 };
 
-// A sub-task whose parent is over is refused unless the parent is to wait again.
+// A sub-task whose parent has ended is refused, unless the parent waits again.
 export const REOPEN = { name: "reopen", label: "A parent that has ended waits for its sub-task again, and ends again", type: "checkbox" };

@@ -1,4 +1,4 @@
-// The filters above a list. They live in the address, so that what is seen can be sent to somebody.
+// The filters above a list. They are in the address, so that the view can be bookmarked and sent to others.
 import { refine } from "../lib/address.js";
 import { get } from "../lib/api.js";
 import { html, useEffect, useRef } from "../lib/dom.js";
@@ -24,7 +24,7 @@ function Filter({ name, label, options, type = "search", value, isSearch }) {
   const timer = useRef(0);
   const input = useRef(null);
   useEffect(() => {
-    // What came from elsewhere, such as a step back; not while somebody types.
+    // Take over values that changed elsewhere, such as by a step back; not while the user types.
     if (input.current && document.activeElement !== input.current) input.current.value = value;
   }, [value]);
   const change = (event) => {
@@ -43,7 +43,7 @@ function Filter({ name, label, options, type = "search", value, isSearch }) {
   </label>`;
 }
 
-// The task types that there are, as options of a filter.
+// The known task types, as options of a filter.
 export function useTypes() {
   const types = useLoad(async (signal) => (await get("task-types", {}, signal)).items, []);
   return types.data ?? [];
@@ -51,7 +51,7 @@ export function useTypes() {
 
 export const asOptions = (types) => types.map(({ task_type: type }) => [type, type]);
 
-// An input of a local time, as the API takes it.
+// The value of a local-time input in the form that the API accepts.
 export const asTime = (local) => {
   const time = local ? new Date(local) : null;
   return time && !Number.isNaN(time.getTime()) ? time.toISOString() : "";

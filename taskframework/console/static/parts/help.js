@@ -1,4 +1,4 @@
-// What the keys do, here and everywhere.
+// The list of keys: of this page, and of all pages.
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { PLACES, hotkeysHere } from "../lib/keyboard.js";
 import { mayOpen } from "../lib/places.js";

@@ -1,4 +1,4 @@
-// A message that nobody could read: its bytes, and making of it the task that it was meant to be.
+// A message that no worker could read: its bytes, and the form that makes a task from it.
 import { go } from "../lib/address.js";
 import { part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
@@ -8,7 +8,7 @@ import { say } from "./dialog.js";
 import { Editor, sample } from "./editor.js";
 import { useTypes } from "./filters.js";
 
-// A message is repaired once: a second time it is the same task.
+// A message is repaired once: a second repair returns the same task.
 export function Repair({ letter }) {
   const types = useTypes();
   const [name, setName] = useState("");
@@ -47,7 +47,7 @@ function RepairForm({ letter, type }) {
   </div>`;
 }
 
-// The message's own text, where it is JSON: often only a field of it is wrong.
+// The text of the message, if it is JSON: often only one field is wrong.
 function asParameters(text) {
   try {
     const value = parse(text, { isExact: true });
@@ -67,7 +67,7 @@ export const Message = ({ letter }) => html`
 const WIDTH = 16;
 const MOST = 4096;
 
-// Bytes in hex beside their text, sixteen a line; of many the first.
+// Bytes as hexadecimal digits beside their text, sixteen on a line; only the first if there are many.
 export function dump(base64) {
   const bytes = [...atob(base64)].slice(0, MOST).map((one) => one.charCodeAt(0));
   const lines = [];

@@ -1,4 +1,4 @@
-// What is around every page: the ways to the others, who one is, and whether what is shown is live.
+// The frame around every page: links to the other pages, the caller, and whether the page is live.
 import { address, to } from "../lib/address.js";
 import { away, get, isAdmin, isOperator, may, session, signOut } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
@@ -43,7 +43,7 @@ const Places = ({ title, places, place }) => html`<h2>${title}</h2>
     <a href=${to([path])} aria-current=${path === place ? "page" : undefined}>${name}</a>
   </li>`)}</ul>`;
 
-// Who showed neither a key nor a token, and is not known to an application around, may do everything.
+// A caller with neither a key nor a token, whom no embedding application identifies, may do everything.
 const NOBODY = "anonymous";
 
 function Who({ me }) {
@@ -57,14 +57,14 @@ function Who({ me }) {
 
 const SAID = { live: "Live", connecting: "Connecting …", waiting: "Reconnecting …" };
 
-// Whether the page hears what happens. Told to screen readers only when it changes.
+// Whether the page receives events. Announced to screen readers only when it changes.
 function State() {
   const state = useStore(connection);
   const shown = useStore(away)?.isSilent && state !== "none" ? "waiting" : state;
   return html`<span class="state ${shown}" role="status">${SAID[shown] ?? ""}</span>`;
 }
 
-// What is away, if something is. It is asked for until it is back, since some pages ask for nothing by themselves.
+// The server that is away, if any. It is polled until it is back, since some pages make no requests by themselves.
 function Away() {
   const what = useStore(away);
   const isMissing = useStore(missing) > 0;

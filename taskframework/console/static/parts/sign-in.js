@@ -1,4 +1,4 @@
-// Asks for a key. It is kept in this window until that is closed, and sent with each request.
+// Asks for a key, which is kept in this window until it is closed, and sent with each request.
 import { session, signIn } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 
@@ -12,7 +12,7 @@ export function SignIn() {
     const key = new FormData(event.target).get("key").trim();
     try {
       if ((await signIn(key)) === null) setSaid("This key is not valid: it is mistyped, has expired or was revoked.");
-      else location.reload(); // so that nothing is left of whoever was here before
+      else location.reload(); // so that no data of the previous caller is left
     } catch (problem) {
       setSaid(problem.message);
     }

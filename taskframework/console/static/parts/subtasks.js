@@ -1,4 +1,4 @@
-// What is below a task, opened level by level.
+// The sub-tasks below a task, opened level by level.
 import { part } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 import { count, shortId } from "../lib/format.js";

@@ -1,17 +1,17 @@
-// A list as a table. Of a long one only the rows near the window are in the page, so a million tasks scroll as ten do.
+// A list as a table. The page contains only the rows near the window, so a million tasks scroll like ten.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/dom.js";
 
-const ROW = 52; // as `--row` of the style
+const ROW = 52; // pixels; the same as `--row` of the style
 const AROUND = 25;
 const SHORT = 100;
-const FIRST = 2 * AROUND; // until it is known where the window is
+const FIRST = 2 * AROUND; // rows, until the position of the window is known
 
 // columns: {name, cell(row), wide: only where there is room ("widest": much of it), narrow: only where there is none for those, number: aligned right, size: "s" | "m" | "l" | "act" (a button)}.
 // `href(row)` makes the first column a link, which `j`, `k` and `Enter` use.
 export function Table({ label, columns, rows, idOf, href, more, isDone = true, empty = "Nothing here." }) {
   const body = useRef(null);
   const [from, to] = useVisible(body, rows.length);
-  // Also after a page without rows: in a list that is searched, others may be behind it.
+  // Also after a page without rows: a searched list may have more rows after it.
   useEffect(() => {
     if (!isDone && to >= rows.length - AROUND) more?.();
   }, [to, rows.length, isDone, more]);
@@ -41,7 +41,7 @@ function Row({ row, number, columns, href }) {
   </tr>`;
 }
 
-// The way back leads to the row from which one left: the entry in the history of the browser keeps it.
+// Going back leads to the row that was opened: the entry in the history of the browser keeps it.
 const leave = ({ currentTarget: link }) => history.replaceState({ row: link.getAttribute("href") }, "");
 
 function backToRow(body) {
@@ -50,7 +50,7 @@ function backToRow(body) {
   [...body.querySelectorAll("[data-row]")].find((link) => link.getAttribute("href") === wanted)?.focus();
 }
 
-// The height is set by script: a style attribute is what the page's policy refuses.
+// The height is set by script, because the page's policy refuses style attributes.
 function Gap({ rows }) {
   const cell = useRef(null);
   useLayoutEffect(() => {

@@ -1,4 +1,4 @@
-// Tasks as rows, wherever some of them are shown.
+// Tasks as rows, for every page that shows some.
 import { to } from "../lib/address.js";
 import { html } from "../lib/dom.js";
 import { inline, kindOfError, shortId } from "../lib/format.js";
@@ -20,7 +20,7 @@ const COLUMNS = [
   { name: "Created", number: true, size: "m", cell: (task) => html`<${Ago} time=${task.created_at} />` },
 ];
 
-// Of what runs its progress, of what failed, or is tried again, its error, of what succeeded its result.
+// The progress of a running task, the error of a failed or retried task, the result of a task that succeeded.
 export function Said({ task }) {
   if (task.error && !(task.status === "RUNNING" && task.progress !== null)) return html`<span class="clip bad-text"><b>${kindOfError(task.error.type)}</b> ${task.error.message}</span>`;
   if (!isFinal(task.status)) return html`<${Progress} progress=${task.progress} label="Progress of ${shortId(task.task_id)}" />`;

@@ -1,4 +1,4 @@
-// Dark or light: as the system says, until somebody presses the switch.
+// Dark or light: as the system says, until the user presses the switch.
 import { html, useState } from "../lib/dom.js";
 
 const KEPT = "taskframework.theme";

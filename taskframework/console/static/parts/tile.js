@@ -1,4 +1,4 @@
-// A number that is to be seen from afar.
+// A number in large type.
 import { html } from "../lib/dom.js";
 
 export function Tile({ name, value, kind = "", href }) {

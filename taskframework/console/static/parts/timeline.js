@@ -1,4 +1,4 @@
-// What happened to a task, in order, and how long it took from one thing to the next.
+// The events of a task in order, and the time between each two of them.
 import { html } from "../lib/dom.js";
 import { at, inline, lasting, secondsSince } from "../lib/format.js";
 
@@ -15,7 +15,7 @@ export function Timeline({ history }) {
   </ol>`;
 }
 
-// Of an error its message is enough: what kind it is stands above.
+// The message of an error is enough: its kind is shown above.
 const said = (data) => data && html`<small>
   ${Object.entries(data).filter(([name, value]) => value !== null && !(data.message && name !== "message")).map(([name, value]) => html`<span key=${name}>${name.replaceAll("_", " ")}: <code>${inline(value)}</code> </span>`)}
 </small>`;
