@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import inspect
 import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -139,8 +141,7 @@ class FrameworkThread:
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         refuse_on_event_loop("SyncTaskFramework", "TaskFramework")
-        running = self._open()
-        return asyncio.run_coroutine_threadsafe(_call(work), running.loop)
+        return self._open().start(work)
 
 
 class _RunningFramework:
@@ -155,6 +156,10 @@ class _RunningFramework:
         #: Held by the thread, from its beginning on.
         self._thread_lock = threading.Lock()
         self._is_open = concurrent.futures.Future[None]()
+        #: The work that was handed to the loop and is not done, by its future. No lock: a signal handler that comes in
+        #: between may close the framework, and so wait for the thread.
+        self._calls: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
+        self._has_ended = False
         self._thread: threading.Thread
         self.loop: asyncio.AbstractEventLoop
 
@@ -169,6 +174,24 @@ class _RunningFramework:
             threading.Thread(target=self._work, name="taskframework-sync", daemon=True).start()
         self._is_open.result()
 
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Let the framework do something.
+
+        Raises:
+            ClosedMeanwhileError: if it has ended.
+        """
+        call = _call(work)
+        try:
+            future = asyncio.run_coroutine_threadsafe(call, self.loop)
+        except RuntimeError:  # the loop is closed
+            call.close()
+            raise ClosedMeanwhileError from None
+        self._calls[future] = call
+        future.add_done_callback(lambda done: self._calls.pop(done, None))
+        if self._has_ended:  # looked at only now: the end may have found all calls but this one
+            self._refuse_left_calls()
+        return future
+
     def stop(self) -> None:
         """Let the framework end, and wait for its thread."""
         if self._is_open.exception() is None:
@@ -178,11 +201,24 @@ class _RunningFramework:
     def _work(self) -> None:
         if self._thread_lock.acquire(blocking=False):
             self._thread = threading.current_thread()
-            with (
-                concurrent.futures.ThreadPoolExecutor(thread_name_prefix="asyncio") as threads,
-                asyncio.Runner(loop_factory=lambda: _Loop(threads)) as runner,
-            ):
-                runner.run(self._main())
+            try:
+                with (
+                    concurrent.futures.ThreadPoolExecutor(thread_name_prefix="asyncio") as threads,
+                    asyncio.Runner(loop_factory=lambda: _Loop(threads)) as runner,
+                ):
+                    runner.run(self._main())
+            finally:
+                self._has_ended = True
+                self._refuse_left_calls()
+
+    def _refuse_left_calls(self) -> None:
+        """End the waits for work that came when the loop did no more work; otherwise they would last for ever."""
+        for future in list(self._calls):
+            if (call := self._calls.pop(future, None)) is not None:
+                if inspect.getcoroutinestate(call) == inspect.CORO_CREATED:
+                    call.close()
+                with suppress(concurrent.futures.InvalidStateError):  # who waits for it may just have given up
+                    future.set_exception(ClosedMeanwhileError())
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from typing import Any, Unpack, overload
 
 from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, Calls, json_call, resource_path
+from taskframework.client.connection import Call, Calls, json_call, new_key, resource_path
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.errors import TaskframeworkError
@@ -75,15 +75,19 @@ class BatchCalls(Calls):
             ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
             Exception: any error of the iteration of the items.
         """
+        given_key = options.get("idempotency_key")
+        # A key even beside options that no batch has: the interface refuses those, and by the key alone the client
+        # knows what it has to cancel then.
+        key = new_key() if given_key is None else given_key
         submission = with_idempotency_key(
-            {"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options}
+            {"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options, "idempotency_key": key}
         )
         sent_options = {name: value for name, value in submission.items() if value is not None}
         call = batch_call(check_iterable(items), sent_options, error_context_of(sent_options))
         try:
             answer = await self._api.ask(call)
         except BaseException:  # an interruption too: nobody else knows the key, so nobody can continue the upload
-            if call.is_upload and options.get("idempotency_key") is None:
+            if call.is_upload and given_key is None:
                 await self._cancel_stored_part(sent_options)
             raise
         return with_kind(read(RemoteBatch, answer), task_type)

@@ -20,8 +20,16 @@ from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response
 from taskframework.client.transport import Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
-from taskframework.errors import ApiError, ApiUnavailableError, TaskNotFoundError, ValueNotStorableError
+from taskframework.errors import (
+    ApiError,
+    ApiUnavailableError,
+    TaskframeworkError,
+    TaskNotFoundError,
+    TransitionRefusedError,
+    ValueNotStorableError,
+)
 from taskframework.events.requests import authorization
+from taskframework.model.status import TaskStatus
 from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
 
@@ -69,6 +77,12 @@ class Call:
     def is_upload(self) -> bool:
         """Whether the body is made while it is sent."""
         return isinstance(self.body, StreamedBody)
+
+    @property
+    def cancelled_path(self) -> str | None:
+        """The path of the task or batch that it cancels; None for any other call."""
+        path = self.path.removesuffix("/cancel")
+        return None if path == self.path else path
 
 
 def json_call(method: str, path: str, content: Any, **more: Any) -> Call:
@@ -169,9 +183,15 @@ class ApiConnection:
         seconds = min(self._timeout, within)
         silence = _UPLOAD_TIMEOUT_SECONDS if call.is_upload else seconds
         timeout = httpx.Timeout(seconds, read=silence, write=silence)
-        response = await self._send_with_retries(call, timeout, min(self._patience, within))
+        response, is_repeated = await self._send_with_retries(call, timeout, min(self._patience, within))
         if not response.is_success:
-            raise error_of_response(response, call.error_context)
+            error = error_of_response(response, call.error_context)
+            if is_repeated and call.cancelled_path is not None and _says_cancelled(error):
+                # By an earlier request, as far as anybody can tell: its answer was lost, and its caller wanted this.
+                return await self.ask_with_status(
+                    Call("GET", call.cancelled_path, error_context=call.error_context), within=within
+                )
+            raise error
         try:
             return response.status_code, response.json() if response.content else None
         except ValueError:
@@ -209,7 +229,7 @@ class ApiConnection:
         timeout = httpx.Timeout(min(self._timeout, silence), read=silence)
         self.open_streams += 1
         try:
-            response = await self._send_with_retries(
+            response, _ = await self._send_with_retries(
                 call, timeout, self._patience if patience is None else patience, is_streamed=True
             )
             try:
@@ -223,7 +243,8 @@ class ApiConnection:
 
     async def _send_with_retries(
         self, call: Call, timeout: httpx.Timeout, patience: float, *, is_streamed: bool = False
-    ) -> httpx.Response:
+    ) -> tuple[httpx.Response, bool]:
+        """Return the last answer, and whether it is that of a repetition."""
         began = self.transport.now()
 
         def is_over(state: RetryCallState) -> bool:
@@ -240,7 +261,8 @@ class ApiConnection:
             retry_error_callback=_last_outcome,
         )
         try:
-            return await retrying(self._send_once, call, timeout, is_streamed)
+            response: httpx.Response = await retrying(self._send_once, call, timeout, is_streamed)
+            return response, retrying.statistics["attempt_number"] > 1
         except httpx.HTTPError as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             if isinstance(error, _INVALID_REQUEST_ERRORS):
@@ -306,6 +328,11 @@ def _retry_after_seconds(response: httpx.Response) -> float:
         return (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError):  # TypeError: a date without a zone
         return 0.0
+
+
+def _says_cancelled(error: TaskframeworkError) -> bool:
+    """Return whether a call was refused because its task or batch is CANCELLED."""
+    return isinstance(error, TransitionRefusedError) and error.status == TaskStatus.CANCELLED
 
 
 def _last_outcome(state: RetryCallState) -> httpx.Response:

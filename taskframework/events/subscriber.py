@@ -123,7 +123,8 @@ class EventSubscriber:
             while True:
                 event, present = await events.get()
                 yield event
-                present.set_result(None)
+                if not present.done():  # else the subscription has ended meanwhile, and nobody waits for this
+                    present.set_result(None)
         finally:
             self._handlers.remove(entry)
             if not self._handlers and not self._is_closed:

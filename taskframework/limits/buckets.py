@@ -11,7 +11,7 @@ from typing import Protocol
 from taskframework.clock import Clock, to_timestamp
 from taskframework.errors import TaskframeworkError
 from taskframework.grouping import Grouping
-from taskframework.model.rate_limits import RATE, Bucket, HoldBucket, TakePermits
+from taskframework.model.rate_limits import RATE, Bucket, HoldBucket, TakePermits, moved_back
 from taskframework.stores.base import Records
 from taskframework.stores.reading import read_record
 
@@ -93,6 +93,8 @@ class MemoryBuckets:
         self._clock = clock
         self._buckets: dict[str, Bucket] = {}
         self._forget_at = 0.0
+        #: The time of the last look at the clock.
+        self._seen_at = 0.0
 
     async def take(self, take: TakePermits) -> Bucket:
         return self.change(take)
@@ -101,9 +103,11 @@ class MemoryBuckets:
         self.change(hold)
 
     async def read(self, record_id: str) -> Bucket | None:
+        self._read_clock()
         return self._buckets.get(record_id)
 
     async def list_known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+        self._read_clock()
         return sorted(self._buckets.items())[:limit]
 
     async def close(self) -> None:
@@ -111,10 +115,21 @@ class MemoryBuckets:
 
     def change(self, change: TakePermits | HoldBucket) -> Bucket:
         """Make a request; return the bucket after it."""
-        now = to_timestamp(self._clock.now())
+        now = self._read_clock()
         self._forget_full_buckets(now)
         bucket = self._buckets[change.record_id] = change.apply(self._buckets.get(change.record_id), now)
         return bucket
+
+    def _read_clock(self) -> float:
+        """Return the time. If the clock of the machine was set back, its buckets go back too: otherwise they would have
+        no permit for as long as the clock was set back.
+        """
+        now = to_timestamp(self._clock.now())
+        if (back := self._seen_at - now) > 0:
+            self._buckets = {name: moved_back(it, back) for name, it in self._buckets.items()}
+            self._forget_at -= back
+        self._seen_at = now
+        return now
 
     def _forget_full_buckets(self, now: float) -> None:
         """Forget full buckets once a minute, because with a key for each user there may be many."""

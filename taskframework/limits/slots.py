@@ -123,7 +123,8 @@ class SlotKeeper:
 
     async def _wake_for_free_slots(self, limit: str, slots: Slots, spared: int = 0) -> None:
         for _ in range(slots.free - spared if slots.has_waiting_tasks else 0):
-            await self._wake_next(limit, slots, new_claim_id())
+            # With the places that were just given: otherwise the next read would end at the tasks that have them.
+            slots = await self._wake_next(limit, slots, new_claim_id())
 
     async def _change_all(self, changes: Sequence[SlotChange]) -> Sequence[Slots | Exception]:
         # All processes write to the record of a limit, one write after the other. So there should be few writes.
@@ -144,8 +145,12 @@ class SlotKeeper:
         await failpoint.reached("slots.before_release")
         await self.give_back(held.limit, held.claim_id)
 
-    async def _wake_next(self, limit: str, slots: Slots, claim_id: str) -> None:
-        """Wake the first task that waits in the store and that nobody has woken yet, if a slot is free for it."""
+    async def _wake_next(self, limit: str, slots: Slots, claim_id: str) -> Slots:
+        """Wake the first task that waits in the store and that nobody has woken yet, if a slot is free for it.
+
+        Returns:
+            The slots as they were last seen.
+        """
         for task in await self._store.waiting_for(limit, len(slots.line) + _EXTRA_TASKS_READ):
             if slots.place_of(task.task_id) is not None:
                 continue
@@ -154,13 +159,14 @@ class SlotKeeper:
             slots = await self.change(keep)
             place = slots.place_of(task.task_id)
             if place is None:
-                return  # other claims have taken the free slots; when they end, the next task is woken
+                return slots  # other claims have taken the free slots; when they end, the next task is woken
             if place.by == claim_id:
                 await failpoint.reached("slots.after_promise")
                 try:
                     await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch))
                     await self._dispatch(task)
-                    return
+                    return slots
                 except TaskUnreadableError as error:  # the processes of the newer release that wrote it wake it
                     logger.info("another task is woken for a slot of %s: %s", limit, error.message)
                     slots = await self.change(replace(keep, seconds=0.0))  # its place goes to the next task
+        return slots

@@ -109,6 +109,18 @@ class Bucket:
 RATE = RecordKind("rate", Bucket)
 
 
+def moved_back(bucket: Bucket, seconds: float) -> Bucket:
+    """The same bucket after the clock by which its times count was set back by so many seconds."""
+    return replace(
+        bucket,
+        full_at=bucket.full_at - seconds,
+        line_at=bucket.line_at - seconds,
+        late_at=bucket.late_at - seconds,
+        asked_at=bucket.asked_at - seconds,
+        first_at=bucket.first_at - seconds,
+    )
+
+
 def has_unused_turns(bucket: Bucket, limit: BucketLimit, now: float) -> bool:
     """Return whether the turns that are still to come will not be used, since the last ones were not used."""
     return now - bucket.full_at > UNUSED_TURNS_SECONDS + 1 / limit.rate

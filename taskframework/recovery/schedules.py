@@ -115,7 +115,7 @@ class ScheduleRepair:
 
     async def _submit_runs(self, schedule: Schedule, times: Sequence[datetime]) -> Schedule:
         """Submit the runs for these times, or skip them; return the schedule after that."""
-        if not await self._may_run(schedule):
+        if not await self._may_run(schedule, times[0]):
             logger.info("schedule %s skips a run: the task of the previous run has not ended", schedule.name)
             return schedule
         requests = [run_request(schedule, run_key(schedule.name, at)) for at in times]
@@ -123,14 +123,16 @@ class ScheduleRepair:
             schedule = _after_run(schedule, at, outcome)
         return schedule
 
-    async def _may_run(self, schedule: Schedule) -> bool:
-        """Return whether the overlap policy lets a run begin beside the last run, or in its place."""
+    async def _may_run(self, schedule: Schedule, at: datetime) -> bool:
+        """Return whether the overlap policy lets the run for a time begin beside the last run, or in its place."""
         if schedule.overlap is Overlap.ALLOW or schedule.last_run is None:
             return True
         task_id = schedule.last_run.task_id
         last = await self._store.get(task_id, EVERYONE)
         if last is None or last.status.is_final:
             return True
+        if last.idempotency_key == run_key(schedule.name, at):
+            return True  # this very run: somebody changed the schedule after the submission, so it was not moved on
         if schedule.overlap is Overlap.CANCEL_PREVIOUS:
             reason = f"The next run of the schedule {schedule.name} has come."
             await self._moves.repair(Cancel(task_id, EVERYONE, f"schedule/{schedule.name}", reason))

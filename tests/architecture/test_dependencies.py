@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from taskframework.wiring.extras import EXTRA_MODULES
 from tests.architecture.sources import PACKAGE, ROOT, modules
@@ -109,3 +110,10 @@ def test_the_audit_tells_what_is_known_and_whether_it_could_ask(
     command = [sys.executable, str(ROOT / ".ci/audit"), str(ROOT / "requirements.lock")]
     done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+
+
+def test_no_release_of_httpx_sse_is_allowed_that_cuts_events() -> None:
+    """With 0.4.0 and 0.4.1 `test_line_ends_within_a_text_end_no_line` fails, but only the newest is installed here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [required] = [it for it in map(Requirement, project["dependencies"]) if it.name == "httpx-sse"]
+    assert [release for release in ("0.4.0", "0.4.1", "0.4.2") if release in required.specifier] == ["0.4.2"]

@@ -150,6 +150,24 @@ class ScheduleCases(StoreSuite):
         after = await present(store)
         assert (after.is_paused, after.next_at, after.last_run) == (True, due_at, LastRun(due_at, task.task_id))
 
+    @pytest.mark.parametrize("overlap", list(Overlap))
+    async def test_one_that_is_changed_meanwhile_keeps_the_run_that_it_has(
+        self, store: TaskStore, overlap: Overlap
+    ) -> None:
+        """It is due once more for the same time, and the last run is the one for this time."""
+        due_at = await plant(store, overlap=overlap)
+
+        async def change() -> None:
+            await change_schedule(store, NAME, lambda there: there and replace(there, jitter=SECOND))
+
+        with armed("schedule.after_submit", change):
+            await repair_of(store).run_once()
+        await repair_of(store).run_once()
+        [task] = await runs(store)
+        assert task.status is TaskStatus.QUEUED
+        after = await present(store)
+        assert (after.next_at, after.last_run) == (due_at + HOUR, LastRun(due_at, task.task_id))
+
     async def test_all_that_was_missed(self, store: TaskStore) -> None:
         await plant(store, late=25 * MINUTE + SECOND, every=MINUTE, missed=Missed.ALL)
         repair = repair_of(store)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from taskframework import (
     resource,
     task,
 )
-from taskframework.blocking.thread import ClosedMeanwhileError
+from taskframework.blocking.thread import ClosedMeanwhileError, _Loop
 from taskframework.errors import StoreMisconfiguredError
 
 PATIENCE = 60
@@ -257,6 +257,30 @@ def test_a_call_that_is_under_way_when_it_is_closed_says_so(tasks: SyncTaskFrame
         tasks.close()
         with pytest.raises(ClosedMeanwhileError):
             waiting.result(PATIENCE)
+
+
+def test_a_call_that_comes_while_the_loop_ends_does_not_wait_for_ever(
+    tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that found the framework open hands its work over when the loop does no more work."""
+    late: list[Future[None]] = []
+    tasks.open()
+    running, close = tasks._thread._running, _Loop.close
+    monkeypatch.setattr(tasks._thread, "_open", lambda: running)
+
+    async def work() -> None: ...
+
+    def close_late(loop: _Loop) -> None:
+        late.append(tasks._thread._start(work))
+        close(loop)
+
+    monkeypatch.setattr(_Loop, "close", close_late)
+    tasks.close()
+    [future] = late
+    with pytest.raises(ClosedMeanwhileError):
+        future.result(0)
+    with pytest.raises(ClosedMeanwhileError):
+        tasks.run(work)
 
 
 def test_what_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -> None:

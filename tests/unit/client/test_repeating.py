@@ -17,6 +17,7 @@ from taskframework import (
     InvalidRequestError,
     StoreUnavailableError,
     TaskNotFoundError,
+    TransitionRefusedError,
 )
 from taskframework.client import SyncTaskClient, TaskClient
 from tests.unit.client.conftest import Connect, problem, task
@@ -229,3 +230,23 @@ async def test_an_upload_that_went_well_for_long_is_not_given_up_with_its_first_
     stage = connect(breaks_late)
     with pytest.raises(ApiUnavailableError):
         await stage.client.submit_batch("mail", [1])
+
+
+CANCELLED = problem(409, "transition_refused", members={"task_id": "t-1", "task_status": "CANCELLED"})
+
+
+async def test_a_cancel_whose_answer_was_lost_is_not_taken_for_a_refusal(connect: Connect) -> None:
+    stage = connect(BROKEN, CANCELLED, task(task_id="t-1", status="CANCELLED"))
+    assert (await stage.client.cancel("t-1")).status == "CANCELLED"
+    assert [(request.method, request.url.path) for request in stage.asked[-2:]] == [
+        ("POST", "/api/v1/tasks/t-1/cancel"),
+        ("GET", "/api/v1/tasks/t-1"),
+    ]
+    stage = connect(BROKEN, CANCELLED, BATCH)
+    assert (await stage.client.cancel_batch("b")).batch_id == "b"
+
+
+@pytest.mark.parametrize("answers", [[CANCELLED], [BROKEN, problem(409, "transition_refused")]])
+async def test_a_cancel_that_comes_too_late_is_refused(connect: Connect, answers: list[Any]) -> None:
+    with pytest.raises(TransitionRefusedError):
+        await connect(*answers).client.cancel("t-1")

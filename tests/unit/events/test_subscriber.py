@@ -79,6 +79,24 @@ async def test_a_loop_that_is_cancelled_takes_nothing_with_it(subscriber: EventS
         await receiving
 
 
+async def test_a_loop_whose_event_was_taken_back_goes_on(subscriber: EventSubscriber, broker: StubBroker) -> None:
+    """Whoever ends the subscription cancels the handing over of an event, and the body of the loop may still run."""
+    heard = []
+    async with subscriber:
+        receiving = asyncio.create_task(broker.receive(BATCH))
+        async with contextlib.aclosing(aiter(subscriber)) as events:
+            async for event in events:
+                heard.append(event.sequence)
+                if len(heard) == 2:
+                    break
+                receiving.cancel()
+                await asyncio.wait([receiving])
+                receiving = asyncio.create_task(broker.receive(BATCH))
+    with pytest.raises(ConnectionError):
+        await receiving
+    assert heard == [1, 1]
+
+
 async def test_a_loop_that_is_left_while_a_handler_has_the_event_holds_up_nobody(
     subscriber: EventSubscriber, broker: StubBroker
 ) -> None:

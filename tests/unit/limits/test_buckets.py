@@ -100,3 +100,16 @@ async def test_a_bucket_can_be_looked_at_without_a_request(store: SqliteStore, k
     for _ in range(2):
         assert await buckets.read(openai) == taken
     await store.close()
+
+
+async def test_a_clock_that_is_set_back_leaves_buckets_in_memory_as_full_as_they_were() -> None:
+    """As on a machine that starts with a wrong clock. With the old times there would be no permit for an hour."""
+    clock = FakeClock()
+    buckets = MemoryBuckets(clock)
+    take = TakePermits("rate/a", LIMIT)
+    assert [(await buckets.take(take)).granted for _ in range(3)] == [1, 1, 0]
+    clock.advance(timedelta(hours=-1))
+    bucket = await buckets.take(take)
+    assert (bucket.granted, bucket.first_at - bucket.asked_at) == (0, 1)
+    clock.advance(1)
+    assert [(await buckets.take(take)).granted for _ in range(2)] == [1, 0]

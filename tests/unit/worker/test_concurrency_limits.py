@@ -22,6 +22,7 @@ from taskframework.model.records import Record, RecordChange
 from taskframework.model.slots import (
     MAX_CLOCK_DIFFERENCE_SECONDS,
     SLOTS,
+    AnnounceWaiting,
     GiveSlotBack,
     Holder,
     KeepPlace,
@@ -354,6 +355,17 @@ async def test_two_slots_given_back_at_once_wake_two(stage: Stage) -> None:
         await stage.store.mark(MakeDue(name, 1, timedelta(seconds=20), ada))
     await asyncio.gather(*(stage.keeper.give_back(ada, claim) for claim in "ab"))
     assert sorted(stage.sent) == ["early", "late"]
+
+
+async def test_one_look_wakes_a_task_for_each_of_many_free_slots(stage: Stage) -> None:
+    """As after the number of a limit was raised: all its slots are free at once, and none is given back."""
+    ada, names = SLOTS.id_of("one-of-user", "ada"), [f"t-{number:02}" for number in range(35)]
+    for name in names:
+        await stage.task(task_id=name)
+        await stage.store.mark(MakeDue(name, 1, timedelta(minutes=5), ada))
+    await stage.keeper.change(AnnounceWaiting(ada, 30, 600))
+    await stage.keeper.reconcile()
+    assert len(set(stage.sent)) == len(stage.sent) == 30
 
 
 async def test_a_slot_that_is_taken_anew_during_a_look_is_not_taken_away(
