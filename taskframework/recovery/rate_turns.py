@@ -7,14 +7,16 @@ rate says, and later tasks of the key behind them.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from taskframework.clock import to_timestamp
-from taskframework.limits.buckets import Buckets
+from taskframework.errors import TaskUnreadableError
+from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.marks import MakeDue
-from taskframework.model.rate_limits import BucketLimit, has_idle_permits
+from taskframework.model.rate_limits import Bucket, BucketLimit, has_idle_permits
 from taskframework.model.records import parts_of
 from taskframework.stores.base import TaskStore
 
@@ -56,14 +58,21 @@ class RateTurnRepair:
             False: the new turns last until the next look.
 
         Raises:
-            TaskframeworkError: if the buckets or the store are away.
+            StoreError: if the store failed.
         """
         now = to_timestamp(self._store.now())
-        for record_id, bucket in await self._buckets.list_known(_MAX_BUCKETS):
+        for record_id, bucket in await self._known_buckets():
             limit = self._limits.get(parts_of(record_id)[0])
             if limit is not None and has_idle_permits(bucket, limit, now):
-                await self._bring_forward(record_id, limit)
+                with contextlib.suppress(TaskUnreadableError):  # the processes of the newer release that wrote it do it
+                    await self._bring_forward(record_id, limit)
         return False
+
+    async def _known_buckets(self) -> Sequence[tuple[str, Bucket]]:
+        try:
+            return await self._buckets.list_known(_MAX_BUCKETS)
+        except LimiterUnavailableError:  # logged once by the buckets themselves; no task could get a permit now
+            return []
 
     async def _bring_forward(self, record_id: str, limit: BucketLimit) -> None:
         now = self._store.now()

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from taskframework.limits.buckets import StoreBuckets
+from taskframework.errors import TaskUnreadableError
+from taskframework.limits.buckets import LimiterUnavailableError, StoreBuckets
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MakeDue, MarkDispatched
-from taskframework.model.rate_limits import RATE, AttemptLimit, HoldBucket, TakePermits
+from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, HoldBucket, TakePermits
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
 from taskframework.model.task import LimitWait, Task
 from taskframework.recovery.rate_turns import RateTurnRepair
+from taskframework.stores.base import DueTask
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
@@ -128,3 +130,50 @@ async def test_a_bucket_that_is_in_no_settings_is_left_alone(line: Line) -> None
     await line.form(3)
     line.clock.advance(15.5)
     assert await line.look(name="other") == [-5.5, 4.5, 14.5]
+
+
+async def test_while_the_buckets_are_away_turns_stay_as_they_are(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    await line.form(3)
+    line.clock.advance(15.5)
+
+    async def is_away(limit: int) -> Sequence[tuple[str, Bucket]]:
+        raise LimiterUnavailableError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(line.buckets, "list_known", is_away)
+        assert await line.look() == [-5.5, 4.5, 14.5]
+    assert await line.look() == [-5.5, 1, 0]
+
+
+async def test_a_task_of_a_newer_release_holds_up_no_other_bucket(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    await line.form(6)
+    line.clock.advance(15.5)
+    other = RATE.id_of("openai", "a tenant that comes first")
+    await line.buckets.take(TakePermits(other, SLOW, in_line=True, most=5))
+    await line.buckets.take(TakePermits(other, SLOW, in_line=True, most=5))
+    line.clock.advance(16)
+    waiting_for = line.store.waiting_for
+
+    async def unreadable_first(limit: str, most: int) -> Sequence[DueTask]:
+        if limit == other:
+            raise TaskUnreadableError("of-a-newer-release", "version 99", is_newer=True)
+        return await waiting_for(limit, most)
+
+    monkeypatch.setattr(line.store, "waiting_for", unreadable_first)
+    assert await line.look() == [-21.5, -11.5, -1.5, 2, 2.5, 0]
+
+
+async def test_a_task_that_is_dispatched_meanwhile_gets_no_second_message(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await line.form(3)
+    line.clock.advance(15.5)
+    waiting_for = line.store.waiting_for
+
+    async def then_dispatched(limit: str, most: int) -> Sequence[DueTask]:
+        found = await waiting_for(limit, most)
+        await line.store.mark(MarkDispatched(line.tasks[1].task_id, 1, timedelta(minutes=5), timedelta(minutes=15)))
+        return found
+
+    monkeypatch.setattr(line.store, "waiting_for", then_dispatched)
+    assert await line.look() == [-5.5, 300, 0]
