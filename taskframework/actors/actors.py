@@ -189,7 +189,7 @@ class _RunningActor(Generic[Key, Event]):
         await self._call(self._actor.on_end)
 
     async def _handle_firing(self, firing: Firing) -> None:
-        if not self._timers.is_current(firing) or self.mailbox.is_closed:
+        if not self._timers.take(firing) or self.mailbox.is_closed:
             return
         if firing.name != _IDLE_TIMER:
             self._timers.set(_IDLE_TIMER, self._idle_after)

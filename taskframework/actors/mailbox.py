@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ class Firing:
     """One firing of a timer. It counts only if the timer was neither set nor cancelled since then."""
 
     name: str
-    #: The number of the timer's setting that caused it.
-    change_count: int
+    #: The number of the change that set the timer.
+    change: int
 
 
 class Mailbox(Generic[Event]):
@@ -78,8 +79,8 @@ class Mailbox(Generic[Event]):
 
 @dataclass(slots=True)
 class _Timer:
-    #: How often the timer was set or cancelled.
-    change_count: int = 0
+    #: The number of the last change: of all changes of timers in this mailbox, each has another one.
+    change: int
     #: When the timer is due, by the clock's `monotonic`; None if it is not set.
     due_at: float | None = None
     #: When the sleeper wakes. It sleeps again if the timer was set to a later time meanwhile.
@@ -91,21 +92,23 @@ class MailboxTimers:
     """Timers whose firings go through a mailbox.
 
     Each timer has one asyncio task at most: setting a timer to a later time again and again, for example at each chunk
-    of a speech, only changes a number.
+    of a speech, only changes a number. A timer is forgotten after it fired, and at its old time if it was cancelled.
     """
 
     def __init__(self, clock: Clock, put: Callable[[Firing], None]) -> None:
         self._clock = clock
         self._put = put
         self._timers: dict[str, _Timer] = {}
+        self._changes = itertools.count()
         self._is_stopped = False
 
     def set(self, name: str, after: timedelta | float) -> None:
         """As in `Timers`."""
         if self._is_stopped:
             return
-        timer = self._timers.setdefault(name, _Timer())
-        timer.change_count += 1
+        change = next(self._changes)
+        timer = self._timers.setdefault(name, _Timer(change))
+        timer.change = change
         timer.due_at = self._clock.monotonic() + in_seconds(after)
         is_early_enough = timer.sleeper is not None and not timer.sleeper.done() and timer.wakes_at <= timer.due_at
         if not is_early_enough:
@@ -117,13 +120,22 @@ class MailboxTimers:
     def cancel(self, name: str) -> None:
         """As in `Timers`."""
         if (timer := self._timers.get(name)) is not None:
-            timer.change_count += 1
+            timer.change = next(self._changes)
             timer.due_at = None
+            if timer.sleeper is not None and timer.sleeper.done():  # it has fired, and nobody takes the firing now
+                del self._timers[name]
 
-    def is_current(self, firing: Firing) -> bool:
-        """Return whether the timer was neither set nor cancelled since it fired."""
+    def take(self, firing: Firing) -> bool:
+        """Take a firing from the mailbox, and forget its timer.
+
+        Returns:
+            False if the timer was set or cancelled since it fired: then the firing does not count.
+        """
         timer = self._timers.get(firing.name)
-        return timer is not None and timer.change_count == firing.change_count
+        if timer is None or timer.change != firing.change:
+            return False
+        del self._timers[firing.name]
+        return True
 
     def is_any_set(self, *, except_for: str) -> bool:
         """Return whether any timer except this one is set."""
@@ -140,7 +152,9 @@ class MailboxTimers:
         while timer.due_at is not None:
             if (left := timer.due_at - self._clock.monotonic()) <= 0:
                 timer.due_at = None
-                self._put(Firing(name, timer.change_count))
+                self._put(Firing(name, timer.change))
                 return
             timer.wakes_at = timer.due_at
             await self._clock.sleep(left)
+        if self._timers.get(name) is timer:  # it was cancelled, and not set again
+            del self._timers[name]
