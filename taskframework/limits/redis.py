@@ -45,6 +45,10 @@ TlsFiles = tuple[Path | None, Path | None, Path | None]
 _TIMEOUT_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 1.0
 
+#: A list of buckets looks at this many keys of the database with one call, and makes at most so many calls: the server
+#: may be shared with a program that has millions of keys.
+_SCANNED_KEYS, _MAX_SCANS = 1_000, 100
+
 #: The beginning of both scripts. A restarted server may have lost buckets, or may have them in an older state. So no
 #: bucket has more permits than it got since the start of the server.
 _SCRIPT_START = """
@@ -158,11 +162,14 @@ class RedisBuckets:
 
     async def _list_known(self, limit: int) -> list[tuple[str, Bucket]]:
         keys: list[str] = []
-        async for key in self._redis.scan_iter(f"{self._prefix}rate/*", count=1_000):
-            keys.append(key)
-            if len(keys) == limit:
+        cursor: int | None = None
+        for _ in range(_MAX_SCANS):
+            cursor, found = await self._redis.scan(cursor or 0, match=f"{self._prefix}rate/*", count=_SCANNED_KEYS)
+            keys += found
+            if cursor == 0 or len(keys) >= limit:
                 break
-        return [(key.removeprefix(self._prefix), await self._read(key)) for key in sorted(keys)]
+        known = sorted(set(keys))[:limit]  # a scan may return a key more than once
+        return [(key.removeprefix(self._prefix), await self._read(key)) for key in known]
 
     async def _read(self, key: str) -> Bucket:
         fields = ["full_at", "line_at", "late_at"]

@@ -30,7 +30,7 @@ _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 #: `MAX_CLOCK_DIFFERENCE_SECONDS` and a pause.
 _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
-_TURNS_INTERVAL = timedelta(seconds=5)
+_TURNS_INTERVAL = timedelta(seconds=10)
 #: Repairs without which a promise is not kept: a process is not ready while one of these is late.
 _ESSENTIAL_REPAIRS = frozenset(
     {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "replays", "streams", "unstarted"}

@@ -7,7 +7,7 @@ import itertools
 import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -124,6 +124,19 @@ async def test_the_buckets_that_are_known_are_listed(make: Make) -> None:
         "rate/openai/bob",
     ]
     assert len(await buckets.list_known(2)) == 2
+
+
+async def test_a_list_does_not_look_at_all_keys_of_a_server_that_others_use(
+    make: Make, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buckets = make()
+    monkeypatch.setattr("taskframework.limits.redis._SCANNED_KEYS", 10)
+    monkeypatch.setattr("taskframework.limits.redis._MAX_SCANS", 3)
+    await buckets._redis.mset({f"other-{prefix}-{number}": 1 for number in range(1_000)})
+    await buckets._redis.config_resetstat()
+    await buckets.list_known(10)
+    stats: Any = await buckets._redis.info("commandstats")
+    assert stats["cmdstat_scan"]["calls"] == 3
 
 
 async def test_a_server_that_was_started_anew_gives_no_more_than_came_in_since(
