@@ -283,6 +283,25 @@ def test_a_call_that_comes_while_the_loop_ends_does_not_wait_for_ever(
         tasks.run(work)
 
 
+def test_a_call_that_the_end_did_not_see_does_not_wait_for_ever(
+    tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop took the work just before its end, and the thread ended before the caller noted the work."""
+    tasks.open()
+
+    async def work() -> None: ...
+
+    def taken_just_before_the_end(call: object, loop: asyncio.AbstractEventLoop) -> Future[None]:
+        tasks.close()
+        return Future()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "run_coroutine_threadsafe", taken_just_before_the_end)
+        future = tasks._thread._start(work)
+    with pytest.raises(ClosedMeanwhileError):
+        future.result(0)
+
+
 def test_what_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -> None:
     (file := tmp_path / "tasks.db").write_text("no database at all, and long enough to be none" * 100)
     tasks = SyncTaskFramework(settings_in(tmp_path))

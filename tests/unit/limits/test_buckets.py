@@ -113,3 +113,6 @@ async def test_a_clock_that_is_set_back_leaves_buckets_in_memory_as_full_as_they
     assert (bucket.granted, bucket.first_at - bucket.asked_at) == (0, 1)
     clock.advance(1)
     assert [(await buckets.take(take)).granted for _ in range(2)] == [1, 0]
+    clock.advance(130)
+    await buckets.take(TakePermits("rate/b", LIMIT))
+    assert [name for name, _ in await buckets.list_known(10)] == ["rate/b"], "a full one is forgotten after a minute"
