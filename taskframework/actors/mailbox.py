@@ -80,7 +80,7 @@ class Mailbox(Generic[Event]):
 @dataclass(slots=True)
 class _Timer:
     #: The number of the last change: of all changes of timers in this mailbox, each has another one.
-    change: int
+    change: int = 0
     #: When the timer is due, by the clock's `monotonic`; None if it is not set.
     due_at: float | None = None
     #: When the sleeper wakes. It sleeps again if the timer was set to a later time meanwhile.
@@ -106,9 +106,8 @@ class MailboxTimers:
         """As in `Timers`."""
         if self._is_stopped:
             return
-        change = next(self._changes)
-        timer = self._timers.setdefault(name, _Timer(change))
-        timer.change = change
+        timer = self._timers.setdefault(name, _Timer())
+        timer.change = next(self._changes)
         timer.due_at = self._clock.monotonic() + in_seconds(after)
         is_early_enough = timer.sleeper is not None and not timer.sleeper.done() and timer.wakes_at <= timer.due_at
         if not is_early_enough:

@@ -7,13 +7,13 @@ from contextlib import aclosing, suppress
 from typing import Any, Unpack, overload
 
 from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
-from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, Calls, json_call, new_key, resource_path
+from taskframework.client.bulk import error_context_of
+from taskframework.client.connection import Call, Calls, cancel_call, new_key, resource_path
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.errors import TaskframeworkError
 from taskframework.submission.options import SubmissionOptions
-from taskframework.tasks.kinds import AnyTaskType, KindOf, P
+from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 from taskframework.tasks.values import check_iterable
 
 #: Seconds that each of the two requests may take by which the stored part of a failed upload is cancelled.
@@ -79,27 +79,26 @@ class BatchCalls(Calls):
         # A key even beside options that no batch has: the interface refuses those, and by the key alone the client
         # knows what it has to cancel then.
         key = new_key() if given_key is None else given_key
-        submission = with_idempotency_key(
-            {"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options, "idempotency_key": key}
-        )
+        submission = {"task_type": type_name(task_type), "chunk_size": chunk_size, "policy": policy, **options}
+        submission["idempotency_key"] = key
         sent_options = {name: value for name, value in submission.items() if value is not None}
         call = batch_call(check_iterable(items), sent_options, error_context_of(sent_options))
         try:
             answer = await self._api.ask(call)
         except BaseException:  # an interruption too: nobody else knows the key, so nobody can continue the upload
             if call.is_upload and given_key is None:
-                await self._cancel_stored_part(sent_options)
+                await self._cancel_stored_part(key, options.get("user_id"))
             raise
         return with_kind(read(RemoteBatch, answer), task_type)
 
-    async def _cancel_stored_part(self, options: Mapping[str, Any]) -> None:
+    async def _cancel_stored_part(self, key: str, user_id: object) -> None:
         """Cancel what an upload has stored. If this fails, the API cancels it after `batches.upload_timeout`."""
-        query = {name: options[name] for name in ("idempotency_key", "user_id") if name in options}
+        query = {"idempotency_key": key, "user_id": user_id}
         with suppress(TaskframeworkError):
             answer = await self._api.ask(Call("GET", "/batches", query=query), within=_CANCEL_SECONDS)
             for batch in read(Page, answer).items:
-                path = f"{_batch_path(read(RemoteBatch, batch).batch_id)}/cancel"
-                await self._api.ask(json_call("POST", path, {"reason": _CANCEL_REASON}), within=_CANCEL_SECONDS)
+                path = _batch_path(read(RemoteBatch, batch).batch_id)
+                await self._api.ask(cancel_call(path, _CANCEL_REASON, {}), within=_CANCEL_SECONDS)
 
     async def batch(self, batch_id: str) -> RemoteBatch:
         """A batch as it is now.
@@ -181,7 +180,7 @@ class BatchCalls(Calls):
             TransitionRefusedError: if it is final.
         """
         error_context = _error_context(batch_id, action="cancelled")
-        call = json_call("POST", f"{_batch_path(batch_id)}/cancel", {"reason": reason}, error_context=error_context)
+        call = cancel_call(_batch_path(batch_id), reason, error_context)
         return read(RemoteBatch, await self._api.ask(call))
 
     async def retry_failed(self, batch_id: str) -> RemoteBatch:

@@ -63,6 +63,7 @@ class Call:
         error_context: the facts about the call that its errors need.
         is_repeatable: whether a second call changes nothing that the first one did not change. Any other call is
             repeated only if the first one certainly had no effect.
+        cancelled_path: the path of the task or batch that the call cancels; None for any other call.
     """
 
     method: str
@@ -72,17 +73,12 @@ class Call:
     body: Body = None
     error_context: Mapping[str, Any] = field(default_factory=dict)
     is_repeatable: bool = True
+    cancelled_path: str | None = None
 
     @property
     def is_upload(self) -> bool:
         """Whether the body is made while it is sent."""
         return isinstance(self.body, StreamedBody)
-
-    @property
-    def cancelled_path(self) -> str | None:
-        """The path of the task or batch that it cancels; None for any other call."""
-        path = self.path.removesuffix("/cancel")
-        return None if path == self.path else path
 
 
 def json_call(method: str, path: str, content: Any, **more: Any) -> Call:
@@ -119,6 +115,11 @@ def resource_path(folder: str, name: str, *, what: str = "task") -> str:
     if name in ("", ".", "..") or "/" in name:
         raise TaskNotFoundError(name, what=what)
     return f"{folder}/{quote(name, safe='')}"
+
+
+def cancel_call(path: str, reason: str | None, error_context: Mapping[str, Any]) -> Call:
+    """A call that cancels the task or batch of this path."""
+    return json_call("POST", f"{path}/cancel", {"reason": reason}, error_context=error_context, cancelled_path=path)
 
 
 def task_path(task_id: str) -> str:

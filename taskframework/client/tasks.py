@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, read, with_kind
 from taskframework.client.bulk import NewTask, error_context_of, submit_all, with_idempotency_key
-from taskframework.client.connection import Call, Calls, json_call, new_key, task_path
+from taskframework.client.connection import Call, Calls, cancel_call, json_call, new_key, task_path
 from taskframework.client.family_readers import TreeEvent, TreeStreamReader
 from taskframework.client.stream_readers import TaskStreamReader
 from taskframework.clock import in_seconds
@@ -165,7 +165,7 @@ class TaskCalls(Calls):
             TransitionRefusedError: if it is final.
         """
         error_context = {"task_id": task_id, "action": "cancelled"}
-        call = json_call("POST", f"{task_path(task_id)}/cancel", {"reason": reason}, error_context=error_context)
+        call = cancel_call(task_path(task_id), reason, error_context)
         return read(RemoteTask, await self._api.ask(call))
 
     async def retry(self, task_id: str, *, reopen: bool = False) -> RemoteTask:

@@ -49,6 +49,9 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 1.0
 #: may be shared with a program that has millions of keys.
 _SCANNED_KEYS, _MAX_SCANS = 1_000, 100
 
+#: The fields of a bucket.
+_FIELDS = ["full_at", "line_at", "late_at"]
+
 #: The beginning of both scripts. A restarted server may have lost buckets, or may have them in an older state. So no
 #: bucket has more permits than it got since the start of the server.
 _SCRIPT_START = """
@@ -162,20 +165,21 @@ class RedisBuckets:
 
     async def _list_known(self, limit: int) -> list[tuple[str, Bucket]]:
         keys: list[str] = []
-        cursor: int | None = None
+        cursor = 0
         for _ in range(_MAX_SCANS):
-            cursor, found = await self._redis.scan(cursor or 0, match=f"{self._prefix}rate/*", count=_SCANNED_KEYS)
+            cursor, found = await self._redis.scan(cursor, match=f"{self._prefix}rate/*", count=_SCANNED_KEYS)
             keys += found
             if cursor == 0 or len(keys) >= limit:
                 break
         known = sorted(set(keys))[:limit]  # a scan may return a key more than once
-        return [(key.removeprefix(self._prefix), await self._read(key)) for key in known]
+        reads = self._redis.pipeline(transaction=False)
+        for key in known:
+            reads.hmget(key, _FIELDS)
+        buckets = map(_bucket_of_fields, await reads.execute())
+        return [(key.removeprefix(self._prefix), bucket) for key, bucket in zip(known, buckets, strict=True)]
 
     async def _read(self, key: str) -> Bucket:
-        fields = ["full_at", "line_at", "late_at"]
-        known = await cast("Awaitable[list[str | None]]", self._redis.hmget(key, fields))
-        full_at, line_at, late_at = (float(value or 0) for value in known)
-        return Bucket(full_at, line_at, late_at)
+        return _bucket_of_fields(await cast("Awaitable[list[str | None]]", self._redis.hmget(key, _FIELDS)))
 
     def _key(self, change: TakePermits | HoldBucket) -> str:
         return self._prefix + change.record_id
@@ -200,6 +204,11 @@ class RedisBuckets:
             logger.info("Redis is back")
         self._is_away = False
         return answer
+
+
+def _bucket_of_fields(known: Sequence[str | None]) -> Bucket:
+    full_at, line_at, late_at = (float(value or 0) for value in known)
+    return Bucket(full_at, line_at, late_at)
 
 
 def _bucket_of(answer: Any) -> Bucket:

@@ -117,12 +117,13 @@ async def test_the_buckets_that_are_known_are_listed(make: Make) -> None:
     buckets = make()
     for key in ("bob", "alice", "a/b"):
         await buckets.take(TakePermits(RATE.id_of("openai", key), SLOW))
-    known = [name for name, _ in await buckets.list_known(1_000) if "openai" in name]
-    assert known == [
+    known = {name: bucket for name, bucket in await buckets.list_known(1_000) if "openai" in name}
+    assert list(known) == [
         "rate/openai/a%2Fb",
         "rate/openai/alice",
         "rate/openai/bob",
     ]
+    assert known == {name: await buckets.read(name) for name in known}
     assert len(await buckets.list_known(2)) == 2
 
 
