@@ -372,11 +372,11 @@ class TaskFramework(Extensible):
             stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # exits run in reverse: after every part that may open it
         await reap_leases_on_sqlite(process)
-        if process.worker is not None:
-            stack.push_async_callback(process.worker.sign_of_life.withdraw)  # also if the start fails later
         for repair in process.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)
+        if process.worker is not None:  # if the start fails later; while repairs run, since one may be writing it
+            stack.push_async_callback(process.worker.sign_of_life.withdraw)
         if self.settings.broker.dead_letter_collector:
             process.collector.start()
             stack.push_async_callback(process.collector.stop)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -10,8 +12,11 @@ import pytest
 from taskframework import Settings, TaskFramework, TaskframeworkError
 from taskframework.api.app import create_app
 from taskframework.api.views import TaskPage, WorkerPage
+from taskframework.model.records import Record
+from taskframework.stores.base import TaskStore
 from taskframework.submission.types import declared_types
 from taskframework.tasks.declarations import DECLARATION
+from taskframework.worker.presence import SignOfLife
 from tests.flow.conftest import BOTH, Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
@@ -61,6 +66,50 @@ async def test_a_worker_whose_start_fails_leaves_nothing_behind(run: Run, settin
             pass
     async with TaskFramework(settings()).store_only() as framework:
         assert await framework.services.types.names() == []
+        assert (await framework.services.workers.list_workers(limit=10)).items == ()
+
+
+async def test_a_sign_of_life_that_is_being_written_when_the_start_fails_is_deleted_too(
+    run: Run, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Sequence[Record]] = []
+    withdrawn = asyncio.Event()
+
+    class LateStore:
+        """Writes when the record is withdrawn, even if nobody waits for the write any more."""
+
+        def __init__(self, store: TaskStore) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def write_records(self, records: Sequence[Record]) -> None:
+            begun.append(records)
+            await asyncio.shield(asyncio.create_task(self._write_late(records)))
+
+        async def _write_late(self, records: Sequence[Record]) -> None:
+            await withdrawn.wait()
+            await self._store.write_records(records)
+
+    class LateSignOfLife(SignOfLife):
+        def __init__(self, store: TaskStore, *args: Any) -> None:
+            super().__init__(LateStore(store), *args)  # type: ignore[arg-type]
+
+        async def withdraw(self) -> None:
+            withdrawn.set()
+            await super().withdraw()
+
+    async def fail_when_begun(*args: object) -> None:
+        await eventually(lambda: bool(begun), what="a first sign of life is being written")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("taskframework.wiring.worker.SignOfLife", LateSignOfLife)
+    monkeypatch.setattr("taskframework.wiring.worker.start_worker", fail_when_begun)
+    with pytest.raises(ZeroDivisionError):
+        async with run():
+            pass
+    async with TaskFramework(settings()).store_only() as framework:
         assert (await framework.services.workers.list_workers(limit=10)).items == ()
 
 
