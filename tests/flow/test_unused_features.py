@@ -6,6 +6,7 @@ Counted in calls of Python functions, which a busy machine does not change.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from taskframework import (
 )
 
 _WARM_UP, _COUNTED = 30, 100
+_MAX_ROUNDS = 8
 _USER = {"user": "ann"}
 
 
@@ -65,8 +67,13 @@ _FEATURES: Sequence[tuple[type[Plain], SubmissionOptions]] = (
 
 
 async def test_a_plain_task_makes_no_more_calls_beside_types_with_limits_streams_and_keys(tmp_path: Path) -> None:
-    alone = min([await calls_per_task(tmp_path / f"alone {n}", ()) for n in range(2)])
-    beside = min([await calls_per_task(tmp_path / f"beside {n}", _FEATURES) for n in range(2)])
+    # The fewest of some rounds: where they take long, because the machine is busy, more repairs are counted with them.
+    alone = beside = math.inf
+    for number in range(_MAX_ROUNDS):
+        alone = min(alone, await calls_per_task(tmp_path / f"alone {number}", ()))
+        beside = min(beside, await calls_per_task(tmp_path / f"beside {number}", _FEATURES))
+        if beside <= 1.02 * alone:
+            break
     assert beside <= 1.02 * alone, (alone, beside)
 
 
