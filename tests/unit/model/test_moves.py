@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from types import ModuleType
 from typing import Any
@@ -135,7 +136,12 @@ LATER = {
 }
 
 
-def situations(status: TaskStatus) -> Iterator[Task]:
+@functools.cache
+def situations(status: TaskStatus) -> Sequence[Task]:
+    return list(_make_situations(status))
+
+
+def _make_situations(status: TaskStatus) -> Iterator[Task]:
     """The status with every combination of what the guards and choices look at."""
     wishes = (None, wish_to_stop("alice"), wish_to_stop(BY_DEADLINE))
     for cancel, is_spent, is_late, is_due in itertools.product(wishes, *[(False, True)] * 3):
@@ -164,7 +170,12 @@ def families(status: TaskStatus) -> Iterator[dict[str, Any]]:
     yield {"signals": (kept,), "waits_for": SignalWait("approved", NOW) if status is TaskStatus.WAITING else None}
 
 
-def outcomes() -> Iterator[tuple[str, Task, Task]]:
+@functools.cache
+def outcomes() -> Sequence[tuple[str, Task, Task]]:
+    return list(_make_outcomes())
+
+
+def _make_outcomes() -> Iterator[tuple[str, Task, Task]]:
     for name, transition in TRANSITIONS.items():
         for status in TaskStatus:
             for before in situations(status):

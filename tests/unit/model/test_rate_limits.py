@@ -79,9 +79,9 @@ def test_who_asks_for_more_than_the_time_until_it_asks_again_gets_the_whole_rate
 
 def test_nothing_is_lost_by_rounding_in_a_day() -> None:
     limit = BucketLimit(3, 1)
-    bucket, now, granted = Bucket(), START, 0
+    bucket, now, granted, one = Bucket(), START, 0, take(limit, ahead=0.5)
     while now < START + 86_400:
-        bucket = take(limit, ahead=0.5).apply(bucket, now)
+        bucket = one.apply(bucket, now)
         granted += bucket.granted
         now = max(now, bucket.first_at - 0.25) if bucket.granted else max(now + 0.01, bucket.first_at - 0.5)
     assert granted == pytest.approx(3 * 86_400, abs=5)
