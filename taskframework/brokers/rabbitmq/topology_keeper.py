@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import AMQPChannelError
@@ -38,6 +38,8 @@ class TopologyKeeper:
         self._types_to_repair: set[str] = set()
         self._repairing: asyncio.Task[None] | None = None
         self._next_repair = 0.0
+        #: The problem of each part that the log has already. Without a permission, the same refusal comes every second.
+        self._logged: dict[str, str] = {}
 
     @property
     def task_types(self) -> tuple[str, ...]:
@@ -58,8 +60,8 @@ class TopologyKeeper:
         types = sorted(set(task_types))
         self.remember(types)
         await self._plugin.probe()
-        if errors := await self._declare(types):
-            raise errors[0]
+        if problems := await self._declare(types):
+            raise next(iter(problems.values()))
 
     async def restore(self) -> None:
         """Look for the plugin and declare everything that is remembered; called at first, and after a lost connection.
@@ -69,8 +71,7 @@ class TopologyKeeper:
         """
         await self._probe_plugin()
         if self._task_types:
-            for problem in await self._declare(self.task_types):
-                logger.error("%s", problem)
+            self._log_problems(await self._declare(self.task_types))
 
     async def repair(self, task_types: Iterable[str]) -> None:
         """Declare missing queues and exchanges again. Requests at the same time share the work. Never fails."""
@@ -96,7 +97,10 @@ class TopologyKeeper:
             except BrokerUnavailableError as error:
                 logger.debug("repair postponed: %s", error)
             else:
-                _log_repair(", ".join(types) or self._names.prefix, problems)
+                if not problems:
+                    what = ", ".join(types) or self._names.prefix
+                    logger.warning("queues or exchanges were missing; declared again: %s", what)
+                self._log_problems(problems)
             if not self._types_to_repair:
                 return
 
@@ -106,9 +110,13 @@ class TopologyKeeper:
         except BrokerUnavailableError:
             raise
         except TaskframeworkError as error:
-            logger.error("%s", error)
+            self._log_problems({"plugin": error})
+        else:
+            self._logged.pop("plugin", None)
 
-    async def _declare(self, task_types: Iterable[str]) -> list[BrokerError]:
+    async def _declare(self, task_types: Iterable[str]) -> dict[str, BrokerError]:
+        """Declare exchanges and the queues of these types; return the problem of each part that was refused."""
+        task_types = list(task_types)
         with_plugin = self._plugin.is_used
         parts = [
             task_topology(self._names, name, delivery_limit=self._delivery_limit, with_plugin=with_plugin)
@@ -116,14 +124,19 @@ class TopologyKeeper:
         ]
         async with self._connector.temporary_connection("topology") as connection:
             first = await _try_to_declare(connection, base_topology(self._names))  # first: the others are bound to it
-            return [error for error in [first, *await _declare_all(connection, parts)] if error is not None]
+            errors = [first, *await _declare_all(connection, parts)]
+        names = ["exchanges", *(f"queues of {name}" for name in task_types)]
+        problems = {name: error for name, error in zip(names, errors, strict=True) if error is not None}
+        for name in set(names) - set(problems):
+            self._logged.pop(name, None)
+        return problems
 
-
-def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
-    if not problems:
-        logger.warning("queues or exchanges were missing; declared again: %s", what)
-    for problem in problems:
-        logger.error("%s", problem)
+    def _log_problems(self, problems: Mapping[str, TaskframeworkError]) -> None:
+        """Log the problem of each part once, and again if it is another one, or has come back after a success."""
+        for part, problem in problems.items():
+            if self._logged.get(part) != (text := str(problem)):
+                self._logged[part] = text
+                logger.error("%s", text)
 
 
 async def _declare_all(connection: BrokerConnection, parts: Iterable[Topology]) -> list[BrokerError | None]:
