@@ -20,14 +20,11 @@ from taskframework.model.marks import MoveDriver
 from taskframework.model.query import SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.subtasks import LATE_SPAWN_PAUSE, may_grow_until
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-#: A process that was storing a plan when the parent ended may store more of the plan. The cascade looks for such
-#: sub-tasks until `_LATE_SPAWN_TIME` after the end, with pauses of `_LATE_SPAWN_PAUSE`.
-_LATE_SPAWN_TIME = timedelta(minutes=1)
-_LATE_SPAWN_PAUSE = timedelta(seconds=5)
 #: The value of `cancel.by` when the cancel comes from the parent.
 BY_PARENT = "parent"
 
@@ -103,14 +100,6 @@ class Cascade(ParentWork):
 
         The plan stays in the parent, so that all other sub-tasks are stored if the parent is reopened.
         """
-        left_at = parent.finished_at or parent.updated_at
-        may_grow = parent.status is not TaskStatus.WAITING and _may_still_grow(parent)
-        is_early = may_grow and self._store.now() < left_at + _LATE_SPAWN_TIME
-        await self._move_time(parent, _LATE_SPAWN_PAUSE if is_early else None)
-
-
-def _may_still_grow(parent: Task) -> bool:
-    """Return whether a process may have been about to store or to replay a sub-task when the parent ended."""
-    subtasks = parent.subtasks
-    is_growing = subtasks is not None and (subtasks.is_being_stored or subtasks.planned is None)
-    return is_growing or parent.retry_at is not None
+        until = may_grow_until(parent)
+        is_early = until is not None and self._store.now() < until
+        await self._move_time(parent, LATE_SPAWN_PAUSE if is_early else None)

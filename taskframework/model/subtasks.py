@@ -26,6 +26,10 @@ MAX_SUBTASKS = 100_000
 MAX_EMPTY_ROUNDS = 100
 #: The options of a submission that a sub-task may have too. It needs no idempotency key: its slot identifies it.
 SUBTASK_OPTIONS = ("priority", "max_attempts", "not_before", "deadline", "correlation_id")
+#: A process that was storing or replaying sub-tasks when their parent ended may store or replay more of them. For this
+#: long after the end, and with these pauses, the cascade looks for them.
+LATE_SPAWN_TIME = timedelta(minutes=1)
+LATE_SPAWN_PAUSE = timedelta(seconds=5)
 #: How many levels of parents a task may have. A cancel goes down level by level, and no known use needs more levels.
 MAX_DEPTH = 16
 #: The namespace of the ids of sub-tasks. Its value is arbitrary, but must never change.
@@ -186,6 +190,17 @@ def subtask_of(
         retention=_record(KeptFor, group.get("retention")),
         **initial_fields(not_before, now, dispatch_after, start_limit),
     )
+
+
+def may_grow_until(parent: Task) -> datetime | None:
+    """Until when an ended parent may get further live sub-tasks, from a process that was about to store or to replay
+    one when the parent ended; None if there is no such process.
+    """
+    subtasks = parent.subtasks
+    is_growing = subtasks is not None and (subtasks.is_being_stored or subtasks.planned is None)
+    if parent.status is TaskStatus.WAITING or not (is_growing or parent.retry_at is not None):
+        return None
+    return (parent.finished_at or parent.updated_at) + LATE_SPAWN_TIME
 
 
 def _has_chunks(parent: Task) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import takewhile
 from math import inf
 
@@ -14,8 +15,9 @@ from taskframework.model.batches import ReopenBatch, is_sealed, parts_of
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.subtasks import subtask_id
+from taskframework.model.subtasks import LATE_SPAWN_PAUSE, may_grow_until, subtask_id
 from taskframework.model.task import Task
+from taskframework.model.wording import duration_text, pluralize
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import HINT_STILL_CANCELLING, TaskOperations
 from taskframework.stores.base import TaskStore
@@ -137,18 +139,20 @@ class BatchOperations:
                 cancelled.
         """
         # Running tasks that were asked to stop end as CANCELLED after the retry, which would then not retry them.
-        still_runs = await self._has_ended_before_its_tasks(await self.get(batch_id, scope))
-        reopened = None if still_runs else await self._moves.make(ReopenBatch(batch_id, scope, by))
+        still_live = await self._count_live_after_end(await self.get(batch_id, scope))
+        reopened = None if still_live else await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:
             batch = await self.get(batch_id, scope)
-            raise BatchNotRetriedError(batch_id, batch.status, _hint_if_not_retried(batch))
+            hint = _hint_if_not_retried(batch, still_live, self._store.now())
+            raise BatchNotRetriedError(batch_id, batch.status, hint)
         return await self._count_status(reopened)
 
-    async def _has_ended_before_its_tasks(self, batch: Task) -> bool:
+    async def _count_live_after_end(self, batch: Task) -> int:
+        """Return how many tasks of a batch that has ended are live; 0 for a batch that has not."""
         if not batch.status.is_final:
-            return False
+            return 0
         counts = await self._store.count_subtasks(_round_of(batch))
-        return any(not status.is_final for status in counts)
+        return sum(count for status, count in counts.items() if not status.is_final)
 
     async def _count_status(self, batch: Task) -> BatchStatus:
         own, subtasks = parts_of(batch)
@@ -176,12 +180,31 @@ def _round_of(batch: Task) -> RoundOfSubtasks:
     return RoundOfSubtasks(batch.task_id, batch.generation, parts_of(batch)[1].round)
 
 
-def _hint_if_not_retried(batch: Task) -> str:
+def _hint_if_not_retried(batch: Task, still_live: int, now: datetime) -> str:
+    """Return what the caller can do.
+
+    Args:
+        batch: the batch that was not reopened.
+        still_live: how many of its tasks are live, if it has ended.
+        now: by the store's clock.
+    """
     if not is_sealed(batch):
         return "It was never uploaded completely: submit the items again, in a new batch."
     if batch.status is TaskStatus.COMPLETED:
         return "Its policy is met, so no task needs a retry."
-    return HINT_STILL_CANCELLING if batch.status.is_final else "Try again when it has ended."
+    if not batch.status.is_final:
+        return "Try again when it has ended."
+    if still_live:
+        left = pluralize(still_live, "task")
+        return f"Its tasks are still being cancelled; try again when they have ended ({left} left)."
+    if (until := may_grow_until(batch)) is None:
+        return HINT_STILL_CANCELLING
+    # The cascade notices the end of this time at its next look.
+    wait = max(until - now, timedelta(0)) + LATE_SPAWN_PAUSE
+    return (
+        "It was cancelled during a retry, and tasks that are retried late are still being cancelled; "
+        f"try again in {duration_text(wait)}."
+    )
 
 
 def _end_of(batch: Task) -> float:

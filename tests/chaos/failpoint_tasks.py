@@ -20,17 +20,18 @@ from taskframework import (
     TaskContext,
     TaskOptions,
 )
-from taskframework.aggregation import cascade, parent_work
+from taskframework.aggregation import parent_work
 from taskframework.limits import slots
+from taskframework.model import subtasks
 from taskframework.recovery import batches, parents
 from tests.chaos.failpoint_files import GO, MENDED, STEP
 from tests.chaos.history import Recorder
 
 # What a killed process had in hand is taken up by others after this long, instead of after half a minute.
 for module in (parent_work, parents, batches):
-    vars(module)["_IN_HAND"] = timedelta(seconds=2)
+    vars(module)["RESERVATION_TIME"] = timedelta(seconds=2)
 # And what a sleeping process may still store is looked for this long, instead of a minute.
-vars(cascade)["_LATE_SPAWN"] = timedelta(seconds=2)
+vars(subtasks)["LATE_SPAWN_TIME"] = timedelta(seconds=2)
 # All servers have one clock here.
 vars(slots)["MAX_CLOCK_DIFFERENCE_SECONDS"] = 1.0
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from taskframework.bus import EventBus
+from taskframework.model.batches import ReopenBatch
+from taskframework.model.interventions import Cancel
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_id
 from taskframework.model.task import Batch, ParentLink, Subtasks
 from taskframework.moves import TaskMoves
-from taskframework.operations.batches import BatchOperations
+from taskframework.operations.batches import BatchNotRetriedError, BatchOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.factories import new_task
@@ -28,6 +30,11 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.open()
     yield store
     await store.close()
+
+
+def operations_on(store: SqliteStore) -> BatchOperations:
+    moves = TaskMoves(store, EventBus())
+    return BatchOperations(store, moves, TaskOperations(store, moves, SECOND))
 
 
 async def put_items(store: SqliteStore, *slots: int, status: TaskStatus = TaskStatus.WAITING) -> None:
@@ -49,7 +56,27 @@ async def test_an_item_that_is_still_to_be_stored_is_not_passed_over(
     store: SqliteStore, status: TaskStatus, expected: list[int], cursor: str | None
 ) -> None:
     await put_items(store, 0, 1, 3, 4, status=status)
-    moves = TaskMoves(store, EventBus())
-    batches = BatchOperations(store, moves, TaskOperations(store, moves, SECOND))
+    batches = operations_on(store)
     page = await batches.results("batch", EVERYONE, limit=9)
     assert ([result.index for result in page.items], page.next_cursor) == (expected, cursor)
+
+
+async def test_who_may_not_retry_yet_is_told_what_to_wait_for(store: SqliteStore) -> None:
+    """A process may be about to replay a task when the batch is cancelled, so the cascade looks for it for a minute."""
+    batches, subtasks = operations_on(store), Subtasks(2, None, policy="allow_failures")
+    live = new_task(task_id=subtask_id("batch", 0, 1, 1), parent=ParentLink("batch", 0, 1), now=store.now())
+    batch = new_task(
+        task_id="batch", batch=Batch(items=2), subtasks=subtasks, status=TaskStatus.FAILED, finished_at=store.now()
+    )
+    await store.insert([batch, live])
+    with pytest.raises(BatchNotRetriedError) as refused:
+        await batches.retry_failed("batch", EVERYONE, by="alice")
+    assert refused.value.hint == "Its tasks are still being cancelled; try again when they have ended (1 task left)."
+
+    assert await store.apply(Cancel(live.task_id, EVERYONE, "alice", None)) is not None
+    assert await store.apply(ReopenBatch("batch", EVERYONE, "alice")) is not None
+    await batches.cancel("batch", EVERYONE, by="alice")
+    with pytest.raises(BatchNotRetriedError) as refused:
+        await batches.retry_failed("batch", EVERYONE, by="alice")
+    assert refused.value.hint.startswith("It was cancelled during a retry, and")
+    assert refused.value.hint.endswith(("try again in 1 min 4 s.", "try again in 1 min 5 s."))
