@@ -16,6 +16,7 @@ from taskframework.api.app import create_app
 from taskframework.api.connections import BoundedProtocol, default_max_connections
 from taskframework.api.context import Framework
 from taskframework.api.sockets import bind_sockets, require_loopback, resolve
+from taskframework.model.wording import pluralize
 from taskframework.settings import Settings, WorkerSettings
 from taskframework.wiring.tls_files import require_certificate
 
@@ -32,13 +33,19 @@ _KEEP_ALIVE_SECONDS = 75
 _WORKER_PATHS = {"health": "/readyz", "metrics": "/metrics"}
 _PATHS = {"console": "/", "interface": "/api/v1", "documentation": "/docs", **_WORKER_PATHS}
 
-#: What uvicorn says of an answer that was cut off. It is cut off on purpose, so that its reader does not take it for
-#: complete: at the end of the process, or when the key of the caller is no longer valid.
-_CUT_OFF = "ASGI callable returned without completing response."
+#: What uvicorn logs as errors although it is meant so. An answer is cut off so that its reader does not take it for
+#: complete: at the end of the process, or when the key of the caller is no longer valid. And a request that is not done
+#: in time when the process stops, such as an upload that goes on, is told so.
+_NO_ERRORS = frozenset(
+    {
+        "ASGI callable returned without completing response.",
+        "Cancel %s running task(s), timeout graceful shutdown exceeded",
+    }
+)
 
 
-def _is_no_cut_off(record: logging.LogRecord) -> bool:
-    return record.msg != _CUT_OFF
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.msg not in _NO_ERRORS
 
 
 class ApiServer(uvicorn.Server):
@@ -86,7 +93,7 @@ class ApiServer(uvicorn.Server):
                 timeout_graceful_shutdown=_GRACE_SECONDS,
             )
         )
-        logging.getLogger("uvicorn.error").addFilter(_is_no_cut_off)
+        logging.getLogger("uvicorn.error").addFilter(_is_error)
         self._sockets = list(sockets)
         self._is_up = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -108,6 +115,11 @@ class ApiServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._is_up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if late := len(self.server_state.tasks):
+            logger.info("%s not done in time: the answer is that the process stops", pluralize(late, "request"))
 
     async def start(self) -> None:
         """Start to serve, and return when connections are accepted."""

@@ -20,6 +20,7 @@ from taskframework.model.keys import Role
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
 from tests.acceptance.http_support import (
+    BATCHES,
     COUNT_WORDS,
     TASKS,
     Api,
@@ -95,6 +96,31 @@ async def test_a_request_that_does_not_end_is_answered_all_the_same(
             await running.aclose()
             assert ((await answer).status_code, (await answer).json()["code"]) == (503, "stopping")
     assert "Traceback" not in caplog.text
+
+
+async def test_an_upload_that_is_open_at_a_stop_is_answered_and_is_no_error_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest of its body may come for hours, or never."""
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0)
+    caplog.set_level(logging.INFO)
+    head = f"POST {BATCHES}?task_type=waits HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+    async with AsyncExitStack() as running:
+        api = await running.enter_async_context(serve(tmp_path, worker=False))
+        reader, writer = await asyncio.open_connection(*api.server.address)
+        writer.write(f"{head}Content-Type: application/x-ndjson\r\n\r\nnull\n".encode())
+
+        async def is_stored() -> bool:
+            return bool((await api.get(TASKS, params={"task_type": "waits"})).json()["items"])
+
+        await eventually(is_stored)
+        await running.aclose()
+        answer = (await reader.read()).decode()
+        writer.close()
+    assert answer.startswith("HTTP/1.1 503 ")
+    assert '"code":"stopping"' in answer
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+    assert "1 request not done in time" in caplog.text
 
 
 async def test_it_says_ready_once_with_its_address(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
