@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, ClassVar
 
 from fastapi import FastAPI
 from pydantic import TypeAdapter
@@ -86,25 +87,30 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 class DocumentedApi(FastAPI):
     """A FastAPI application whose document is complete."""
 
+    #: FastAPI cannot make two documents at once: the second one fails. Unknown addresses need it in several threads.
+    _making: ClassVar = threading.Lock()
+
     def openapi(self) -> dict[str, Any]:
         """The document; made once."""
-        if self.openapi_schema is None:
-            document = super().openapi()
-            _, definitions = TypeAdapter.json_schemas(
-                [(model, "validation", TypeAdapter(model)) for model in _MODELS], ref_template=_REFERENCE
-            )
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(definitions["$defs"])
-            document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-            for path, operations in document["paths"].items():
-                for operation in operations.values():
-                    if path not in OPEN_PATHS:
-                        operation["responses"].update(
-                            problem_responses("unauthorized", "forbidden", "too_many_requests")
-                        )
-                        # The empty entry: until the first key is made, callers need no key.
-                        operation["security"] = [{"key": []}, {}]
-                    for parameter in operation.get("parameters", ()):
-                        parameter["schema"] = _without_null(parameter["schema"])
-            self.openapi_schema = document
+        with self._making:
+            if self.openapi_schema is None:
+                self.openapi_schema = self._make_document()
         return self.openapi_schema
+
+    def _make_document(self) -> dict[str, Any]:
+        document = super().openapi()
+        _, definitions = TypeAdapter.json_schemas(
+            [(model, "validation", TypeAdapter(model)) for model in _MODELS], ref_template=_REFERENCE
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(definitions["$defs"])
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                if path not in OPEN_PATHS:
+                    operation["responses"].update(problem_responses("unauthorized", "forbidden", "too_many_requests"))
+                    # The empty entry: until the first key is made, callers need no key.
+                    operation["security"] = [{"key": []}, {}]
+                for parameter in operation.get("parameters", ()):
+                    parameter["schema"] = _without_null(parameter["schema"])
+        return document

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from importlib import import_module
 from pkgutil import iter_modules
@@ -134,6 +136,19 @@ def test_tasks_are_listed_by_every_condition_of_the_store() -> None:
     of_other_lists = {"batches", "dead", "ended_by"}
     lacking = TaskFilter.__dataclass_fields__.keys() - TaskQuery.model_fields.keys() - of_other_lists
     assert lacking == set(), "`TaskQuery` in api/tasks.py needs it too: see docs/adding/list-condition.md"
+
+
+def test_two_threads_may_want_the_document_at_the_same_time() -> None:
+    """Each answer for an unknown address needs it; FastAPI raises a KeyError if it makes two at once."""
+    app = create_app(TaskFramework(Settings()))
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as threads:
+            first, second = threads.map(lambda _: app.openapi(), range(2))
+    finally:
+        sys.setswitchinterval(usual)
+    assert first is second
 
 
 async def test_the_page_shows_everything_and_loads_nothing(api: Api) -> None:
