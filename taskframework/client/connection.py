@@ -184,14 +184,16 @@ class ApiConnection:
         seconds = min(self._timeout, within)
         silence = _UPLOAD_TIMEOUT_SECONDS if call.is_upload else seconds
         timeout = httpx.Timeout(seconds, read=silence, write=silence)
-        response, is_repeated = await self._send_with_retries(call, timeout, min(self._patience, within))
+        response, may_be_done = await self._send_with_retries(call, timeout, min(self._patience, within))
         if not response.is_success:
             error = error_of_response(response, call.error_context)
-            if is_repeated and call.cancelled_path is not None and _says_cancelled(error):
-                # By an earlier request, as far as anybody can tell: its answer was lost, and its caller wanted this.
+            # Done by an earlier request, as far as anybody can tell: its answer was lost, and its caller wanted this.
+            if may_be_done and call.cancelled_path is not None and _says_cancelled(error):
                 return await self.ask_with_status(
                     Call("GET", call.cancelled_path, error_context=call.error_context), within=within
                 )
+            if may_be_done and call.method == "DELETE" and _says_gone(error):
+                return httpx.codes.NO_CONTENT, None
             raise error
         try:
             return response.status_code, response.json() if response.content else None
@@ -245,8 +247,14 @@ class ApiConnection:
     async def _send_with_retries(
         self, call: Call, timeout: httpx.Timeout, patience: float, *, is_streamed: bool = False
     ) -> tuple[httpx.Response, bool]:
-        """Return the last answer, and whether it is that of a repetition."""
+        """Return the last answer, and whether an earlier request without a clear answer may have done what is asked."""
         began = self.transport.now()
+        may_be_done = False
+
+        def before_retry(state: RetryCallState) -> None:
+            nonlocal may_be_done
+            may_be_done = may_be_done or _may_be_done(state)
+            self._before_retry(state)
 
         def is_over(state: RetryCallState) -> bool:
             # Of an upload only the pauses count, so that an upload that lasts long is not given up when it breaks once.
@@ -258,12 +266,12 @@ class ApiConnection:
             wait=_seconds_until_retry,
             stop=is_over,
             sleep=self.transport.sleep,
-            before_sleep=self._before_retry,
+            before_sleep=before_retry,
             retry_error_callback=_last_outcome,
         )
         try:
             response: httpx.Response = await retrying(self._send_once, call, timeout, is_streamed)
-            return response, retrying.statistics["attempt_number"] > 1
+            return response, may_be_done
         except httpx.HTTPError as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             if isinstance(error, _INVALID_REQUEST_ERRORS):
@@ -314,6 +322,14 @@ def _should_retry(state: RetryCallState, call: Call) -> bool:
     return False
 
 
+def _may_be_done(state: RetryCallState) -> bool:
+    """Return whether an attempt that failed may have done what was asked."""
+    assert state.outcome is not None, "it was attempted"
+    if (error := state.outcome.exception()) is not None:
+        return not isinstance(error, _ERRORS_BEFORE_SENDING)
+    return bool(state.outcome.result().status_code != _TOO_MANY_REQUESTS)
+
+
 def _seconds_until_retry(state: RetryCallState) -> float:
     """Seconds until the next attempt: longer each time, and not before the time that the answer asks for."""
     assert state.outcome is not None, "it was attempted"
@@ -334,6 +350,11 @@ def _retry_after_seconds(response: httpx.Response) -> float:
 def _says_cancelled(error: TaskframeworkError) -> bool:
     """Return whether a call was refused because its task or batch is CANCELLED."""
     return isinstance(error, TransitionRefusedError) and error.status == TaskStatus.CANCELLED
+
+
+def _says_gone(error: TaskframeworkError) -> bool:
+    """Return whether a call was refused because what it names does not exist, although its address is right."""
+    return isinstance(error, ApiError) and (error.code or "").endswith("_not_found")
 
 
 def _last_outcome(state: RetryCallState) -> httpx.Response:

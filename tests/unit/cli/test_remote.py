@@ -228,6 +228,8 @@ def answering(*answers: tuple[int, bytes]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
+        do_DELETE = do_GET  # noqa: N815 (the base class looks for this name)
+
         def log_message(self, *_: object) -> None:
             """Write nothing."""
 
@@ -301,6 +303,21 @@ def test_a_command_that_tries_again_says_why_it_takes_long(cli: Cli) -> None:
         f"{url} cannot serve the request now (502); trying again for 30 s in all ...",
         f"{url} cannot serve the request now (503): The store is away; trying again for 30 s in all ...",
     ]
+
+
+_GONE = b'{"code": "schedule_not_found", "detail": "There is no schedule nightly.", "hint": "", "status": 404}'
+_BUSY = b'{"code": "too_many_requests", "detail": "Too many.", "hint": "", "status": 429}'
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [([(502, b"<html>"), (404, _GONE)], 0), ([(404, _GONE)], 1), ([(429, _BUSY), (404, _GONE)], 1)],
+    ids=["the first request may have deleted it", "it never existed", "the first request did nothing"],
+)
+def test_a_delete_whose_answer_was_lost_is_done(cli: Cli, answers: list[tuple[int, bytes]], code: int) -> None:
+    with answering(*answers) as url:
+        done = cli("schedules", "delete", "nightly", "--api", url)
+    assert (done.code, "is deleted" in done.out) == (code, code == 0)
 
 
 def test_who_needs_a_key_is_told_the_option(cli: Cli, installation: Installation) -> None:

@@ -246,7 +246,15 @@ async def test_a_cancel_whose_answer_was_lost_is_not_taken_for_a_refusal(connect
     assert (await stage.client.cancel_batch("b")).batch_id == "b"
 
 
-@pytest.mark.parametrize("answers", [[CANCELLED], [BROKEN, problem(409, "transition_refused")]])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [CANCELLED],
+        [REFUSED, CANCELLED],
+        [problem(429, "too_many_requests"), CANCELLED],
+        [BROKEN, problem(409, "transition_refused")],
+    ],
+)
 async def test_a_cancel_that_comes_too_late_is_refused(connect: Connect, answers: list[Any]) -> None:
     with pytest.raises(TransitionRefusedError):
         await connect(*answers).client.cancel("t-1")
