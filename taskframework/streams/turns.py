@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
@@ -154,7 +154,22 @@ class StreamTurns:
             return True
         return await self._unblock(result.chosen)
 
-    async def _pass_all(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult]:
+    async def _pass_all(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult | Exception]:
+        try:
+            return await self._pass_together(requests)
+        except StoreUnavailableError:
+            raise
+        except StoreError:  # perhaps the record of only one of them cannot be read, so each is passed on by itself
+            return [await self._pass_alone(request) for request in requests]
+
+    async def _pass_alone(self, request: _PassRequest) -> _PassResult | Exception:
+        try:
+            [result] = await self._pass_together([request])
+        except StoreError as error:
+            return error
+        return result
+
+    async def _pass_together(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult]:
         waiting = await self._store.next_blocked([request.stream for request in requests if not request.is_halting])
         chosen = [request.turn if request.is_halting else waiting.get(request.stream) for request in requests]
         passes = [

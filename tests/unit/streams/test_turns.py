@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import timedelta
 from types import NoneType
 
@@ -23,6 +24,7 @@ from taskframework.model.interventions import Cancel, Expire, Reap, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
+from taskframework.model.records import RecordUnreadableError
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import CHECK_INTERVAL, Unblock
@@ -31,6 +33,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Fail, Move, Release
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.streams import StreamRepair
+from taskframework.stores.reading import read_record
 from taskframework.streams.looks import StreamLooks
 from taskframework.submission.refusals import StreamModeError
 from taskframework.testing.conformance.store_suite import make_error
@@ -128,6 +131,22 @@ async def test_one_that_only_a_newer_release_can_read_keeps_its_turn_and_holds_u
         looks = await asyncio.gather(*map(here.services.looks.turns.advance, streams), return_exceptions=True)
     assert [type(look) for look in looks] == [TaskUnreadableError, NoneType]
     assert await here.statuses(unreadable, second, other, after_other) == [QUEUED, BLOCKED] * 2
+
+
+async def test_a_record_that_cannot_be_read_holds_up_no_other_stream(here: Installation) -> None:
+    """Somebody changed it by hand. The turns of streams whose tasks end at the same moment are passed on together."""
+    first, second = await here.submit_many(2)
+    other, after_other = await here.submit_many(2, stream={"key": "other"})
+    ended = [await here.end(task, looks=False) for task in (first, other)]
+    record = await read_record(here.store, KEY.record_id)
+    assert record is not None
+    [damaged] = await here.store.write_records([replace(record, data={**record.data, "turn": "a text"})])
+    assert damaged is not None
+    turns, streams = here.services.looks.turns, (KEY, StreamKey(KEY.user_id, "other"))
+    passes = (turns.advance(stream, ended=task) for stream, task in zip(streams, ended, strict=True))
+    looks = await asyncio.gather(*passes, return_exceptions=True)
+    assert [type(look) for look in looks] == [RecordUnreadableError, NoneType]
+    assert await here.statuses(second, after_other) == [BLOCKED, QUEUED]
 
 
 async def test_one_that_waits_may_be_cancelled_and_is_passed_over(here: Installation) -> None:
