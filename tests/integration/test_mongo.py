@@ -132,6 +132,39 @@ async def test_drift_of_indexes_is_named(driver: MongoDriver, mongo_url: str) ->
             assert (await repaired.inspect()).problems == ()
 
 
+@both_drivers
+async def test_indexes_that_are_dropped_by_hand_are_created_again(
+    driver: MongoDriver, mongo_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(mongo_url, driver) as store, client(mongo_url) as tasks:
+        for name in ("due", "lease"):
+            await asyncio.to_thread(tasks.drop_index, name)
+        with pytest.raises(StoreError, match="an index is missing"):
+            await store.due(DISPATCH, 1)
+
+        async def is_repaired() -> bool:
+            return (await store.inspect()).problems == ()
+
+        await eventually(is_repaired)
+        await store.due(DISPATCH, 1)
+        said = "indexes of MongoDB were missing; created again: due, lease"
+        await eventually(lambda: caplog.messages == [said])
+
+
+async def test_who_may_not_create_indexes_tries_it_seldom(
+    mongo_server: MongoServer, mongo_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "taskframework")
+    async with opened(mongo_url) as store, client(mongo_url) as tasks:
+        await asyncio.to_thread(tasks.drop_index, "due")
+        with failing(mongo_server, "createIndexes", errorCode=13):
+            for _ in range(3):
+                with pytest.raises(StoreError, match="an index is missing"):
+                    await store.due(DISPATCH, 1)
+                await eventually(lambda: "missing indexes are not created" in caplog.text)
+    assert [record.levelname for record in caplog.records if "missing indexes" in record.getMessage()] == ["DEBUG"]
+
+
 async def test_a_store_that_is_not_open_says_so(mongo_url: str) -> None:
     with pytest.raises(StoreClosedError, match="not open"):
         await MongoStore(mongo_url).get("t", EVERYONE)

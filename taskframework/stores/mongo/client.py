@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import bson
 import pymongo
-from bson.raw_bson import RawBSONDocument
 from motor._version import version as motor_version
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo.asynchronous.collection import AsyncCollection
@@ -22,12 +20,12 @@ from pymongo.errors import AutoReconnect, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
+from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.mongo.codec import CODEC, with_plain_integers
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.faults import (
     UNCERTAIN_CODES,
-    UNENCODABLE,
+    IndexMissingError,
     PartlyRefused,
     driver_call,
     driver_errors,
@@ -44,7 +42,6 @@ _SERVER_SELECTION = timedelta(seconds=5)
 #: the call up; without a second limit, calls waited for a thread for minutes while MongoDB was away. The driver has a
 #: second to be first, because its error contains the reason.
 _DRIVER_FIRST = timedelta(seconds=1)
-_MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: The index on `_id`. Updates name it as a hint: otherwise the planner also tries indexes on other fields of the guard.
 BY_ID = "_id_"
 #: The name by which the server knows this program. A release whose writes concern older releases takes the next number,
@@ -56,21 +53,6 @@ _MAJORITY = {"w": "majority", "j": True}
 #: Reads the state that a majority had at one moment. With "majority" only, a document that moves in the index may be
 #: read twice.
 _SNAPSHOT = ReadConcern("snapshot")
-
-
-def encode_document(document: Document, what: str) -> RawBSONDocument:
-    """A document in BSON. It is encoded before it joins a group, so that a value that cannot be stored is found early.
-
-    Raises:
-        ValueNotStorableError: names `what`.
-    """
-    try:
-        raw = bson.encode(document)
-    except UNENCODABLE as error:
-        raise ValueNotStorableError(what, str(error)[:200]) from error
-    if len(raw) > _MAX_DOCUMENT_BYTES:
-        raise ValueNotStorableError(what, f"it has {len(raw):,} bytes, MongoDB takes {_MAX_DOCUMENT_BYTES:,}")
-    return RawBSONDocument(raw)
 
 
 class Collection:
@@ -90,6 +72,8 @@ class Collection:
         self._raw = raw
         self._run = run
         self._seconds = (timeout + _DRIVER_FIRST).total_seconds()
+        #: Called when a query finds that its index does not exist.
+        self.on_missing_index: Callable[[], None] = lambda: None
 
     async def find_one(self, filter: Document) -> Document | None:
         async with driver_call(self._seconds):
@@ -109,7 +93,7 @@ class Collection:
         `at_one_moment`: as for `aggregate`.
         """
         raw = self._raw.with_options(read_concern=_SNAPSHOT) if at_one_moment else self._raw
-        async with driver_call(self._seconds):
+        async with self._query():
             order = list(sort.items()) if sort else None
             cursor = raw.find(filter, fields, sort=order, limit=limit, hint=index)
             return await cursor.to_list(None)
@@ -120,7 +104,7 @@ class Collection:
         """All matching documents, `size` at a time."""
         cursor = self._raw.find(filter, fields, hint=index, batch_size=size)
         while True:
-            async with driver_call(self._seconds):
+            async with self._query():
                 found = await cursor.to_list(size)
             if not found:
                 return
@@ -142,7 +126,7 @@ class Collection:
         """The result of a pipeline. `at_one_moment` reads all documents in the state of a majority at one moment."""
         raw = self._raw.with_options(read_concern=_SNAPSHOT) if at_one_moment else self._raw
         options: dict[str, Any] = {} if index is None else {"hint": index}
-        async with driver_call(self._seconds):
+        async with self._query():
             cursor: Any = raw.aggregate(list(pipeline), **options)
             if inspect.iscoroutine(cursor):  # pymongo returns a coroutine, motor the cursor itself
                 cursor = await cursor
@@ -216,6 +200,16 @@ class Collection:
         except PartlyRefused as partly:
             return partly.refused
         return {}
+
+    @asynccontextmanager
+    async def _query(self) -> AsyncIterator[None]:
+        """`driver_call` for a query that names an index."""
+        try:
+            async with driver_call(self._seconds):
+                yield
+        except IndexMissingError:
+            self.on_missing_index()
+            raise
 
     async def _write_once(self, command: Document, points: Points) -> Document:
         """Send a write as a plain command.

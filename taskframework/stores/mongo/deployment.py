@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from taskframework.background import end
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.model.wording import pluralize
 from taskframework.stores.base import StoreReport
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds without an answer after which the log says that the program waits: the error may come ten seconds later.
 _WARN_AFTER_SECONDS = 2.0
+#: Seconds between two attempts to create missing indexes, if MongoDB refuses this.
+_PAUSE_AFTER_REFUSAL_SECONDS = 60.0
 #: Partial indexes with `$in` came with MongoDB 6.0.
 _OLDEST_WIRE_VERSION = 17
 
@@ -37,10 +41,48 @@ async def prepare(connection: Connection) -> None:
         StoreMisconfiguredError: with the remedy.
     """
     await _check_primary(connection)
+    await _create_missing_indexes(connection)
+
+
+async def _create_missing_indexes(connection: Connection) -> list[str]:
     with time_limit(INDEX_BUILD):
-        await create_missing_indexes(connection.tasks, TASK_INDEXES)
-        await create_missing_indexes(connection.dead_messages, DEAD_MESSAGE_INDEXES)
-        await create_missing_indexes(connection.records, RECORD_INDEXES)
+        return [
+            *await create_missing_indexes(connection.tasks, TASK_INDEXES),
+            *await create_missing_indexes(connection.dead_messages, DEAD_MESSAGE_INDEXES),
+            *await create_missing_indexes(connection.records, RECORD_INDEXES),
+        ]
+
+
+class IndexRepair:
+    """Creates missing indexes again as soon as a query misses one. Without it, repairs would fail until the next start
+    of some process.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._creating: asyncio.Task[None] | None = None
+        #: Not before this time of the event loop's clock: every query that misses an index asks for a repair.
+        self._next_attempt = 0.0
+        for collection in (connection.tasks, connection.dead_messages, connection.records):
+            collection.on_missing_index = self._request
+
+    async def stop(self) -> None:
+        if self._creating is not None:
+            await end(self._creating)
+
+    def _request(self) -> None:
+        loop = asyncio.get_running_loop()
+        if (self._creating is None or self._creating.done()) and loop.time() >= self._next_attempt:
+            # In an empty context: the time limit and the log context of the query end before this.
+            self._creating = loop.create_task(self._create(), context=contextvars.Context())
+
+    async def _create(self) -> None:
+        try:
+            if created := await _create_missing_indexes(self._connection):
+                logger.warning("indexes of MongoDB were missing; created again: %s", ", ".join(created))
+        except StoreError as error:  # the queries that fail are logged
+            logger.debug("missing indexes are not created: %s", error)
+            self._next_attempt = asyncio.get_running_loop().time() + _PAUSE_AFTER_REFUSAL_SECONDS
 
 
 async def _check_primary(connection: Connection) -> Document:

@@ -13,7 +13,8 @@ import orjson
 
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.query import DeadMessage
-from taskframework.model.task import TIMES, UNREADABLE, USER_VALUES, Task
+from taskframework.model.task import TIMES, UNREADABLE, USER_VALUES, CancelRequest, Task
+from taskframework.model.transitions import Fence
 from taskframework.model.values import Json
 from taskframework.stores.reading import unreadable
 
@@ -112,3 +113,14 @@ def dead_message_document(message: DeadMessage) -> Document:
 def dead_message_of(document: Document) -> DeadMessage:
     values = {name: document[name] for name in _MESSAGE_FIELDS} | {"at": with_utc(document["at"])}
     return DeadMessage(id=document["_id"], headers=orjson.loads(document["headers"]), **values)
+
+
+def fence_of(document: Document) -> Fence:
+    """The fence under which a task runs now, from its document."""
+    return Fence(document["_id"], document["fencing_token"], document["lease"]["claim_id"])
+
+
+def cancel_of(document: Document) -> CancelRequest | None:
+    """The request to cancel a task, from its document."""
+    cancel = document["cancel"]
+    return None if cancel is None else CancelRequest(cancel["by"], with_utc(cancel["at"]), cancel["reason"])

@@ -40,6 +40,10 @@ class DuplicateDocumentError(StoreError):
     """A document with this id or unique key is there already."""
 
 
+class IndexMissingError(StoreError):
+    """MongoDB: an index is missing. It is created again, if the user may do this; `taskframework doctor` names it."""
+
+
 class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
     def __init__(self, refused: dict[int, StoreError]) -> None:
         self.refused = refused
@@ -113,8 +117,7 @@ def _translate(error: PyMongoError) -> StoreError:
         hint = "Check user and password in store.url, and give the user the role readWrite on this database."
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     if _NO_INDEX in str(error):
-        made = "Every command that opens the store creates it, such as `taskframework tasks list`"
-        return StoreError(f"MongoDB: an index is missing. {made}; `taskframework doctor` names it.")
+        return IndexMissingError()
     away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in UNCERTAIN_CODES
     if away or error.has_error_label("RetryableWriteError"):
         if "RSGhost" not in str(error):

@@ -126,8 +126,8 @@ async def find_index_differences(collection: Collection, indexes: Iterable[Index
     return problems
 
 
-async def create_missing_indexes(collection: Collection, indexes: Sequence[Index]) -> None:
-    """Create the missing indexes.
+async def create_missing_indexes(collection: Collection, indexes: Sequence[Index]) -> list[str]:
+    """Create the missing indexes, and return their names.
 
     Raises:
         StoreMisconfiguredError: if an index of the same name has another definition.
@@ -139,5 +139,6 @@ async def create_missing_indexes(collection: Collection, indexes: Sequence[Index
                 f"Index {index.name!r} in MongoDB has another definition: {' and '.join(differences)}.",
                 hint=f"Drop it (dropIndex({index.name!r})); it is created again at the next start.",
             )
-    if missing := [index.definition() for index in indexes if index.name not in found]:
-        await collection.create_indexes(missing)
+    if missing := [index for index in indexes if index.name not in found]:
+        await collection.create_indexes([index.definition() for index in missing])
+    return [index.name for index in missing]

@@ -29,14 +29,16 @@ from taskframework.stores.mongo.client import (
     MongoDriver,
     TlsFiles,
     connect,
-    encode_document,
     time_limit,
 )
+from taskframework.stores.mongo.codec import encode_document
 from taskframework.stores.mongo.dead_letters import DeadLetterCalls
 from taskframework.stores.mongo.documents import (
     Document,
+    cancel_of,
     dead_message_document,
     dead_message_of,
+    fence_of,
     read_documents,
     task_of,
     with_utc,
@@ -75,6 +77,7 @@ class _Opened:
     connection: Connection
     heartbeats: Connection
     earlier: EarlierRelease
+    indexes: deployment.IndexRepair
     tasks: Inserter
     records: Inserter
     writer: TaskWriter
@@ -125,6 +128,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
             connection,
             heartbeats,
             earlier,
+            deployment.IndexRepair(connection),
             Inserter(
                 connection.tasks, "submit.reply", self._retry_time, find_duplicates=earlier.find_by_keys, **limits
             ),
@@ -147,6 +151,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         opened, self._opened = self._opened, None
         await opened.earlier.stop()
         await self._clock.stop()
+        await opened.indexes.stop()
         await opened.tasks.drain()
         await opened.records.drain()
         await opened.writer.drain()
@@ -187,14 +192,14 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         tasks = self._heartbeats.tasks
         await tasks.update_by_ids(renewal.guard, renewal.stages, ("renew.reply",))
         found = await tasks.find(renewal.guard, fields=("fencing_token", "lease", "cancel"), index=BY_ID)
-        return {_fence_of(document): _cancel_of(document) for document in found}
+        return {fence_of(document): cancel_of(document) for document in found}
 
     async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
         if not fences:
             return {}
         fields = ("fencing_token", "lease.claim_id", "cancel")
         found = await self._heartbeats.tasks.find(queries.with_cancel_request(fences), fields=fields, index=BY_ID)
-        asked = {_fence_of(document): cast(CancelRequest, _cancel_of(document)) for document in found}
+        asked = {fence_of(document): cast(CancelRequest, cancel_of(document)) for document in found}
         return {fence: asked[fence] for fence in fences if fence in asked}
 
     async def claims_of(self, task_ids: Several[str]) -> dict[str, str]:
@@ -388,13 +393,3 @@ def _due_of(driver: Driver, document: Document) -> DueTask:
         )
     except UNREADABLE as error:
         raise unreadable(document, str(document["_id"]), error) from error
-
-
-def _fence_of(document: Document) -> Fence:
-    """The fence under which a task runs now, from its document."""
-    return Fence(document["_id"], document["fencing_token"], document["lease"]["claim_id"])
-
-
-def _cancel_of(document: Document) -> CancelRequest | None:
-    cancel = document["cancel"]
-    return None if cancel is None else CancelRequest(cancel["by"], with_utc(cancel["at"]), cancel["reason"])
