@@ -40,6 +40,8 @@ class LimitQuery(BaseModel):
 async def list_limits(request: Request, query: Annotated[LimitQuery, Query()]) -> Response:
     """List the buckets of the settings, and the bucket of each key from which permits were taken lately, as they are
     now. Then list the slots of the concurrency limits that were used lately, and the tasks that hold them.
+
+    With `rate_limiter.type: memory` each process has its own buckets. These are those of the process that answers.
     """
     limits = framework_of(request).services.limits
     states: list[LimitState | SlotsState] = [
