@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +27,9 @@ from taskframework.stores.sqlite.migrate import check_schema_version, migrate, m
 
 #: How long a write waits for another process that writes to the same file.
 BUSY_TIMEOUT = 5.0
+
+#: One thread of this process at a time creates a file: see `_create_private_file`.
+_creating = threading.Lock()
 
 Row = tuple[Any, ...]
 #: Values for `?` in their order, or for `:name` by name.
@@ -80,6 +85,7 @@ class Database:
         with translated_errors(self.path):
             try:
                 scripts = await asyncio.to_thread(migrations)
+                await asyncio.to_thread(_create_private_file, self.path)
                 self._writer = await Connection.open(str(self.path))
                 await self._writer.run(partial(_prepare, self.path, scripts, self._syncs))
                 self._reader = await Connection.open(str(self.path))
@@ -134,6 +140,16 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connec
         raw.rollback()  # does nothing if SQLite has rolled back already
         raise
     return done
+
+
+def _create_private_file(path: Path) -> None:
+    """Create the file so that only its owner may read it, because parameters and results may be secret. SQLite gives
+    the log beside it the same mode. A file that exists keeps its mode.
+    """
+    # When a process closes a file, it loses its locks on this file, also those of SQLite. So no other thread may have
+    # the new file open before it is closed here.
+    with _creating, suppress(OSError):  # SQLite reports what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _prepare(path: Path, scripts: Sequence[str], syncs: bool, raw: sqlite3.Connection) -> None:

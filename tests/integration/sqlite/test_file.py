@@ -43,6 +43,25 @@ async def test_a_file_can_be_opened_again(path: Path) -> None:
         assert raw.execute("SELECT count(*) FROM tasks").fetchall() == [(3,)]
 
 
+async def test_others_may_not_read_a_new_file_nor_its_log(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    await put(store)
+    modes = {file.name.removeprefix(path.name): file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert modes == dict.fromkeys(("", "-wal", "-shm"), 0o600)
+    await store.close()
+
+
+async def test_a_file_keeps_the_mode_that_somebody_gave_it(path: Path) -> None:
+    path.touch()
+    path.chmod(0o660)
+    store = SqliteStore(path)
+    await store.open()
+    await put(store)
+    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o660}
+    await store.close()
+
+
 async def test_two_stores_open_a_new_file_at_once(path: Path) -> None:
     stores = [SqliteStore(path) for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
