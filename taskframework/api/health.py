@@ -48,7 +48,7 @@ async def get_health(request: Request) -> Response:
     },
 )
 async def get_readiness(request: Request) -> Response:
-    """Ready means that the store answers and the queues are declared. A process without the broker is still ready."""
+    """Ready means that this process can read and write the store, and the queues are declared. It needs no broker."""
     readiness = await framework_of(request).process.health.readiness()
     return json_response(readiness.view(), 200 if readiness.ready else 503)
 

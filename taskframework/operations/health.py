@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from taskframework.errors import StoreError
+from taskframework.model.records import Record
 from taskframework.model.view import format_time
 from taskframework.stores.base import TaskStore
+
+#: A record that never exists. To delete it changes nothing, but a database refuses this to a user that may not write.
+_NO_RECORD = Record("readiness", "readiness", {}, revision="none")
+#: Seconds that this write may take. A slow one is no problem here: while replicas lag, other writes succeed late too,
+#: and a probe must be answered in time.
+_WRITE_SECONDS = 2.0
 
 
 class Repair(Protocol):
@@ -55,7 +64,11 @@ class Health:
         checks = {"store": "ok"}
         try:
             await self.store.ping()
-            await self.store.read_records(["readiness"])  # a ping also succeeds if this user may not read
+            # A ping also succeeds if this user may not read or not write.
+            await self.store.read_records([_NO_RECORD.id])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WRITE_SECONDS):
+                    await self.store.delete_records([_NO_RECORD])
         except StoreError as error:
             checks["store"] = error.message
         checks |= {name: question() or "ok" for name, question in self.required}

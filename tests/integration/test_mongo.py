@@ -35,6 +35,7 @@ from taskframework.model.streams import STREAMS, StreamKey, TakePositions
 from taskframework.model.task import Task, new_claim_id, new_task_id
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.operations.health import Health
 from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import APP_NAME, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
@@ -329,6 +330,9 @@ async def test_a_right_that_is_withdrawn_is_told_as_that(mongo_server: MongoServ
             assert "role readWrite" in written.hint
             with pytest.raises(StoreMisconfiguredError, match="role readWrite"):
                 await store.list_tasks(EVERYONE, TaskFilter(), limit=1)
+        with failing(mongo_server, "delete", errorCode=13):  # readiness asks this way whether it may write
+            assert (await Health(store).readiness()).checks["store"].startswith("MongoDB refused access")
+        assert (await Health(store).readiness()).checks["store"] == "ok"
 
 
 @both_drivers

@@ -13,10 +13,11 @@ import pytest
 from taskframework.api import health
 from taskframework.api.app import create_health_app
 from taskframework.brokers.embedded import EmbeddedBroker
-from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
+from taskframework.errors import BrokerUnavailableError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.model.drivers import DEADLINE, Driver
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.observability import counting
+from taskframework.operations import health as operations_health
 from taskframework.recovery.loop import RepairLoop
 from taskframework.stores.base import DueTask
 from taskframework.testing.conformance.store_suite import insert_one
@@ -55,6 +56,25 @@ async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch
     assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
     assert answer.json()["checks"]["store"] != "ok"
     assert (await api.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("right", ["read_records", "delete_records"])
+async def test_who_may_not_read_or_write_is_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch, right: str) -> None:
+    async def refuse(*_: object) -> None:
+        raise StoreMisconfiguredError("MongoDB refused access.")
+
+    monkeypatch.setattr(api.framework.services.store, right, refuse)
+    answer = await api.get("/readyz")
+    assert (answer.status_code, answer.json()["checks"]["store"]) == (503, "MongoDB refused access.")
+
+
+async def test_who_writes_slowly_is_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(operations_health, "_WRITE_SECONDS", 0)
+    monkeypatch.setattr(api.framework.services.store, "delete_records", wait)
+    assert (await api.get("/readyz")).status_code == 200
 
 
 async def test_without_the_broker_it_is_ready_and_accepts(api: Api) -> None:

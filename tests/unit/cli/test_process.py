@@ -45,6 +45,8 @@ class Store:
 
     async def read_records(self, ids: object) -> None: ...
 
+    async def delete_records(self, records: object) -> None: ...
+
 
 class Worker:
     worker_id, is_live = "w", False
