@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.command import Folder, Started, start_program
-from tests.support.installed import OWN_VERSION, Environment, IndexUnavailable, build_wheel, interpreter
+from tests.support.installed import (
+    OWN_VERSION,
+    Environment,
+    IndexUnavailable,
+    build_wheel,
+    interpreter,
+    oldest_versions,
+    versions_of_the_lock,
+)
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 #: What only an extra brings.
@@ -36,6 +45,13 @@ async def main():
 
 asyncio.run(main())
 """
+_IMPORTS_ALL = """
+import importlib, pkgutil, taskframework
+
+for module in pkgutil.walk_packages(taskframework.__path__, "taskframework."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
 
 
 def _parameter(version: str) -> object:
@@ -51,7 +67,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Environment:
     if (python := interpreter(request.param)) is None:
         pytest.skip(f"there is no Python {request.param} here")
-    return Environment(python, tmp_path / "clean")
+    return Environment(python, tmp_path / "clean", versions_of_the_lock())
 
 
 @pytest.fixture
@@ -62,7 +78,7 @@ def api(folder: Folder) -> str:
 
 
 @pytest.fixture
-def started(environment: Environment) -> Iterator[list[Started]]:
+def started() -> Iterator[list[Started]]:
     started: list[Started] = []
     yield started
     for each in started:
@@ -73,7 +89,7 @@ def started(environment: Environment) -> Iterator[list[Started]]:
 def test_what_is_installed_works_with_nothing_else(
     wheel: Path, environment: Environment, api: str, started: list[Started]
 ) -> None:
-    try:
+    with _skipped_without_an_index():
         environment.install(str(wheel))
         assert not environment.packages() & _OF_EXTRAS
         environment.run("python", "-c", _BARE, api)
@@ -81,11 +97,34 @@ def test_what_is_installed_works_with_nothing_else(
         assert "pip install 'taskframework[api]'" in environment.run("taskframework", "dev", code=1)
 
         environment.install(f"{wheel}[all]", "pytest", "pytest-asyncio")
+    assert environment.packages() >= _OF_EXTRAS
+    _use_a_new_project(environment, started)
+
+
+@pytest.mark.timeout(900)
+def test_the_oldest_versions_that_it_allows_are_enough(wheel: Path, tmp_path: Path, started: list[Started]) -> None:
+    if (python := interpreter(VERSIONS[0])) is None:  # many of those versions cannot be had for later ones
+        pytest.skip(f"there is no Python {VERSIONS[0]} here")
+    environment = Environment(python, tmp_path / "clean", oldest_versions())
+    with _skipped_without_an_index():
+        environment.install(f"{wheel}[all]", "pytest", "pytest-asyncio")
+    environment.run("python", "-c", _IMPORTS_ALL)
+    assert "completed, 0 failed" in environment.run("taskframework", "demo")
+    _use_a_new_project(environment, started)
+
+
+@contextmanager
+def _skipped_without_an_index() -> Iterator[None]:
+    try:
+        yield
     except IndexUnavailable as error:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(error))
-    assert environment.packages() >= _OF_EXTRAS
+
+
+def _use_a_new_project(environment: Environment, started: list[Started]) -> None:
+    """Make a project, run its tests, and submit a task to it over HTTP."""
     environment.run("taskframework", "init", "orders")
     project = environment.folder / "orders"
     assert "4 passed" in environment.run("python", "-m", "pytest", "-q", folder=project)

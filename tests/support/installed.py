@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from tests.support.pages import ROOT
 
@@ -50,17 +54,17 @@ def build_wheel(folder: Path) -> Path:
 class Environment:
     """A virtual environment without any package, and a folder in which its commands are run."""
 
-    def __init__(self, python: str, folder: Path) -> None:
+    def __init__(self, python: str, folder: Path, versions: Iterable[str]) -> None:
         self._programs = folder / "environment/bin"
         subprocess.run([python, "-m", "venv", "--without-pip", str(folder / "environment")], check=True)
-        (folder / "versions.txt").write_text("\n".join(_versions_of_the_lock()))
+        (folder / "versions.txt").write_text("\n".join(versions))
         self._versions = folder / "versions.txt"
         (home := folder / "work").mkdir()
         self.folder = home
         self.variables = {"HOME": str(home), "LANG": "C.UTF-8", "PATH": f"{self._programs}{os.pathsep}{os.defpath}"}
 
     def install(self, *requirements: str) -> None:
-        """Install packages in the versions of the lock file.
+        """Install packages; those with a given version in that version.
 
         Raises:
             IndexUnavailable: if no index has them.
@@ -94,11 +98,21 @@ class Environment:
         return done.stdout + done.stderr
 
 
-def _versions_of_the_lock() -> Iterator[str]:
+def versions_of_the_lock() -> Iterator[str]:
     """What the lock file pins, without hashes: a wheel that was just built has none."""
     for line in (ROOT / "requirements.lock").read_text().splitlines():
         if pinned := re.match(r"[\w.-]+==[^\\]+", line):
             yield pinned[0].strip()
+
+
+def oldest_versions() -> Iterator[str]:
+    """The oldest version that `pyproject.toml` allows of each package that users get, in any extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [packages for name, packages in project["optional-dependencies"].items() if name != "test"]
+    for requirement in map(Requirement, itertools.chain(project["dependencies"], *extras)):
+        for bound in requirement.specifier:
+            if bound.operator in {">=", "~="}:
+                yield f"{requirement.name}=={bound.version}"
 
 
 def _pip(*arguments: str) -> str:
