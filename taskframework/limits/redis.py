@@ -87,7 +87,7 @@ if in_line and granted == 0 then
         line_at = first_at + most / rate
     end
 end
-full_at = start + granted / rate
+if granted > 0 then full_at = start + granted / rate end
 {_SCRIPT_END}"""
 _HOLD_SCRIPT = f"""{_SCRIPT_START}
 local seconds, granted = tonumber(ARGV[3]), 0

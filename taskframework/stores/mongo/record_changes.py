@@ -68,7 +68,7 @@ def _take_permits(take: TakePermits) -> Changes:
         lines[own] = {"$cond": ["$$granted", lines[own], {"$add": [turn, take.most / rate]}]}
         first_at = {"$cond": ["$$granted", first_at, turn]}
     bucket = {
-        "full_at": {"$add": ["$$start", {"$divide": ["$$granted", rate]}]},
+        "full_at": {"$cond": ["$$granted", {"$add": ["$$start", {"$divide": ["$$granted", rate]}]}, _field("full_at")]},
         **lines,
         "asked_at": "$$now",
         "granted": "$$granted",

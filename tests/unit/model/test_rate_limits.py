@@ -137,6 +137,19 @@ def test_whose_turns_came_too_late_follow_each_other_and_not_all_who_wait(waitin
     assert bucket.granted == 1
 
 
+@given(st.floats(0.01, 10), st.booleans())
+def test_turns_that_nobody_uses_are_forgotten_although_tasks_go_on_coming(pause: float, is_late: bool) -> None:
+    """As after a flood of one key was cancelled, while its owner submits every few seconds."""
+    limit = BucketLimit(1, 1)
+    bucket = take(limit).apply(None, START)
+    bucket = take(limit, 3_600, in_line=True, has_turn=is_late).apply(bucket, START)
+    now = START
+    while now <= START + 30 and not bucket.granted:
+        now += pause
+        bucket = take(limit, in_line=True).apply(bucket, now)
+    assert bucket.granted == 1
+
+
 @given(LIMITS, st.floats(0, 3_600), st.integers(0, 10))
 def test_during_a_hold_nothing_is_let_through_and_after_it_at_once(
     limit: BucketLimit, seconds: float, taken: int

@@ -105,6 +105,16 @@ async def test_the_place_of_a_cancelled_task_is_taken_by_the_next(line: Line) ->
     assert (await line.look(SLOW))[2:] == [10, 0]
 
 
+async def test_the_places_of_cancelled_tasks_are_taken_although_tasks_go_on_coming(line: Line) -> None:
+    await line.form(4)
+    for task in line.tasks[:2]:
+        assert await line.store.apply(Cancel(task.task_id, EVERYONE, by="ann", reason=None)) is not None
+    for _ in range(4):
+        line.clock.advance(4)
+        assert not (await line.buckets.take(TakePermits(BUCKET, SLOW, in_line=True))).granted
+    assert (await line.look(SLOW))[2:] == [10, 0]
+
+
 async def test_a_task_whose_message_is_there_gets_no_second_one_but_has_its_place(line: Line) -> None:
     await line.form(3)
     line.clock.advance(15.5)
