@@ -91,12 +91,14 @@ def choice_option(flag: str, choices: Iterable[str], help: str) -> Any:
 Limit = Annotated[
     int, typer.Option("--limit", parser=whole_number(1, MAX_LIMIT), metavar="N", help="Entries per page.")
 ]
+#: The highest number of an entry that may be asked for; every database can compare it.
+MAX_NUMBER = 2**53 - 1
 #: For lists whose entries are numbered.
 NumberCursor = Annotated[
     int | None,
     typer.Option(
         "--cursor",
-        parser=whole_number(),
+        parser=whole_number(0, MAX_NUMBER),
         metavar="CURSOR",
         help="Where to start, as printed below the previous page.",
         show_default=False,
@@ -112,4 +114,4 @@ def seconds_or_duration(text: str) -> timedelta:
     """
     from taskframework.durations import parse_duration  # here: it loads pydantic, and the help needs none
 
-    return timedelta(seconds=int(text)) if text.isdecimal() else parse_duration(text)
+    return parse_duration(f"{text}s" if text.isdecimal() else text)

@@ -9,7 +9,7 @@ import orjson
 import typer
 from rich.text import Text
 
-from taskframework.cli.options import Cursor, Json, Limit
+from taskframework.cli.options import MAX_NUMBER, Cursor, Json, Limit, whole_number
 from taskframework.cli.output import note, print_json, print_json_line, printable, say
 from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store
@@ -26,7 +26,10 @@ app = typer.Typer(
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of the stream.")]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose stream it is.")]
 Halted = Annotated[bool, typer.Option("--halted", help="Only streams that have halted because a task failed.")]
-First = Annotated[int, typer.Option("--from", metavar="POSITION", min=0, help="The first position to read.")]
+First = Annotated[
+    int,
+    typer.Option("--from", metavar="POSITION", parser=whole_number(0, MAX_NUMBER), help="The first position to read."),
+]
 Follow = Annotated[
     bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is available, until Ctrl-C.")
 ]

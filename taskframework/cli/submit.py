@@ -44,8 +44,8 @@ from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
 
 _EXAMPLE = """'{"name": "value"}'"""
-#: Characters of a path; the system refuses to look for a longer one.
-_MAX_PATH_LENGTH = 255
+#: Bytes of a path; the system refuses to look for a longer one.
+_MAX_PATH_BYTES = 255
 
 
 def read_json(argument: str) -> Any:
@@ -68,7 +68,7 @@ def read_json(argument: str) -> Any:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
         hint = f"Quote it for the shell, such as {_EXAMPLE}."
-        if argument == text and len(text) < _MAX_PATH_LENGTH and Path(text).is_file():
+        if argument == text and len(text.encode()) < _MAX_PATH_BYTES and Path(text).is_file():
             hint = f"To read the file, write @{text}."
         raise typer.BadParameter(f"not JSON ({error}). {hint}") from error
 
@@ -76,6 +76,8 @@ def read_json(argument: str) -> Any:
 def _parse_future_time(text: str) -> datetime:
     try:
         return datetime.now(UTC) + parse_duration(text)
+    except OverflowError:
+        raise ValueError("is too far ahead") from None
     except ValueError:
         return parse_time(text)
 
@@ -88,6 +90,8 @@ def parse_past_time(text: str) -> datetime:
     """
     try:
         return datetime.now(UTC) - parse_duration(text)
+    except OverflowError:
+        raise ValueError("is too long ago") from None
     except ValueError:
         return parse_time(text)
 

@@ -60,7 +60,7 @@ class Record:
         try:
             return to_json(self.data)
         except ValueError as error:
-            raise ValueNotStorableError("the record", str(error)[:200]) from error
+            raise ValueNotStorableError("record", str(error)[:200]) from error
 
 
 class RecordUnreadableError(StoreError):

@@ -38,7 +38,7 @@ def encode_value(value: Json) -> Any:
     try:
         return orjson.dumps(value) if _has_special_name(value) else value
     except (TypeError, RecursionError) as error:
-        raise ValueNotStorableError("a value", str(error)) from error
+        raise ValueNotStorableError("value", str(error)) from error
 
 
 def decode_value(value: Any) -> Json:

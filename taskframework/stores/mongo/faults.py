@@ -77,7 +77,7 @@ def driver_errors() -> Iterator[None]:
             raise
         raise StoreUnavailableError("MongoDB: no majority confirmed the write.") from error
     except UNENCODABLE as error:
-        raise ValueNotStorableError("a value", str(error)[:200]) from error
+        raise ValueNotStorableError("value", str(error)[:200]) from error
 
 
 @asynccontextmanager

@@ -144,7 +144,7 @@ async def insert_tasks(inserter: Inserter, tasks: Sequence[Task]) -> Sequence[In
 
 def _encoded(task: Task) -> Any:
     try:
-        return encode_document(document_of(task), "the task")
+        return encode_document(document_of(task), "task")
     except ValueNotStorableError as error:
         return error
 

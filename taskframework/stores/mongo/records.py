@@ -179,9 +179,9 @@ def _was_replaced(reply: bool | BaseException) -> bool:
 def _document_of(record: Record) -> Any:
     fields = {"_id": record.id, "kind": record.kind, "revision": record.revision, "expires_at": record.expires_at}
     try:
-        return encode_document({**fields, "data": encode_value(record.data)}, "the record")
+        return encode_document({**fields, "data": encode_value(record.data)}, "record")
     except ValueNotStorableError:  # perhaps a number has more than 64 bits, which BSON does not support
-        return encode_document({**fields, "data": record.data_as_json()}, "the record")
+        return encode_document({**fields, "data": record.data_as_json()}, "record")
 
 
 def _record_of(document: Document) -> Record:

@@ -310,7 +310,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         return {task_id: None if end is None else with_utc(end) for task_id, end in ends.items()}
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        await self._parts.keep(encode_document(dead_message_document(message), "the message"))
+        await self._parts.keep(encode_document(dead_message_document(message), "message"))
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
         order = queries.newest_first("at")

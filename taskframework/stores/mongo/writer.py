@@ -243,7 +243,7 @@ def _group_by_class(group: Sequence[Request]) -> Iterable[list[Request]]:
 def _encoded_write(request: Transition | Mark) -> Write:
     """The write for this request alone, checked to be storable."""
     write = build_write([request])
-    what = f"a value in {type(request).__name__} of task {request.task_id}"
+    what = f"value in {type(request).__name__} of task {request.task_id}"
     return Write(write.guard, [encode_document(stage, what) for stage in write.stages])
 
 
@@ -252,7 +252,7 @@ def _check_id(request: Transition | Mark) -> None:
     try:
         request.task_id.encode()
     except UnicodeEncodeError as error:
-        raise ValueNotStorableError("a task id", str(error)) from error
+        raise ValueNotStorableError("task id", str(error)) from error
 
 
 def _split_by_task(marks: Sequence[Mark]) -> Iterator[list[Mark]]:
