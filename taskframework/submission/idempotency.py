@@ -130,6 +130,7 @@ def _reply(task: Task, stored: Inserted | Exception, *, is_first: bool) -> Inser
     """Return the answer to one of several requests for a task; only the first request made the task."""
     if isinstance(stored, Exception):
         return stored
-    if stored.task.parameters_hash != task.parameters_hash:
-        return IdempotencyConflictError(task.idempotency_key or "", stored.task.task_id)
+    # Throttled submissions have no key, and share a task whatever their parameters are.
+    if task.idempotency_key is not None and stored.task.parameters_hash != task.parameters_hash:
+        return IdempotencyConflictError(task.idempotency_key, stored.task.task_id)
     return Inserted(stored.task, stored.is_new and is_first)

@@ -361,6 +361,15 @@ class TestThrottle:
         assert len({submission.task.task_id for submission in submissions}) == 1
         assert sum(submission.is_new for submission in submissions) == 1
 
+    async def test_one_call_may_also_have_requests_with_idempotency_keys(self, here: Installation) -> None:
+        first = (await here.throttle("one")).task
+        given: list[Any] = [{"throttle": {"key": "page", "every": PERIOD}}, {"idempotency_key": "k"}]
+        requests = [SubmitRequest(task_type="count-words", parameters={"text": "two"}, **each) for each in given]
+        shared, keyed = await here.service.submit_many(requests)
+        assert isinstance(shared, Submission)
+        assert isinstance(keyed, Submission)
+        assert (shared.is_new, shared.task, keyed.is_new) == (False, first, True)
+
 
 @pytest.mark.parametrize(
     ("options", "field"),
