@@ -183,7 +183,7 @@ class TakePermits(_BucketChange):
                 late_at = first_at + self.most / rate
             else:
                 line_at = first_at + self.most / rate
-        # Who gets nothing leaves this time alone: it also tells since when nobody has used the permits of a full bucket.
+        # Who gets nothing leaves this time alone: it also tells since when nobody has used the permits.
         full_at = start + granted / rate if granted else bucket.full_at
         return Bucket(full_at, line_at, late_at, now, granted, first_at)
 

@@ -28,6 +28,9 @@ from taskframework.model.values import Json
 #: may have ended a sub-task without a report. The time is long because each check counts sub-tasks, and many tasks may
 #: wait.
 CHECK_INTERVAL = timedelta(minutes=30)
+#: How long the process that found a parent due for a count has for the count, before another process counts. The count
+#: itself puts the next check off by `CHECK_INTERVAL`.
+RECOUNT_AFTER = timedelta(seconds=30)
 #: How long the process in which sub-tasks were planned has to begin to store them, before another process does so.
 SPAWN_AFTER = timedelta(seconds=5)
 #: How long the process that reopened a parent has to replay a sub-task, before the sub-tasks are counted anyway.
@@ -250,7 +253,10 @@ class Wake(UngroupedWrite):
                 late = Signal("", task.waits_for.name, now, timed_out=True)
                 data = {"signal": late.name, "timed_out": True}
                 return resumed(task.evolve(woken_by=late), "signal", now, data)
-        return task.evolve(check_at=_next_check(task, task.waits_for, now), revision=task.revision + 1)
+        next_check = _next_check(task, task.waits_for, now)
+        if task.subtasks is not None and task.subtasks.is_awaited:
+            next_check = min(next_check, now + RECOUNT_AFTER)
+        return task.evolve(check_at=next_check, revision=task.revision + 1)
 
 
 @dataclass(frozen=True, slots=True)

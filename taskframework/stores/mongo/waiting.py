@@ -10,6 +10,7 @@ from taskframework.model.transitions import framework_error
 from taskframework.model.waiting import (
     CHECK_INTERVAL,
     MAX_SIGNALS,
+    RECOUNT_AFTER,
     REOPENED_COUNT_DELAY,
     SPAWN_AFTER,
     CountSubtasks,
@@ -170,7 +171,9 @@ def _wake(wake: Wake) -> Write:
         "woken_by": _signal("", name, timed_out=True),
         **_resumed("signal", {"signal": name, "timed_out": True}),
     }
-    later_on = {"check_at": _next_check(name, until), "revision": plus("$revision", 1)}
+    # If no round is awaited, the last value is null, which `$min` ignores.
+    recount_at = {"$cond": ["$subtasks.is_awaited", later(RECOUNT_AFTER), None]}
+    later_on = {"check_at": {"$min": [_next_check(name, until), recount_at]}, "revision": plus("$revision", 1)}
     return Write(
         guard,
         [

@@ -20,6 +20,7 @@ from taskframework.model.transitions import BY_DEADLINE
 from taskframework.model.waiting import (
     CHECK_INTERVAL,
     MAX_SIGNALS,
+    RECOUNT_AFTER,
     SPAWN_AFTER,
     CountSubtasks,
     Reopen,
@@ -82,8 +83,19 @@ def test_a_round_that_was_left_behind_decides_nothing() -> None:
 def test_a_round_of_nothing_is_looked_at_at_once() -> None:
     after = made(wait(Subtasks(0, [], resumes=True)), running())
     assert after.check_at == NOW
-    assert made(Wake(TASK_ID), after).check_at == NOW + CHECK_INTERVAL
     assert made(CountSubtasks.of(after, Counts()), after).stage == "resume"
+
+
+@pytest.mark.parametrize("timeout", [None, MINUTE, SECOND])
+def test_who_is_to_count_the_sub_tasks_of_a_parent_may_die_before_that(timeout: Any) -> None:
+    after = made(wait(PLANNED, None if timeout is None else "approved", timeout=timeout), running())
+    due = after.evolve(check_at=NOW)
+    again_at = NOW + min(timeout or RECOUNT_AFTER, RECOUNT_AFTER)
+    assert made(Wake(TASK_ID), due).check_at == again_at
+    counted = made(CountSubtasks.of(due, Counts(1, 0, 0)), due)
+    assert counted.check_at == NOW + min(timeout or CHECK_INTERVAL, CHECK_INTERVAL)
+    left = due.evolve(subtasks=replace(PLANNED, is_awaited=False), waits_for=SignalWait("approved", None))
+    assert made(Wake(TASK_ID), left).check_at == NOW + CHECK_INTERVAL, "nobody counts for it"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
 from taskframework.model.versions import newest_record
-from taskframework.model.waiting import CHECK_INTERVAL, SPAWN_AFTER, CountSubtasks
+from taskframework.model.waiting import CHECK_INTERVAL, RECOUNT_AFTER, SPAWN_AFTER, CountSubtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.parents import ParentRepair
@@ -365,6 +365,28 @@ def repair(store: SqliteStore, clock: FakeClock, bus: EventBus) -> Callable[[], 
             await work.finished()
 
     return look
+
+
+async def test_a_count_that_a_dead_process_left_undone_is_done_soon(
+    store: SqliteStore,
+    clock: FakeClock,
+    repair: Callable[[], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as that of a batch that was sealed after its last item had ended: no further end makes anybody count."""
+    await store.insert(family(store, [TaskStatus.COMPLETED], check_at=store.now()))
+
+    async def is_away(round: RoundOfSubtasks) -> dict[TaskStatus, int]:
+        raise StoreUnavailableError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "count_subtasks", is_away)
+        await repair()
+    clock.advance(RECOUNT_AFTER)
+    await repair()
+    parent = await store.get("parent", EVERYONE)
+    assert parent is not None
+    assert parent.status is TaskStatus.COMPLETED
 
 
 async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
