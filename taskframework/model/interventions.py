@@ -205,10 +205,12 @@ NO_HANDLER = "No worker that received it could run this type and version."
 
 @dataclass(frozen=True, slots=True)
 class NewParameters:
-    """Other parameters that a task gets when it is replayed, and their hash."""
+    """Other parameters that a task gets when it is replayed.
+
+    The task keeps the hash of the submitted parameters: by it, a repeated submission or upload finds the task.
+    """
 
     parameters: Json = field(repr=False)
-    parameters_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +271,7 @@ class Replay(UngroupedWrite):
             woken_by=None,
         )
         if self.edited is not None:
-            queued = queued.evolve(parameters=self.edited.parameters, parameters_hash=self.edited.parameters_hash)
+            queued = queued.evolve(parameters=self.edited.parameters)
         return with_event(blocked_if_serial(queued, now), "replayed", now, data=self.event_data)
 
 

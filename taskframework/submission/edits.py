@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskframework.errors import InvalidParametersError, SubmissionError, UnknownTaskTypeError
 from taskframework.model.interventions import NewParameters
 from taskframework.model.task import Task
-from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable, fingerprint, problem
+from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable, problem
 from taskframework.model.wording import pluralize
 from taskframework.submission.types import Submittable, TaskTypes
 
@@ -37,8 +37,7 @@ class Edits:
             raise found
         if task.parent is not None and task.parent.is_chunk:
             return _accepted_items(found, task, parameters)
-        accepted, canonical = found.accept(parameters)
-        return NewParameters(accepted, fingerprint(task.task_type, canonical))
+        return NewParameters(found.accept(parameters)[0])
 
 
 def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> NewParameters:
@@ -48,5 +47,5 @@ def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> NewParam
         )
         raise InvalidParametersError(task.task_type, [item_problem])
     items = [kind.accept(item)[0] for item in parameters]
-    canonical = check_storable(items, "parameters", MAX_PARAMETERS_BYTES)
-    return NewParameters(items, fingerprint(task.task_type, canonical))
+    check_storable(items, "parameters", MAX_PARAMETERS_BYTES)
+    return NewParameters(items)

@@ -234,7 +234,7 @@ async def replay(world: World) -> bool:
         return False
     revision = chance.pick((None, task.revision, task.revision, task.revision - 1))
     scope = chance.pick((EVERYONE, EVERYONE, ALICE, BOB))
-    edited = chance.pick((None, None, NewParameters({"n": 2}, "another hash")))
+    edited = chance.pick((None, None, NewParameters({"n": 2})))
     request: Transition = Replay(task.task_id, scope, "operator", REDISPATCH, revision, edited)
     if task.status is TaskStatus.RETRYING and edited is None:
         request = RetryNow(task.task_id, scope, "operator", REDISPATCH, task.dispatch_epoch)

@@ -319,10 +319,7 @@ def _replay(replay: Replay) -> Write:
         "signals": waiting.unused_signals(),
     }
     if (edited := replay.edited) is not None:
-        queued |= {
-            "parameters": literal(encode_value(edited.parameters)),
-            "parameters_hash": literal(edited.parameters_hash),
-        }
+        queued["parameters"] = literal(encode_value(edited.parameters))
     replayed = {**queued, **with_event("replayed", data=literal(replay.event_data), attempt=0)}
     return Write(guard, [set_fields(replayed), blocked_if_serial()])
 

@@ -122,7 +122,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "replay": lambda fence: Replay(fence.task_id, EVERYONE, "operator", HOUR),
     "replay one's own": lambda fence: Replay(fence.task_id, Scope.of("alice"), "alice", HOUR, revision=1),
     "replay with other parameters": lambda fence: Replay(
-        fence.task_id, EVERYONE, "$x", HOUR, edited=NewParameters({"$n": [{"a.b": 1}]}, "o"), reason="$r", replay_id="r"
+        fence.task_id, EVERYONE, "$x", HOUR, edited=NewParameters({"$n": [{"a.b": 1}]}), reason="$r", replay_id="r"
     ),
     "retry now": lambda fence: RetryNow(fence.task_id, EVERYONE, "$x", HOUR, 1, "$reason", "r-1"),
     "retry one's own now": lambda fence: RetryNow(fence.task_id, Scope.of("alice"), "alice", NO_TIME, 1),

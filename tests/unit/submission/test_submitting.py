@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, SecretStr
 from taskframework import (
     BackgroundTaskExecutable,
     ConfigurationError,
+    IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
     Settings,
@@ -21,14 +22,20 @@ from taskframework import (
     SubmitRequest,
     TaskContext,
     TaskFramework,
+    TaskOptions,
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
+from taskframework.model.scope import EVERYONE
+from taskframework.model.subtasks import subtask_id
+from taskframework.model.transitions import Claim, Fail, Fence
 from taskframework.submission.options import accept_options
+from taskframework.testing.conformance.store_suite import make_error
 
 
 class Counts(BackgroundTaskExecutable[str, int]):
     task_type = "counts"
+    options = TaskOptions(max_chunk_size=2)
 
     def execute(self, context: TaskContext[str]) -> int:
         return len(context.parameters)
@@ -211,6 +218,48 @@ async def test_types_that_cannot_be_found_now_are_the_outcome_of_their_requests(
     *stored, last = await framework.submit_many([*requests, SubmitRequest(task_type="elsewhere")])
     assert isinstance(last, StoreUnavailableError)
     assert not [handle for handle in stored if isinstance(handle, Exception)]
+
+
+async def fail(framework: TaskFramework, task_id: str) -> None:
+    task = await framework.get(task_id)
+    claim = Claim(task_id, task.dispatch_epoch, "claim", "worker", timedelta(minutes=1))
+    fence = Fence(task_id, task.fencing_token + 1, "claim")
+    for move in (claim, Fail(fence, "worker", make_error(), False, timedelta(0))):
+        assert await framework.services.store.apply(move) is not None
+
+
+async def correct(framework: TaskFramework, task_id: str, parameters: Any) -> None:
+    """Let a task fail, and replay it with other parameters."""
+    await fail(framework, task_id)
+    [outcome] = await framework.services.dead_letters.replay_edited([task_id], parameters, EVERYONE, by="ann")
+    assert outcome.problem is None
+
+
+async def test_a_repeated_submission_finds_the_task_whose_parameters_an_operator_has_corrected(
+    framework: TaskFramework,
+) -> None:
+    handle = await framework.submit("counts", "wrong", idempotency_key="k")
+    await correct(framework, handle.task_id, "corrected")
+    again = await framework.submit("counts", "wrong", idempotency_key="k")
+    assert (again.task_id, again.is_new, (await again.task()).parameters) == (handle.task_id, False, "corrected")
+    with pytest.raises(IdempotencyConflictError):
+        await framework.submit("counts", "corrected", idempotency_key="k")
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2])
+async def test_a_repeated_upload_finds_the_item_that_an_operator_has_corrected(
+    framework: TaskFramework, chunk_size: int
+) -> None:
+    async def items() -> AsyncIterator[str]:
+        for item in ("one", "two"):
+            yield item
+
+    options: Any = {"idempotency_key": "k", "chunk_size": chunk_size}
+    batch = await framework.submit_batch("counts", items(), **options)
+    corrected: Any = "corrected" if chunk_size == 1 else ["corrected", "two"]
+    await correct(framework, subtask_id(batch.batch_id, 0, 1, 0), corrected)
+    again = await framework.submit_batch("counts", items(), **options)
+    assert (again.batch_id, again.is_new) == (batch.batch_id, False)
 
 
 def test_a_time_that_is_too_far_away_is_shown_whole() -> None:
