@@ -58,15 +58,28 @@ class VersionedInserts:
                 await supersede_before(self._moves, newest)
                 return Inserted(present, is_new=False)
             version = replace(unique, run=newest.run + 1)
-        [stored] = await self._inserts.insert([_with_version_id(task, version)])
-        if isinstance(stored, Exception):
-            raise stored
+        stored, version = await self._insert_run(task, version)
         await failpoint.reached("version.after_insert")
         newer = await become_newest(self._store, self._moves, stored.task, version, self._kept)
         if newer is not None:
             raise _newer_version_error(version, newer)
         _require_type(stored.task, task, unique)  # another process may have stored this version at the same time
         return stored
+
+    async def _insert_run(self, task: Task, version: Unique) -> tuple[Inserted, Unique]:
+        """Store a task as a run of this version, or as a later run if tasks of earlier runs ended without success. The
+        record does not name these: a task is often stored for longer than the record of its key.
+
+        Returns:
+            The task, and its version with the run.
+        """
+        while True:
+            [stored] = await self._inserts.insert([_with_version_id(task, version)])
+            if isinstance(stored, Exception):
+                raise stored
+            if stored.is_new or answers_resubmission(stored.task):
+                return stored, version
+            version = replace(version, run=version.run + 1)
 
 
 def _require_type(present: Task, task: Task, unique: Unique) -> None:

@@ -341,6 +341,44 @@ async def test_the_record_lives_as_long_as_its_task_and_a_while_longer(here: Ins
     assert await read_newest(here.store, "anonymous", "page") is None
 
 
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_a_version_that_failed_is_queued_anew_although_its_key_is_forgotten(
+    here: Installation, failures: int
+) -> None:
+    for _ in range(failures):
+        task = await here.submit(2)
+        fence = await here.begin(task)
+        assert fence is not None
+        await here.store.apply(Fail(fence, "worker-1", make_error(), False, NO_TIME))
+    await forget_keys(here)
+    again = await here.submit(2)
+    assert await here.status(again) is LIVE
+    assert (await here.submit(2)).task_id == again.task_id
+    assert await here.begin(again) is not None
+
+
+async def test_a_lower_version_that_was_superseded_is_queued_anew_when_its_key_is_forgotten(
+    here: Installation,
+) -> None:
+    lower, higher = await here.submit(1), await here.submit(2)
+    fence = await here.begin(higher)
+    assert fence is not None
+    await here.store.apply(Complete(fence, "worker-1", {"words": 1}))
+    await forget_keys(here)
+    again = await here.submit(1)
+    assert (await here.status(lower), await here.status(again)) == (CANCELLED, LIVE)
+    assert (await here.submit(2)).task_id == higher.task_id, "it has succeeded"
+    assert await here.begin(again) is None, "the higher one was submitted after it"
+
+
+async def forget_keys(here: Installation) -> None:
+    """Let so much time pass that the keys of ended tasks are forgotten, and not the tasks."""
+    here.clock.advance(3 * DAY.total_seconds())
+    retention = Retention(here.store, finished=None, dead_letters=None, idempotency_keys=DAY, batch=10)
+    await retention.purge()
+    assert await read_newest(here.store, "anonymous", "page") is None
+
+
 def request(key: str, version: int, **options: Any) -> SubmitRequest:
     return SubmitRequest(
         task_type="count-words", parameters={"text": key}, unique={"key": key, "version": version}, **options
