@@ -206,7 +206,9 @@ async def replay(
         ids = [letter.id for letter in page.items]
         if not ids:
             await note_unknown_type(framework, chosen.task_type)
-        if page.next_cursor is not None:
+        if page.next_cursor is not None and as_json:
+            note("More fit --where; these are the newest 500.")
+        elif page.next_cursor is not None:
             await print_count(framework, Action.REPLAY, chosen, as_json=False)
             note("The newest 500 of them:")
     outcomes: Sequence[LetterOutcome] = []
@@ -295,10 +297,11 @@ async def repair(
     submission = await framework.services.mending.mend(
         letter_id, wanted, parameters, user_id=user or ANONYMOUS, by=operator_name(), dry_run=dry_run
     )
-    if submission is None:
+    if as_json:
+        dry_view = {"task_type": wanted, "would_be_submitted": True}
+        print_json(dry_view if submission is None else public_view(submission.task))
+    elif submission is None:
         say(f"Would be submitted as a task of {wanted}.")
-    elif as_json:
-        print_json(public_view(submission.task))
     else:
         say(f"It is {'now' if submission.is_new else 'already'} task {submission.task.task_id}.")
 
