@@ -25,6 +25,8 @@ from taskframework.stores.base import TaskStore
 
 #: The value of `by` when the replay comes from the batch.
 BY_BATCH = "batch"
+#: The pause until the retrier looks again at sub-tasks that cannot be replayed yet.
+_NOT_YET_PAUSE = timedelta(seconds=1)
 
 
 class BatchRetrier(ParentWork):
@@ -52,13 +54,15 @@ class BatchRetrier(ParentWork):
         """
         reserved = await self._reserve(batch)
         round = RoundOfSubtasks(batch.task_id, batch.generation, batch.subtasks.round if batch.subtasks else 1)
-        last_slot = -1
+        last_slot, is_complete = -1, True
         while reserved is not None and (due := RETRY.time_of(reserved)) is not None:
             found = await self._store.list_subtasks(round, limit=BATCH_SIZE, after_slot=last_slot, statuses=REPLAYABLE)
             if not found:
-                await self._store.apply(EndRetry(reserved.task_id, due))
+                later = MoveDriver(reserved.task_id, RETRY, due, _NOT_YET_PAUSE)
+                await self._store.apply(EndRetry(reserved.task_id, due) if is_complete else later)
                 return
-            await asyncio.gather(*(self._replay(subtask, reserved) for subtask in found))
+            replayed = await asyncio.gather(*(self._replay(subtask, reserved) for subtask in found))
+            is_complete = is_complete and all(replayed)
             await failpoint.reached("retry.after_replay")
             last_slot = max(subtask.parent.slot for subtask in found if subtask.parent is not None)
             reserved = await self._reserve(reserved)
@@ -69,11 +73,19 @@ class BatchRetrier(ParentWork):
         ):  # another process took the batch, or it was cancelled, maybe long before the last replay here
             await self._store.mark(CascadeAgain(batch.task_id))
 
-    async def _replay(self, subtask: Task, batch: Task) -> None:
-        until = batch.batch.retry_until if batch.batch else None
-        if until is not None and subtask.finished_at is not None and subtask.finished_at <= until:
-            replay = Replay(subtask.task_id, EVERYONE, BY_BATCH, self._dispatch_after, subtask.revision)
-            await self._moves.repair(replay)
+    async def _replay(self, subtask: Task, batch: Task) -> bool:
+        """Replay a sub-task if it ended before the retry was requested.
+
+        Returns:
+            False if it cannot be replayed yet: the sub-tasks that it has itself are still being cancelled.
+        """
+        if not _is_to_replay(subtask, batch):
+            return True
+        replay = Replay(subtask.task_id, EVERYONE, BY_BATCH, self._dispatch_after, subtask.revision)
+        if await self._moves.repair(replay) is not None:
+            return True
+        present = await self._store.get(subtask.task_id, EVERYONE)
+        return present is None or not _is_to_replay(present, batch)
 
     async def _reserve(self, batch: Task) -> Task | None:
         """Return the batch, if it is still to be retried and no other process has begun with it."""
@@ -83,3 +95,9 @@ class BatchRetrier(ParentWork):
             if due is None
             else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._reservation_time))
         )
+
+
+def _is_to_replay(subtask: Task, batch: Task) -> bool:
+    until = None if batch.batch is None else batch.batch.retry_until
+    is_early = until is not None and subtask.finished_at is not None and subtask.finished_at <= until
+    return is_early and subtask.status in REPLAYABLE

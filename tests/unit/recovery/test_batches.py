@@ -60,8 +60,8 @@ class Stage:
         await self.repair.run_once()
         await self.retrier.finished()
 
-    async def batch(self, items: int, **fields: Any) -> Task:
-        """A batch of which all items have failed."""
+    async def batch(self, items: int, *, last: Any = None, **fields: Any) -> Task:
+        """A batch of which all items have failed; with more fields of the last one."""
         subtasks = Subtasks(items, None, done=items, failed=items, policy="allow_failures")
         usual = {"status": TaskStatus.COMPLETED_WITH_ERRORS, "batch": Batch(items=items), "subtasks": subtasks}
         ended = {"finished_at": self.store.now(), "next_dispatch_at": None}
@@ -69,7 +69,7 @@ class Stage:
         for slot in range(items):
             task = subtask_of(batch, slot, GROUP, {"n": slot}, "hash", self.store.now(), SECOND)
             failed = {"status": TaskStatus.FAILED, "finished_at": self.store.now(), "next_dispatch_at": None}
-            await insert_one(self.store, task.evolve(**failed))
+            await insert_one(self.store, task.evolve(**failed | (last or {} if slot == items - 1 else {})))
         return batch
 
     async def reopened(self, batch: Task) -> Task:
@@ -163,6 +163,26 @@ async def test_a_retry_that_broke_off_is_finished_and_replays_nothing_twice(
     await stage.moves.make(Cancel(first.task_id, EVERYONE, "alice", None))
     await stage.run_once()
     assert await stage.generations(batch) == [1, 1, 1], "what ended anew meanwhile is not meant"
+
+
+async def test_an_item_whose_own_sub_tasks_are_still_being_cancelled_is_replayed_when_that_is_over(
+    stage: Stage,
+) -> None:
+    """As when a program retries a batch as soon as it has ended: its last item has just failed."""
+    left = Subtasks(5, None, failed=1, done=1)
+    batch = await stage.batch(3, last={"cascade_at": stage.store.now() + SECOND, "subtasks": left})
+    [last] = await stage.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=1, after_slot=1)
+    stage.retrier.start(await stage.reopened(batch))
+    await stage.retrier.finished()
+    assert await stage.generations(batch) == [1, 1, 0]
+    assert (await stage.present(batch)).retry_at is not None
+    stage.clock.advance(2)
+    await stage.cascade.work_on(await stage.present(last))
+    await stage.run_once()
+    assert await stage.generations(batch) == [1, 1, 1]
+    stage.clock.advance(MINUTE)
+    await stage.run_once()
+    assert (await stage.present(batch)).retry_at is None
 
 
 async def test_a_retry_ends_when_the_batch_is_cancelled(stage: Stage) -> None:
