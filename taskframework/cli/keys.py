@@ -41,9 +41,17 @@ Expires = Annotated[
         "--expires", metavar="TIME", parser=or_bad_parameter(parse_duration), help="How long it is valid, such as 90d."
     ),
 ]
-Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.001, help="Requests allowed per second.")]
+#: As over HTTP. Without bounds, no request with the key could be counted.
+_MAX_REQUESTS = 1_000_000
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", metavar="N", min=0.001, max=_MAX_REQUESTS, help="Requests allowed per second."),
+]
 Burst = Annotated[
-    int | None, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests allowed at once after a pause.")
+    int | None,
+    typer.Option(
+        "--burst", metavar="N", min=1, max=_MAX_REQUESTS, help="With --rate: requests allowed at once after a pause."
+    ),
 ]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as shown in the list.")]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
 MAX_SILENCE_SECONDS = 30.0
+_MAX_PORT = 65_535
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -28,7 +29,8 @@ def address_of(url: str) -> str:
     import httpx
 
     try:
-        if httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host:
+        parsed = httpx.URL(url)
+        if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 0) <= _MAX_PORT:
             return url.rstrip("/")
     except httpx.InvalidURL:
         pass

@@ -29,6 +29,8 @@ MAX_IN_HAND = 100
 _MAX_REFUSALS = 20
 #: After a time in which no process carried on an action with a rate, at most the tasks of this time are done at once.
 _MAX_CATCH_UP_TIME = timedelta(seconds=1)
+#: The longest pause between two handfuls, however low the rate is: longer times cannot be computed with.
+_MAX_PAUSE_SECONDS = 10 * 365 * 86_400.0
 
 #: The conditions that are times.
 TIMES = ("created_after", "created_before", "finished_after", "finished_before")
@@ -282,7 +284,8 @@ def take_in_hand(replay: BulkAction, ids: Collection[str], part: int, cursor: st
     """The action with these ids in hand, which were found in list `part` up to the cursor."""
     paced_until = now
     if replay.rate is not None:
-        paced_until = max(replay.paced_until, now - _MAX_CATCH_UP_TIME) + timedelta(seconds=len(ids) / replay.rate)
+        pause = timedelta(seconds=min(len(ids) / replay.rate, _MAX_PAUSE_SECONDS))
+        paced_until = max(replay.paced_until, now - _MAX_CATCH_UP_TIME) + pause
     return replace(
         replay,
         batch=tuple(ids),

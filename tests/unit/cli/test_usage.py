@@ -44,6 +44,8 @@ from tests.unit.cli.conftest import Cli
         (["tasks", "cancel"], "Give ids, or --where NAME=VALUE."),
         (["tasks", "retry", "--where", "status=gone"], "'gone' is not a status"),
         (["keys", "create", "x", "--role", "reader", "--role", "boss"], "for '--role': 'boss' is not one of 'reader'"),
+        (["keys", "create", "x", "--rate", "inf"], "less than or equal to 1000000"),
+        (["keys", "create", "x", "--rate", "1", "--burst", "9" * 30], "less than or equal to 1000000"),
         (["dlq", "list", "--kind", "x"], "for '--kind': 'x' is not one of 'task', 'message'"),
         (["schedules", "create", "nightly"], "Missing argument"),
         (["schedules", "create", "nightly", "greets", "--missed", "never"], "'never' is not one of 'skip', 'once'"),

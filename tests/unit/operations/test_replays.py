@@ -134,6 +134,13 @@ async def test_no_rate_is_exceeded_and_slow_looks_do_not_slow_it_down(
     assert done >= after_a_minute * 0.9
 
 
+@pytest.mark.parametrize("rate", [1e-13, 5e-324])
+async def test_at_a_rate_of_nearly_nothing_the_first_is_done(stage: Stage, rate: float) -> None:
+    await stage.dead(2)
+    replay = await stage.run_once(await stage.begin(rate=rate, fingerprint="cause"))
+    assert (replay.done, replay.status) == (1, BulkActionStatus.RUNNING)
+
+
 async def test_after_a_standstill_no_flood_makes_up_for_it(stage: Stage) -> None:
     await stage.dead(100)
     replay = await stage.begin(rate=10, fingerprint="cause")
