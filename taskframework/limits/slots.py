@@ -124,7 +124,9 @@ class SlotKeeper:
     async def _wake_for_free_slots(self, limit: str, slots: Slots, spared: int = 0) -> None:
         for _ in range(slots.free - spared if slots.has_waiting_tasks else 0):
             # With the places that were just given: otherwise the next read would end at the tasks that have them.
-            slots = await self._wake_next(limit, slots, new_claim_id())
+            before, slots = slots, await self._wake_next(limit, slots, new_claim_id())
+            if slots is before or slots.free <= 0:
+                return  # there was no task to wake, or no slot is left: each further search would find the same
 
     async def _change_all(self, changes: Sequence[SlotChange]) -> Sequence[Slots | Exception]:
         # All processes write to the record of a limit, one write after the other. So there should be few writes.

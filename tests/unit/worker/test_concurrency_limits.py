@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -366,6 +366,27 @@ async def test_one_look_wakes_a_task_for_each_of_many_free_slots(stage: Stage) -
     await stage.keeper.change(AnnounceWaiting(ada, 30, 600))
     await stage.keeper.reconcile()
     assert len(set(stage.sent)) == len(stage.sent) == 30
+
+
+async def test_where_no_task_waits_any_more_a_look_at_many_free_slots_reads_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slots tell for minutes that tasks may be waiting, and there may be thousands of keys."""
+    ada, searched = SLOTS.id_of("one-of-user", "ada"), list[str]()
+    waiting_for = stage.store.waiting_for
+
+    async def counted(limit: str, most: int) -> Sequence[DueTask]:
+        searched.append(limit)
+        return await waiting_for(limit, most)
+
+    monkeypatch.setattr(stage.store, "waiting_for", counted)
+    await stage.keeper.change(AnnounceWaiting(ada, 1_000, 600))
+    await stage.keeper.reconcile()
+    assert searched == [ada]
+    await stage.task(task_id="late")
+    await stage.store.mark(MakeDue("late", 1, timedelta(minutes=5), ada))
+    await stage.keeper.reconcile()
+    assert (stage.sent, searched) == (["late"], [ada] * 3)
 
 
 async def test_a_slot_that_is_taken_anew_during_a_look_is_not_taken_away(
