@@ -180,7 +180,7 @@ class ExplainOperations:
     async def _with_workers(self, facts: Facts, scope: Scope, broker: Broker | None) -> Facts:
         task = facts.task
         found = await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)
-        knowing = [it for it in map(PRESENCE.content, found) if task.task_type in it.task_types]
+        knowing = [it for it in PRESENCE.contents(found).values() if task.task_type in it.task_types]
         workers = tuple([it for it in knowing if not it.is_lost(facts.now)])
         last = max(knowing, key=lambda it: it.seen_at, default=None)
         facts = replace(facts, workers=workers, last_worker=last)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from taskframework.limits.buckets import MemoryBuckets
 from taskframework.model.message import rfc3339
+from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease
@@ -39,3 +40,11 @@ async def test_a_killed_worker_is_told_before_its_lease_is_over(store: SqliteSto
     over = (await explain("it", EVERYONE)).cause
     assert "has not renewed its lease" in over.because
     assert over.details["taken_over_after"] == taken_after
+
+
+async def test_a_damaged_report_of_some_worker_hides_no_cause(store: SqliteStore, clock: FakeClock) -> None:
+    damaged = Record(PRESENCE.id_of("worker-1"), PRESENCE.name, {"worker_id": 1})
+    await store.write_records([damaged])
+    await store.insert([new_task(task_id="it", now=store.now())])
+    explain = ExplainOperations(store, MemoryBuckets(clock), {}, WorkerSettings()).explain
+    assert (await explain("it", EVERYONE)).cause.code == "no_worker"
