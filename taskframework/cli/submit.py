@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -68,7 +69,7 @@ def read_json(argument: str) -> Any:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
         hint = f"Quote it for the shell, such as {_EXAMPLE}."
-        if argument == text and len(text.encode()) < _MAX_PATH_BYTES and Path(text).is_file():
+        if argument == text and len(os.fsencode(text)) < _MAX_PATH_BYTES and Path(text).is_file():
             hint = f"To read the file, write @{text}."
         raise typer.BadParameter(f"not JSON ({error}). {hint}") from error
 
