@@ -95,6 +95,34 @@ def steps_of(text: str) -> list[Step]:
     return list(_steps(text.splitlines()))
 
 
+def file_of(page: Path, name: str) -> str:
+    """What a page says is in a file."""
+    [text] = [step.text for step in steps_of(page.read_text()) if step.kind is Kind.SAVE and step.name == name]
+    return text
+
+
+def programs_of(page: Path) -> dict[str, str]:
+    """The Python files that a reader of this page has in the end, by name.
+
+    Raises:
+        ValueError: if the page saves two different files under one name, of which only one would be left.
+    """
+    programs: dict[str, str] = {}
+    for step in steps_of(page.read_text()):
+        match step.kind:
+            case Kind.SAVE:
+                name, text = step.name, step.text
+            case Kind.COPY:
+                name, text = step.name, file_of(page.parent / step.text, step.name)
+            case Kind.PROGRAM:
+                name, text = f"line_{step.line}.py", step.text
+            case _:
+                continue
+        if name.endswith(".py") and programs.setdefault(name, text) != text:
+            raise ValueError(f"{name_of(page)} has two files {name}")
+    return programs
+
+
 def _steps(lines: list[str]) -> Iterator[Step]:
     paragraph, at = "", 0
     while at < len(lines):

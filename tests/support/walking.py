@@ -17,7 +17,7 @@ from taskframework.api.views import TaskView
 from taskframework.brokers.base import ExternalMessage
 from taskframework.events.external import SINGLE, read_events
 from tests.support.command import Started, start_command, start_program
-from tests.support.pages import Kind, Step, steps_of
+from tests.support.pages import Kind, Step, file_of
 from tests.support.process import ServerFailed, wait_until
 
 #: For one command on a crowded machine; pip takes longest.
@@ -94,7 +94,7 @@ class Walk:
             case Kind.SAVE:
                 self._save(step.name, self._here(step.text))
             case Kind.COPY:
-                self._save(step.name, _file_of(self._page.parent / step.text, step.name))
+                self._save(step.name, file_of(self._page.parent / step.text, step.name))
             case Kind.PROGRAM:
                 program = f"line_{step.line}.py"
                 self._save(program, self._here(step.text))
@@ -186,11 +186,6 @@ class Walk:
         for there, here in {**self._elsewhere, **self._last_ids}.items():
             text = text.replace(there, here)
         return text
-
-
-def _file_of(page: Path, name: str) -> str:
-    [text] = [step.text for step in steps_of(page.read_text()) if step.kind is Kind.SAVE and step.name == name]
-    return text
 
 
 def _said(started: Started) -> str:
