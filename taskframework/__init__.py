@@ -141,7 +141,7 @@ _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.sp
 __all__ = sorted(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _HOMES[name].startswith("api."):
@@ -150,6 +150,10 @@ def __getattr__(name: str) -> Any:
         require_extra("api", f"taskframework.{name}")
     value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     return value
+
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this function knows
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

@@ -21,8 +21,12 @@ _LAZY_MODULES = {"Harness": "virtual_time", "Ran": "inline", "harness": "virtual
 __all__ = ["FakeClock", "Harness", "Ran", "eventually", "harness", "run"]
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"taskframework.testing.{_LAZY_MODULES[name]}"), name)
     return value
+
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this function knows
+    __getattr__ = _load

@@ -1,5 +1,7 @@
 """Ten mistakes and a few more, each in the line that says so."""
 
+import taskframework
+import taskframework.testing
 from taskframework import (
     BackgroundTaskExecutable,
     SubmitRequest,
@@ -14,6 +16,11 @@ from taskframework import (
 from tests.typed.project.counting import CountAll, CountWords, CountWordsParameters, CountWordsResult, Pool, double
 
 WORDS = CountWordsParameters(text="one two three")
+
+
+def misspelt_names() -> object:
+    _ = taskframework.TaskFramewrk  # mistake: there is no such name
+    return taskframework.testing.harnes  # mistake: there is no such name
 
 
 class ReturnsText(BackgroundTaskExecutable[int, int]):
