@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, SupportsFloat
 
 #: The moment from which timestamps count.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -86,5 +86,13 @@ async def happens_within(event: asyncio.Event, seconds: float | None, clock: Clo
 
 
 def in_seconds(length: timedelta | float) -> float:
-    """Return a length of time in seconds, given as a timedelta or in seconds."""
-    return length.total_seconds() if isinstance(length, timedelta) else float(length)
+    """Return a length of time in seconds, given as a timedelta or in seconds.
+
+    Raises:
+        TypeError: if it is neither; `"5s"` is for settings and commands, where no timedelta can be written.
+    """
+    if isinstance(length, timedelta):
+        return length.total_seconds()
+    if not isinstance(length, SupportsFloat):
+        raise TypeError(f"{length!r:.50} is no length of time: use a timedelta or a number of seconds, such as 5")
+    return float(length)

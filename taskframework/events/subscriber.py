@@ -7,9 +7,11 @@ import difflib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
 from typing import Self
 
 from taskframework.brokers.base import Broker, Consumption, EventNotHandledError, ExternalMessage
+from taskframework.clock import in_seconds
 from taskframework.errors import ConfigurationError, MessageUnreadableError
 from taskframework.events.external import PREFIX, TYPES, ExternalEvent, read_events
 from taskframework.events.http import HttpEvents, NobodyListensError
@@ -94,13 +96,16 @@ class EventSubscriber:
         """Whether the broker delivers events here now. Earlier events come only with a durable queue."""
         return self._consumption is not None and self._consumption.is_live
 
-    async def listening(self, timeout: float = 10.0) -> None:
+    async def listening(self, timeout: timedelta | float = 10.0) -> None:
         """Wait until events are being delivered.
 
+        Args:
+            timeout: longest time to wait, in seconds or as a timedelta.
+
         Raises:
-            TimeoutError: if that takes longer than `timeout` seconds.
+            TimeoutError: if it takes longer.
         """
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(in_seconds(timeout)):
             while not self.is_live:  # noqa: ASYNC110 - the port tells a state, and this runs once at start
                 await asyncio.sleep(0.02)
 

@@ -10,6 +10,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
+from taskframework.clock import in_seconds
 from taskframework.errors import ResultTimeoutError, TaskFailedError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import SUCCEEDED
@@ -36,7 +37,7 @@ async def until_final(look: Callable[[], Awaitable[Task]], timeout: timedelta | 
     Raises:
         ResultTimeoutError: if the task is not final by then.
     """
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = None if timeout is None else in_seconds(timeout)
     pause, task = _FIRST_PAUSE_SECONDS, await look()
     try:
         async with asyncio.timeout(seconds):

@@ -37,6 +37,14 @@ async def test_what_is_over_needs_no_stream(connect: Connect) -> None:
     assert paths(stage) == ["t-1"]
 
 
+async def test_a_text_is_no_time_to_wait(connect: Connect) -> None:
+    stage = connect(RUNNING)
+    text: Any = "5s"
+    with pytest.raises(TypeError, match="'5s' is no length of time: use a timedelta or a number of seconds, such as 5"):
+        await stage.client.wait("t-1", timeout=text)
+    assert stage.asked == []
+
+
 async def test_the_stream_tells_the_end(connect: Connect) -> None:
     stage = connect(
         RUNNING, stream(HEARTBEAT, END.replace(b"t-1-1", b"t-1-9").replace(b'"sequence":1', b'"sequence":9')), DONE
