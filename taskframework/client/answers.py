@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import Any, Generic
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.errors import WHOLE, ApiError
@@ -26,12 +35,44 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class RemoteError(dict[str, Any]):
+    """Why a task failed: a dictionary, as over HTTP.
+
+    Its fields are read as those of `Task.error`, too, so that code for a handle also works with a client.
+    """
+
+    @property
+    def code(self) -> str:
+        return str(self["code"])
+
+    @property
+    def type(self) -> str:
+        return str(self["type"])
+
+    @property
+    def message(self) -> str:
+        return str(self["message"])
+
+    @property
+    def retryable(self) -> bool:
+        return bool(self["retryable"])
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self["fingerprint"])
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(cls, handler(dict[str, Any]))
+
+
 class RemoteTask(Answer, Generic[R]):
     """A task as the interface shows it. If it was submitted by its class, the result is an R; otherwise plain JSON.
 
     Attributes:
         attempt: attempts begun so far.
-        error: why the task, or its last attempt, failed: `code`, `type`, `message`, `retryable`, `fingerprint`.
+        error: why the task, or its last attempt, failed: `error.code` (or `error["code"]`), `type`, `message`,
+            `retryable`, `fingerprint`.
         history: its last 100 events, each `{sequence, type, at, attempt, worker_id, data}`.
     """
 
@@ -42,7 +83,7 @@ class RemoteTask(Answer, Generic[R]):
     parameters: Any
     progress: Any
     result: R | None
-    error: dict[str, Any] | None
+    error: RemoteError | None
     attempt: int
     max_attempts: int
     generation: int
@@ -122,7 +163,7 @@ class RemoteResult(Answer, Generic[R]):
     task_id: str
     status: TaskStatus
     result: R | None
-    error: dict[str, Any] | None
+    error: RemoteError | None
 
 
 class Page(Answer):

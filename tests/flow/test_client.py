@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -108,6 +109,11 @@ async def test_a_failed_task_is_queued_anew(opened: Open) -> None:
             await stage.client.wait(task.task_id, timeout=20)
         assert failed.value.error is not None
         assert failed.value.error["retryable"] is False
+        error = (await stage.client.get(task.task_id)).error
+        assert error is not None
+        assert (error.code, error.type, error.message) == ("execution_error", "ValueError", "a bug")
+        assert (error.retryable, error.fingerprint) == (False, error["fingerprint"])
+        assert error == failed.value.error == json.loads(json.dumps(error)), "it is a dictionary still"
         assert (await stage.client.retry(task.task_id)).generation == 1
         assert (await stage.client.finished(task.task_id, timeout=20)).status is TaskStatus.FAILED
 
