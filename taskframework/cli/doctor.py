@@ -239,16 +239,15 @@ async def _check_tasks(store: TaskStore, concurrency_limits: Mapping[str, int]) 
 
 
 async def _check_workers(store: TaskStore, *, is_embedded: bool) -> Finding:
-    """The workers, and the tasks that wait for one. The latter is no problem: a worker may start next."""
+    """The workers, those that are lost, and the types whose tasks wait although no worker executes them."""
 
     async def not_counted() -> None: ...
 
     types = TaskTypes(TaskRegistry(), store)
     overview = await OverviewOperations(store, types, not_counted, is_embedded=is_embedded).read()
     found = {"live workers": str(overview.worker_count or "none")}
-    if waiting := [problem.text for problem in overview.problems() if problem.code == "no_worker"]:
-        found["to be started"] = " ".join(waiting)
-    return Finding("workers", found, [problem.text for problem in overview.problems() if problem.code == "worker_lost"])
+    of_workers = [problem.text for problem in overview.problems() if problem.code in ("no_worker", "worker_lost")]
+    return Finding("workers", found, of_workers)
 
 
 async def _check_schedules(store: TaskStore) -> Finding:

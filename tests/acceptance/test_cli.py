@@ -139,8 +139,9 @@ def test_tasks_wait_in_the_file_until_somebody_runs(folder: Folder) -> None:
     first = folder.json("submit", "count-words", parameters, "--app", "program", "--idempotency-key", "a")
     again = folder.run("submit", "count-words", "-", "--app", "program", "--idempotency-key", "a", given=parameters)
     assert f"Submitted before: count-words {first['task_id']}" in again.stdout
-    doctor = " ".join(folder.run("doctor").stdout.split())
+    doctor = " ".join(folder.run("doctor", code=1).stdout.split())
     assert "1 count-words task is waiting, and no running worker handles this type. One process executes all" in doctor
+    assert "1 problem found" in doctor
     (folder.path / "p.json").write_text(parameters)
     later = folder.json(
         "--app", "program", "submit", "count-words", "@p.json", "--not-before", "2h", "--priority", "high"

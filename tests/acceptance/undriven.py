@@ -28,10 +28,11 @@ def plant_undriven(store: TaskStore) -> None:
 
 
 def finding_of_undriven(folder: Folder, env: Mapping[str, str]) -> None:
-    """`doctor` names them and what each of them lacks, says what to do, and finds nothing else."""
+    """`doctor` names them and what each of them lacks, says what to do. Else it finds only that no worker runs."""
     found = folder.json("doctor", "--app", "program", code=1, env=env)
     problems = {finding["part"]: finding["problems"] for finding in found["findings"] if finding["problems"]}
-    assert problems.keys() == {"tasks"}, problems
+    assert problems.keys() == {"tasks", "workers"}, problems
+    assert "no running worker handles this type" in "".join(problems["workers"])
     (problem,) = problems["tasks"]
     assert problem.startswith("2 unfinished tasks without a driver, so nothing will ever continue them: ")
     assert "unsent (QUEUED, without dispatch (next_dispatch_at) and outbox (publish_at))" in problem
