@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Annotated, Any, Protocol, TypeVar, cast
+from urllib.parse import unquote
 
 import orjson
 from fastapi import APIRouter, Path
@@ -16,6 +17,7 @@ from opentelemetry.trace import SpanKind
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from taskframework.api.problems import RequestRefusedError
 from taskframework.brokers.base import Broker
@@ -52,6 +54,13 @@ def new_router(path: str, tag: str) -> APIRouter:
         tag: the section of the OpenAPI document. There each operation has the name of its function.
     """
     return APIRouter(prefix=path, tags=[tag], generate_unique_id_function=attrgetter("name"))
+
+
+def last_segment(scope: Scope) -> str | None:
+    """What stands after the last slash of the path as it was sent, decoded; None if the server does not tell the path
+    as it was sent."""
+    sent: bytes | None = scope.get("raw_path")
+    return None if sent is None else unquote(sent.partition(b"?")[0].rpartition(b"/")[2])
 
 
 class Framework(Protocol):

@@ -9,15 +9,18 @@ from time import monotonic
 from typing import Annotated, cast
 
 from fastapi import Depends, Path, Query
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from taskframework.api import task_follower
 from taskframework.api.auditing import audited
 from taskframework.api.callers import caller_of, quota_name, scope_of, user_of
-from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, last_segment, new_router, refuse_repeated
 from taskframework.api.event_streams import LAST_EVENT_ID, EventStream
 from taskframework.api.feed import Feed, Watcher, sse_frame
 from taskframework.api.openapi import ITEM_SCHEMA, problem_responses
@@ -34,13 +37,26 @@ from taskframework.model.values import MAX_NAME_LENGTH, is_name
 from taskframework.operations.streams import StreamOperations
 from taskframework.submission.options import Name
 
+
+class _StreamRoute(APIRoute):
+    """A route of a stream. In an address, `%2F` is a slash of the key: `a%2Fresults` is the stream `a/results`."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As any route; but if its path ends with a word, the address must end with a slash as it is and this word."""
+        word, sent = self.path.rpartition("/")[2], last_segment(scope)
+        if sent is not None and sent != word and not word.startswith("{"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
 router = new_router(f"{PREFIX}/streams", "streams")
+router.route_class = _StreamRoute
 
 
 #: The highest position in a request: the largest whole number that every JSON reader reads exactly.
 _MAX_POSITION = 2**53 - 1
 _EVENT_STREAM = "text/event-stream"
-# A key may have slashes in it, so the longer paths come first.
+# A key may have slashes, also as they are, so the longer paths come first.
 KeyInPath = Annotated[str, Path(description="Key of the stream", json_schema_extra={"maxLength": MAX_NAME_LENGTH})]
 _RESULT_CONTENT = {
     "application/json": {"schema": {"$ref": f"#/components/schemas/{StreamResultPage.__name__}"}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -100,6 +101,19 @@ async def test_a_page_has_what_is_known_in_order(worker: Api) -> None:
     assert await results(worker, "o", 1, first=2) == items[2:]
     assert (await worker.get(f"{STREAMS}/o/results?limit=2")).json() == {"items": items[:2], "next_cursor": "2"}
     assert (await worker.get(f"{STREAMS}/o/results?from_position=3")).json() == {"items": [], "next_cursor": "3"}
+
+
+@pytest.mark.parametrize(
+    "key", ["a/results", "a/go-on", "results", "go-on", "/results", "a//results", "a/results/results"]
+)
+async def test_a_key_may_end_like_an_address(worker: Api, key: str) -> None:
+    await submit(worker, 1, 2, key=key, mode="ordered_results")
+    sent = quote(key, safe="")
+    assert (await worker.get(f"{STREAMS}/{sent}")).json()["key"] == key
+    assert [one["result"] for one in await results(worker, sent, 2)] == [1, 2]
+    assert [one["result"] for one in await results(worker, key, 2)] == [1, 2], "slashes may be sent as they are"
+    problem_of(await worker.post(f"{STREAMS}/{sent}/go-on"), 409, "transition_refused")
+    problem_of(await worker.get(f"{STREAMS}/{sent}/go-on"), 405, "method_not_allowed")
 
 
 async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None:
