@@ -175,7 +175,7 @@ class InvalidParametersError(SubmissionError):
 
     def __init__(self, task_type: str, problems: list[dict[str, Any]], *, takes: str = "") -> None:
         wrong = problems or [{"field": WHOLE, "message": "invalid"}]
-        hint = "Correct the named fields and submit again."
+        hint = "Correct the named fields."  # of a submission, or of a schedule in the settings
         if wrong[0]["field"] == WHOLE:
             hint = f"{takes or 'Give the parameters that the type accepts.'} GET /api/v1/task-types has its schema."
         told = [one["message"] if one["field"] == WHOLE else f"{one['field']}: {one['message']}" for one in wrong]

@@ -11,6 +11,7 @@ from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Json
 from taskframework.cli.output import as_json_text, note, out, print_json, table
 from taskframework.settings import ExplainedSetting, explain
+from taskframework.submission.schedules import check_settings
 
 app = typer.Typer(no_args_is_help=True, help="The settings in force.")
 
@@ -18,7 +19,9 @@ app = typer.Typer(no_args_is_help=True, help="The settings in force.")
 @app.command()
 def show(context: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Print each setting with its value and its source. Passwords are masked."""
-    rows = explain(Invocation.of(context, config).load())
+    loaded = Invocation.of(context, config).load()
+    check_settings(loaded.settings.schedules.named)
+    rows = explain(loaded)
     if as_json:
         print_json([asdict(row) for row in rows])
         return

@@ -20,7 +20,7 @@ from taskframework.errors import (
 from taskframework.model.recurrence import MAX_CRON_CHARACTERS, check_cron
 from taskframework.model.schedules import DEFAULT_USER, MAX_SCHEDULES, Missed, Overlap, Schedule, start_schedule
 from taskframework.model.values import MAX_NAME_LENGTH, Json, problem
-from taskframework.schedules import load_zone
+from taskframework.schedules import load_zone, require_zone
 from taskframework.submission.options import Name
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
@@ -177,6 +177,19 @@ def parse_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinition]:
             f"There are more than {MAX_SCHEDULES:,} schedules.", key="schedules", hint="Remove some."
         )
     return definitions
+
+
+def check_settings(named: Mapping[str, Any]) -> None:
+    """Check the schedules of the settings without a store and without the program, for callers that may block.
+
+    Raises:
+        ConfigurationError: as a process that starts with them raises it.
+    """
+    for name, definition in parse_settings(named).items():
+        try:
+            require_zone(definition.timezone)
+        except InvalidRequestError as error:
+            raise settings_error(name, error) from error
 
 
 def settings_error(name: str, error: SubmissionError) -> ConfigurationError:

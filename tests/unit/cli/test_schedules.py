@@ -17,6 +17,20 @@ from tests.unit.cli.conftest import Cli, Done
 
 NIGHTLY = ("nightly", "greets", '"ann"', "--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
 
+LETTERS = """
+from pydantic import BaseModel
+
+from taskframework import task
+
+
+class Letter(BaseModel):
+    to: str
+
+
+@task("write")
+def write(parameters: Letter) -> None: ...
+"""
+
 
 @pytest.fixture(autouse=True)
 def _worked(folder: Path) -> None:
@@ -112,6 +126,31 @@ def test_doctor_tells_of_schedules_that_cannot_run_and_of_wrong_settings(cli: Cl
     assert "schedules.nightly: The parameters are not valid for task type 'greets'" in " ".join(
         cli("doctor", "--app", "greeting").out.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("definition", "problem", "hint"),
+    [
+        ('{task_type: greets, cron: "61 * * * *"}', "cron: has a wrong minute '61'", "such as `30 2 * * MON-FRI`"),
+        ("{task_type: greets, cron: 1 * * * *, timezone: Europe/Berln}", "timezone: 'Europe/Berln'", "Europe/Berlin"),
+    ],
+)
+def test_config_show_tells_of_schedules_with_which_no_process_starts(
+    cli: Cli, folder: Path, definition: str, problem: str, hint: str
+) -> None:
+    (folder / "application.yml").write_text(f"schedules: {{nightly: {definition}}}")
+    for options in ((), ("--json",)):
+        done = cli("config", "show", *options)
+        assert (done.code, done.out) == (1, "")
+        assert f"schedules.nightly: {problem}" in done.err
+        assert hint in done.err
+
+
+def test_a_wrong_field_in_the_settings_is_not_to_be_submitted_again(cli: Cli, folder: Path) -> None:
+    (folder / "letters.py").write_text(LETTERS)
+    (folder / "application.yml").write_text("schedules: {nightly: {task_type: write, parameters: {}, every: 1h}}")
+    said = " ".join(cli("doctor", "--app", "letters").out.split())
+    assert "task type 'write': to: Field required. Correct the named fields. " in said
 
 
 def test_doctor_tells_of_limits_of_types_that_nobody_knows(cli: Cli, folder: Path) -> None:
