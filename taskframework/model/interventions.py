@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -11,9 +11,10 @@ from taskframework.model.options import start_by
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.stream_moves import blocked_if_serial, skipped_in_stream
-from taskframework.model.task import CancelRequest, Discarded, Task
+from taskframework.model.task import CancelRequest, Discarded, Task, TaskError
 from taskframework.model.transitions import (
     BY_DEADLINE,
+    DEADLINE_PASSED,
     DEADLINE_REASON,
     UngroupedWrite,
     after_failure,
@@ -52,10 +53,15 @@ class Reap(UngroupedWrite):
         if self.grace is not None and not drivers.LEASE.is_due(task, now, self.grace):
             return None
         reaped = task.evolve(crashes=task.crashes + 1)
-        message = self.limit_message if reaped.crashes >= self.max_crashes else LEASE_EXPIRED
-        error = framework_error("lease_expired", message, retryable=True, attempt=task.attempts, at=now)
+        error = replace(self._error(reaped), attempt=task.attempts, at=now)
         delay = self.delay if reaped.crashes > 1 else timedelta(0)
         return after_failure(reaped, self._status(reaped), error, delay, now, task.lease.worker_id)
+
+    def _error(self, task: Task) -> TaskError:
+        if task.cancel is not None and task.cancel.by == BY_DEADLINE:
+            return LOST_AFTER_DEADLINE
+        message = self.limit_message if task.crashes >= self.max_crashes else LEASE_EXPIRED
+        return framework_error("lease_expired", message, retryable=True)
 
     @property
     def limit_message(self) -> str:
@@ -77,6 +83,8 @@ def is_suspect(crashes: int, max_crashes: int) -> bool:
 
 
 LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost the store."
+#: The error of a task that its deadline ends, because its worker did not: the deadline forbids another attempt.
+LOST_AFTER_DEADLINE = replace(deadline_error(), message=f"{DEADLINE_PASSED} {LEASE_EXPIRED}")
 
 
 @dataclass(frozen=True, slots=True)

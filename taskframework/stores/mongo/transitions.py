@@ -17,6 +17,7 @@ from taskframework.model.drivers import START
 from taskframework.model.interventions import (
     BY_NEWER_VERSION,
     LEASE_EXPIRED,
+    LOST_AFTER_DEADLINE,
     NO_HANDLER,
     NOT_STARTED,
     Cancel,
@@ -228,14 +229,14 @@ def _reap(reap: Reap) -> Write:
     status = first_status_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
     error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True)
     last = replace(error, message=reap.limit_message)
+    is_late = {"$eq": ["$cancel.by", BY_DEADLINE]}
+    crashed = {"$cond": [has_lost_most, error_of(last), error_of(error)]}
     reaped = {
         "status": status,
         "crashes": crashes,
-        **with_error({"$cond": [has_lost_most, error_of(last), error_of(error)]}),
+        **with_error({"$cond": [is_late, error_of(LOST_AFTER_DEADLINE), crashed]}),
     }
-    data = {
-        "$cond": [{"$gte": ["$crashes", reap.max_crashes]}, literal(failure_data(last)), literal(failure_data(error))]
-    }
+    data = {name: f"$error.{name}" for name in failure_data(error)}
     event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=data)
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
     return Write(guard, [set_fields(reaped), _after_failure(due, event)])

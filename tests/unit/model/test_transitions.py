@@ -292,6 +292,17 @@ def test_a_reaped_task_ends_as(changes: dict[str, Any], status: TaskStatus) -> N
     assert applied(REAP, running(**changes)).status is status
 
 
+@pytest.mark.parametrize("crashes", [0, 2])
+def test_the_deadline_ends_a_task_whose_worker_died_before_it_stopped(crashes: int) -> None:
+    task = applied(REAP, running(cancel=wish_to_stop(BY_DEADLINE), crashes=crashes))
+    assert task.error is not None
+    assert (task.error.code, task.error.retryable, task.error.attempt) == ("deadline", False, 3)
+    assert task.error.message == (
+        "The deadline passed. The worker stopped renewing its lease: it died, hung or lost the store."
+    )
+    assert task.history[-1].data == {"code": "deadline", "type": "taskframework", "message": task.error.message}
+
+
 def test_the_second_crash_waits() -> None:
     assert applied(REAP, running(crashes=1)).not_before == NOW + MINUTE
 
