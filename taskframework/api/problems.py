@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from taskframework.api.codes import CODES
 from taskframework.errors import (
@@ -355,6 +356,13 @@ def _methods_at(path: str, paths: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(method.upper() for method in operations)
 
 
+def _takes_head(app: FastAPI, path: str) -> bool:
+    """Whether a path that has no parameters takes the method HEAD, which the OpenAPI document leaves out."""
+    return any(
+        "HEAD" in (route.methods or ()) for route in app.routes if isinstance(route, Route) and route.path == path
+    )
+
+
 def _suggested_address(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The address that the client probably meant: without a slash at its end, or with the prefix."""
     short = _path_of(request).rstrip("/")[:_MAX_SHOWN_CHARACTERS]
@@ -371,8 +379,9 @@ async def _answer_http(request: Request, error: Exception) -> Response:
             hint = f"Did you mean {root_of(request)}{suggestion}?" if suggestion else "/docs lists all addresses."
             problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
-            methods = _methods_at(_path_of(request), await _documented_paths(request))
-            headers["Allow"] = allowed = ", ".join(methods or ["GET"])
+            path = _path_of(request)
+            methods = _methods_at(path, await _documented_paths(request)) or ["GET"]
+            headers["Allow"] = allowed = ", ".join([*methods, *(["HEAD"] if _takes_head(request.app, path) else ())])
             problem = Problem(
                 "method_not_allowed",
                 f"The method {request.method[:20]} is not allowed at this address.",

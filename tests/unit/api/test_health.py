@@ -48,6 +48,9 @@ async def test_probes_may_ask_with_head(api: Api, path: str) -> None:
     head, whole = await api.request("HEAD", path), await api.get(path)
     assert (head.status_code, head.headers["content-type"]) == (200, whole.headers["content-type"])
     assert "head" not in (await api.get("/openapi.json")).json()["paths"].get(path, {})
+    refused = await api.post(path)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+    assert problem_of(refused, 405, "method_not_allowed")["hint"] == "Use GET, HEAD."
 
 
 async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ async def test_the_document_is_not_made_in_the_event_loop(api: Api, path: str, m
         ("DELETE", f"{TASKS}/x", "GET"),
         ("OPTIONS", TASKS, "GET, POST"),
         ("GET", f"{TASKS}/x/cancel", "POST"),
-        ("POST", "/healthz", "GET"),
+        ("POST", "/healthz", "GET, HEAD"),
         ("GET", f"{TASKS}/bulk", "POST"),
         ("PUT", f"{TASKS}/bulk", "POST"),
         ("GET", f"{DEAD_LETTERS}/replay", "POST"),
