@@ -252,8 +252,19 @@ def _limit_of(bucket: BucketSettings | None) -> BucketLimit | None:
 
 
 def _key_of(headers: Headers) -> str | None:
-    """The key or token in a request."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
+    """The key or token in a request.
+
+    Raises:
+        RequestRefusedError: if there are several, since a proxy may have checked another one than this process would.
+    """
+    given = headers.getlist("authorization")
+    if len(given) > 1:
+        raise RequestRefusedError(
+            f"The request has the header Authorization {len(given)} times.",
+            hint="Send it once, with one key or token.",
+            code="bad_request",
+        )
+    scheme, _, key = "".join(given).partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
 
 

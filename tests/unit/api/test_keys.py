@@ -384,6 +384,18 @@ async def test_a_body_is_refused_once_its_key_has_ended(
     assert not [batch for batch in batches if batch["is_sealed"] or batch["total"] > 1]
 
 
+@pytest.mark.parametrize("with_keys", [False, True])
+async def test_two_keys_in_one_request_are_refused(open_api: OpenApi, with_keys: bool) -> None:
+    async with open_api() as api:
+        good = await _header(api, "ada", Role.ADMIN) if with_keys else {"Authorization": "Bearer tf_1"}
+        for other in ("Bearer tf_wrong", "Basic YTpi", good["Authorization"]):
+            answer = await api.get(TASKS, headers=[*good.items(), ("authorization", other)])
+            told = problem_of(answer, 400, "bad_request")
+            assert told["detail"] == "The request has the header Authorization 2 times."
+            assert told["hint"] == "Send it once, with one key or token."
+        assert (await api.get(TASKS, headers=good)).status_code == 200
+
+
 @pytest.mark.parametrize("header", ["Host", "Origin"])
 @pytest.mark.parametrize(
     ("given", "is_known"),
