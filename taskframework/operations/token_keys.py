@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from taskframework.urls import redacted
 
 try:
     import jwt
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from cryptography.x509 import load_pem_x509_certificate
 except ImportError as error:
@@ -36,6 +37,8 @@ _TIMEOUT_SECONDS = 5.0
 _MAX_BYTES = 256 * 1024
 _MAX_KEYS = 100
 _SHARED_SECRET = "oct"
+#: The shortest RSA key that is used: RFC 7518 requires this length for signatures.
+_MIN_RSA_BITS = 2048
 
 Load = Callable[[], Awaitable[bytes]]
 
@@ -49,6 +52,11 @@ class PublicKey:
     id: str | None = None
     #: The only algorithm for which the key may be used; None means all that fit the key.
     algorithm: str | None = None
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether it is an RSA key so short that others may break it, and then make tokens."""
+        return isinstance(self.material, RSAPublicKey) and self.material.key_size < _MIN_RSA_BITS
 
 
 class TokenKeys:
@@ -66,6 +74,8 @@ class TokenKeys:
         self._load = load
         self._monotonic = monotonic
         self._keys: tuple[PublicKey, ...] = ()
+        #: The keys that were too short at the last read, by their ids.
+        self._short: frozenset[str] = frozenset()
         self._read_at = float("-inf")
         #: The read that is under way, or the last one.
         self._reading: asyncio.Task[None] | None = None
@@ -113,7 +123,8 @@ class TokenKeys:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 content = await self._load()
-            if not (keys := tuple(_parse_keys(content))):
+            keys = self._without_short(_parse_keys(content))
+            if not keys:
                 raise ValueError("there is no usable public key in the answer")
             self._keys = keys
         except Exception as error:  # whatever an issuer sends must not break the requests
@@ -121,6 +132,15 @@ class TokenKeys:
             logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
         finally:
             self._read_at = self._monotonic()
+
+    def _without_short(self, keys: Sequence[PublicKey]) -> tuple[PublicKey, ...]:
+        """The keys that are long enough. The log names each of the others once, not at each read."""
+        short = {f"{key.id!r:.100}": key.material.key_size for key in keys if key.is_too_short}
+        for name in short.keys() - self._short:
+            text = "the key %s for tokens at %s is not used: RSA with %d bits is too short, it needs %d"
+            logger.warning(text, name, self._place, short[name], _MIN_RSA_BITS)
+        self._short = frozenset(short)
+        return tuple(key for key in keys if not key.is_too_short)
 
 
 def _reason(error: Exception) -> str:
@@ -143,7 +163,7 @@ def require_readable(place: str) -> None:
     if place.startswith(("https://", "http://")):
         return
     try:
-        has_keys = bool(list(_parse_keys(Path(place).read_bytes())))
+        has_keys = any(not key.is_too_short for key in _parse_keys(Path(place).read_bytes()))
     except (OSError, ValueError, jwt.PyJWTError) as error:
         raise ConfigurationError(
             f"security.jwt_keys: {place} cannot be read ({type(error).__name__}).",
@@ -152,7 +172,9 @@ def require_readable(place: str) -> None:
         ) from None
     if not has_keys:
         raise ConfigurationError(
-            f"security.jwt_keys: {place} has no usable public key.", key="security.jwt_keys", hint="Add a public key."
+            f"security.jwt_keys: {place} has no usable public key.",
+            key="security.jwt_keys",
+            hint=f"Add a public key; one of RSA needs {_MIN_RSA_BITS:,} bits or more.",
         )
 
 
@@ -175,7 +197,7 @@ async def _fetch(place: str) -> bytes:
         return content
 
 
-def _parse_keys(content: bytes) -> Iterable[PublicKey]:
+def _parse_keys(content: bytes) -> Sequence[PublicKey]:
     """Return the public keys in a file, without keys for encryption and shared secrets.
 
     Raises:

@@ -34,12 +34,15 @@ _RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 _EC = ec.generate_private_key(ec.SECP256R1())
 _ED = ed25519.Ed25519PrivateKey.generate()
 _STRANGER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+_SHORT = rsa.generate_private_key(public_exponent=65537, key_size=1024)
 _PEM = _RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def _jwk(key: Any, name: str, **more: str) -> dict[str, Any]:
+def _jwk(key: Any, name: str, **more: Any) -> dict[str, Any]:
     algorithms: dict[Any, Any] = {_RSA: jwt.algorithms.RSAAlgorithm, _EC: jwt.algorithms.ECAlgorithm}
-    algorithm = algorithms.get(key, jwt.algorithms.RSAAlgorithm if key is _STRANGER else jwt.algorithms.OKPAlgorithm)
+    algorithm = algorithms.get(
+        key, jwt.algorithms.RSAAlgorithm if key in (_STRANGER, _SHORT) else jwt.algorithms.OKPAlgorithm
+    )
     return {**algorithm.to_jwk(key.public_key(), as_dict=True), "kid": name, **more}
 
 
@@ -251,6 +254,29 @@ async def test_a_new_key_is_asked_for_but_not_for_each_request(caplog: pytest.Lo
     assert "planted" not in caplog.text
     with pytest.raises(TokenKeysUnavailableError):
         await issuer.found().find("second")
+
+
+async def test_an_rsa_key_that_others_can_break_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    issuer = _Issuer()
+    issuer.keys += [_jwk(_SHORT, "short"), _jwk(_SHORT, "", kid=["odd"])]
+    keys = issuer.found()
+    for _ in range(3):
+        assert await keys.find("short") is None
+        assert await keys.find("first") is not None
+        issuer.now += 300
+    assert issuer.asked >= 2
+    assert caplog.text.count("the key 'short' for tokens at") == 1
+    assert "/keys is not used: RSA with 1024 bits is too short, it needs 2048" in caplog.text
+    assert "planted" not in caplog.text
+
+
+def test_a_file_with_such_a_key_alone_is_noticed_at_the_start(tmp_path: Path) -> None:
+    (file := tmp_path / "keys").write_bytes(
+        _SHORT.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    with pytest.raises(ConfigurationError, match="no usable public key") as refused:
+        require_readable(str(file))
+    assert refused.value.hint == "Add a public key; one of RSA needs 2,048 bits or more."
 
 
 async def test_a_slow_issuer_holds_up_no_known_key_and_others_not_for_long(
