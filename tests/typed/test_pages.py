@@ -25,12 +25,12 @@ ignore_errors = True
 """
 
 
-def test_mypy_finds_nothing_in_the_programs_of_the_pages(tmp_path: Path) -> None:
+def test_mypy_finds_nothing_in_the_programs_of_the_pages(tmp_path: Path, mypy_cache: Path) -> None:
     (settings := tmp_path / "mypy.ini").write_text(_SETTINGS)
     (folder := tmp_path / "pages").mkdir()
     count = sum(_save(page, folder) for page in [*pages(), *(ROOT / page for page in TRANSLATIONS)])
     assert count >= 100
-    mypy = [sys.executable, "-m", "mypy", "--config-file", str(settings), "--cache-dir", str(tmp_path / "cache"), "."]
+    mypy = [sys.executable, "-m", "mypy", "--config-file", str(settings), "--cache-dir", str(mypy_cache), "."]
     told = subprocess.run(mypy, cwd=folder, capture_output=True, text=True, check=False, env={"MYPYPATH": str(ROOT)})
     assert told.returncode == 0, told.stdout + told.stderr
 

@@ -26,9 +26,9 @@ def test_there_are_mistakes() -> None:
     assert len(MISTAKES) >= 10
 
 
-def test_mypy_tells_each_mistake_and_nothing_else(tmp_path: Path) -> None:
+def test_mypy_tells_each_mistake_and_nothing_else(tmp_path: Path, mypy_cache: Path) -> None:
     (settings := tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\npython_version = 3.11\n")
-    told = run("mypy", "--config-file", str(settings), "--cache-dir", str(tmp_path), *map(str, PROJECT.glob("*.py")))
+    told = run("mypy", "--config-file", str(settings), "--cache-dir", str(mypy_cache), *map(str, PROJECT.glob("*.py")))
     errors = re.findall(r"^(\S+)\.py:(\d+): error:", told, re.MULTILINE)
     assert {Path(file).name for file, _ in errors} == {"wrong"}, told
     assert {int(line) for _, line in errors} == MISTAKES, told
