@@ -43,7 +43,7 @@ async def get_health(request: Request) -> Response:
     summary="Whether the process can do its work",
     responses={
         200: {"model": ReadinessView, "description": "Ready"},
-        503: {"model": ReadinessView, "description": "Not ready; `checks` says why", "content": PROBLEM_CONTENT},
+        503: {"model": ReadinessView, "description": "Not ready; `checks` says why", "content": dict(PROBLEM_CONTENT)},
         **problem_responses(),
     },
 )

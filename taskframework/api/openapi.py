@@ -72,7 +72,7 @@ def problem_responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": "; ".join(f"{CODES[code][1]} (`{code}`)" for code in found),
-            "content": PROBLEM_CONTENT,
+            "content": dict(PROBLEM_CONTENT),  # its own, since some releases of FastAPI write into it
         }
         for status, found in by_status.items()
     }
