@@ -83,6 +83,8 @@ class ProcessPool:
         self._grace = grace
         self._children: set[_Child] = set()
         self._idle: list[_Child] = []
+        #: Children that are starting, also those that nobody waits for any more.
+        self._starting: set[asyncio.Task[_Child]] = set()
         self._ending = Background()
         self._is_closed = False
 
@@ -135,6 +137,8 @@ class ProcessPool:
         self._is_closed = True
         for child in list(self._children):
             self._end(child)
+        if self._starting:
+            await asyncio.wait(self._starting)
         await self._ending.finished()
         atexit.unregister(self._kill_all)
 
@@ -145,13 +149,21 @@ class ProcessPool:
                 return child
             self._end(child)  # it died while it was idle
         if self._is_closed:
-            raise ProcessDiedError("The process pool is closed.", hint="")
-        starting = asyncio.create_task(_Child.start())
+            raise _pool_closed_error()
+        starting = asyncio.create_task(self._start_child())
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
         try:
-            child = await asyncio.shield(starting)
+            return await asyncio.shield(starting)
         except asyncio.CancelledError:
             starting.add_done_callback(self._end_started)
             raise
+
+    async def _start_child(self) -> _Child:
+        child = await _Child.start()
+        if self._is_closed:
+            await child.end()
+            raise _pool_closed_error()
         if not self._children:
             # At exit, multiprocessing waits for its children, before they could notice that this process ends.
             atexit.register(self._kill_all)
@@ -175,6 +187,10 @@ class ProcessPool:
     def _kill_all(self) -> None:
         for child in self._children:
             child.kill()
+
+
+def _pool_closed_error() -> ProcessDiedError:
+    return ProcessDiedError("The process pool is closed.", hint="")
 
 
 class _Child:

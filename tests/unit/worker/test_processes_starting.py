@@ -1,0 +1,35 @@
+"""A process pool that is closed while one of its children starts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from taskframework.tasks.stages import EXECUTE
+from taskframework.worker import processes
+from taskframework.worker.processes import ProcessDiedError, ProcessPool
+from tests.support.process import is_running
+from tests.unit.worker.process_tasks import Echo, context_of
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_close_leaves_no_child_that_was_starting(monkeypatch: pytest.MonkeyPatch, is_left: bool) -> None:
+    spawn, pids = processes._spawn, list[int]()
+
+    def spawn_and_note() -> Any:
+        process, connection = spawn()
+        pids.append(process.pid or 0)
+        return process, connection
+
+    monkeypatch.setattr(processes, "_spawn", spawn_and_note)
+    pool = ProcessPool(1)
+    run = asyncio.create_task(pool.run(Echo(), EXECUTE, context_of(None)))
+    await asyncio.sleep(0)
+    if is_left:
+        run.cancel()
+    await pool.close()
+    assert [is_running(pid) for pid in pids] == [False]
+    with pytest.raises(asyncio.CancelledError if is_left else ProcessDiedError):
+        await run
