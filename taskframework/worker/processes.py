@@ -369,4 +369,7 @@ def _kill(process: SpawnProcess) -> None:
 def _describe_exit(code: int | None) -> str:
     if code is None:
         return "died"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {int(number): number.name for number in signal.Signals}  # real-time signals have no names
+    return f"was killed by {names.get(-code, f'signal {-code}')}"

@@ -333,7 +333,7 @@ class Die(_InProcess):
     def execute(self, context: TaskContext[Any]) -> Any:
         if context.parameters == "exit":
             os._exit(3)
-        os.kill(os.getpid(), signal.SIGSEGV)
+        os.kill(os.getpid(), signal.SIGSEGV if context.parameters == "crash" else signal.SIGRTMIN + 3)
 
 
 class Interrupted(_InProcess):

@@ -276,7 +276,9 @@ async def test_a_child_that_never_ends_importing_is_replaced(
     assert (await own_pool.run(Echo(), EXECUTE, context_of("next")))["parameters"] == "next"
 
 
-@pytest.mark.parametrize(("how", "told"), [("exit", "exit code 3"), ("crash", "SIGSEGV")])
+@pytest.mark.parametrize(
+    ("how", "told"), [("exit", "exit code 3"), ("crash", "SIGSEGV"), ("real-time", r"signal \d\d\.")]
+)
 async def test_a_child_that_dies_is_replaced(own_pool: ProcessPool, how: str, told: str) -> None:
     with pytest.raises(ProcessDiedError, match=told) as caught:
         await own_pool.run(Die(), EXECUTE, context_of(how))
