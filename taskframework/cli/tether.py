@@ -94,7 +94,8 @@ class Tether:
         await self._background.finished()
 
     async def _read_questions(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(OSError):
+        # A parent that is killed may leave the beginning of a question, which cannot be read.
+        with contextlib.suppress(OSError, orjson.JSONDecodeError):
             async for line in reader:
                 self._background.start(self._answer(**orjson.loads(line)))
         self._on_stop()
@@ -129,8 +130,8 @@ class WorkerLink:
         try:
             async for line in reader:
                 self._handle_message(orjson.loads(line))
-        except OSError:
-            pass  # the process was killed
+        except (OSError, orjson.JSONDecodeError):
+            pass  # the process was killed, maybe in the middle of an answer
         finally:
             self._writer.close()
             for pending in self._pending_answers.values():

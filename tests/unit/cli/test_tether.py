@@ -91,6 +91,29 @@ async def test_a_cut_before_the_line_is_open_counts() -> None:
     await listening
 
 
+@pytest.mark.parametrize("last", [b'{"number": 1, "pa', b"not JSON\n"])
+async def test_a_parent_that_dies_in_the_middle_of_a_question_is_gone(last: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    tether, told = Tether(theirs.detach()), list[str]()
+    await tether.listen(lambda: told.append("cut"))
+    with ours:
+        ours.sendall(last)
+    await eventually(lambda: told == ["cut"])
+    await tether.close()
+    tether._socket.close()
+
+
+async def test_a_process_that_dies_in_the_middle_of_an_answer_is_gone() -> None:
+    ours, theirs = socket.socketpair()
+    told = list[str]()
+    link = WorkerLink(lambda: told.append("ready"))
+    listening = asyncio.create_task(link.listen(ours))
+    with theirs:
+        theirs.sendall(b'{"ready": true}\n{"number": 1, "status": 200, "body": "# HELP')
+    await listening
+    assert told == ["ready"]
+
+
 async def test_an_own_end_is_no_wish_of_the_parent(pair: Pair) -> None:
     await pair.tether.close()
     assert pair.told == []
