@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from taskframework.actors.actor import KeyedActor, Timers
-from taskframework.actors.mailbox import Firing, Mailbox, MailboxTimers
+from taskframework.actors.mailbox import End, Firing, Mailbox, MailboxTimers
 from taskframework.background import Background, is_failure
 from taskframework.clock import Clock, SystemClock, in_seconds
 from taskframework.errors import TaskframeworkError
@@ -179,7 +179,7 @@ class _RunningActor(Generic[Key, Event]):
         """Call the actor until it ends."""
         self._caller = asyncio.current_task()
         self._timers.set(_IDLE_TIMER, self._idle_after)
-        while (item := await self.mailbox.next()) is not None:
+        while (item := await self.mailbox.next()) is not End.END:
             if isinstance(item, Firing):
                 await self._handle_firing(item)
             else:

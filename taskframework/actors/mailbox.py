@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +24,12 @@ class Firing:
     name: str
     #: The number of the change that set the timer.
     change: int
+
+
+class End(enum.Enum):
+    """What a mailbox gives when it is closed and empty. It is not None, because an event may be None."""
+
+    END = enum.auto()
 
 
 class Mailbox(Generic[Event]):
@@ -64,11 +71,11 @@ class Mailbox(Generic[Event]):
         self.is_closed = True
         self._has_news.set()
 
-    async def next(self) -> Event | Firing | None:
-        """Return the oldest event or firing, as soon as there is one; None when the mailbox is closed and empty."""
+    async def next(self) -> Event | Firing | End:
+        """Return the oldest event or firing, as soon as there is one, or the end of the mailbox."""
         while not self._waiting:
             if self.is_closed:
-                return None
+                return End.END
             self._has_news.clear()
             await self._has_news.wait()
         item = self._waiting.popleft()

@@ -113,6 +113,23 @@ async def test_events_of_a_key_come_in_order_and_one_at_a_time(actors: KeyedActo
     await settled(lambda: all(of(key) == ["begin", *events] for key in "abc"))
 
 
+class Bell(KeyedActor[str, str | None]):
+    """Counts its events; some have no content."""
+
+    heard: list[str | None]
+
+    async def receive(self, event: str | None) -> None:
+        self.heard.append(event)
+
+
+async def test_an_event_without_content_is_an_event() -> None:
+    Bell.heard = []
+    async with KeyedActors(Bell, mailbox=1) as bells:
+        for event in (None, "ring", None):
+            await bells.tell("a", event)
+    assert Bell.heard == [None, "ring", None]
+
+
 async def test_keys_go_on_side_by_side(actors: KeyedActors[str, str]) -> None:
     await actors.tell("a", "wait")
     await actors.tell("b", "event")
