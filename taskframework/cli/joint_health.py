@@ -34,6 +34,9 @@ class Process(Protocol):
     is_ready: bool
     restarts: int
 
+    @property
+    def is_stopping(self) -> bool: ...
+
     async def ask(self, path: str, *, within: float) -> Answer | None: ...
 
 
@@ -53,8 +56,10 @@ def create_joint_health_app(processes: Sequence[Process]) -> Starlette:
     """The application of the parent: `/healthz`, `/readyz` and `/metrics` of all processes."""
 
     async def health(_: Request) -> Response:
-        # Only a process that hangs makes this unhealthy: a process that died is started again by the parent.
-        answers = await _ask_all([process for process in processes if process.is_ready], "/healthz")
+        # Only a process that hangs makes this unhealthy: a process that died is started again by the parent, and one
+        # that stops can be asked nothing, while its tasks may need the whole grace of the stop.
+        serving = [process for process in processes if process.is_ready and not process.is_stopping]
+        answers = await _ask_all(serving, "/healthz")
         silent_processes = [str(number) for number, answer in answers.items() if answer is None]
         status = f"no answer from process {', '.join(silent_processes)}" if silent_processes else "ok"
         return json_response({"status": status}, 503 if silent_processes else 200)

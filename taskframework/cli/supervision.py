@@ -156,6 +156,10 @@ class WorkerProcess:
         was_ready, self.is_ready = self.is_ready, False
         return Ending(code, was_ready, link.failure, process.pid)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._link.is_stop_requested
+
     async def ask(self, path: str, *, within: float) -> Answer | None:
         """Ask the process for a path of the health checks; None if it does not answer within so many seconds."""
         return await self._link.ask(path, within=within)

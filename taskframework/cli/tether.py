@@ -117,7 +117,8 @@ class WorkerLink:
     #: Called when the process says that it serves.
     on_ready: Callable[[], None]
     failure: Failure | None = None
-    _is_stop_requested: bool = False
+    #: Whether the process was asked to stop. From then on it can be asked nothing more.
+    is_stop_requested: bool = False
     _writer: asyncio.StreamWriter | None = None
     _pending_answers: dict[int, asyncio.Future[Answer]] = field(default_factory=dict)
     _question_count: int = 0
@@ -125,7 +126,7 @@ class WorkerLink:
     async def listen(self, end: socket.socket) -> None:
         """Listen to the process until it closes its end or is gone."""
         reader, self._writer = await asyncio.open_unix_connection(sock=end, limit=_MAX_LINE_BYTES)
-        if self._is_stop_requested:
+        if self.is_stop_requested:
             self.request_stop()
         try:
             async for line in reader:
@@ -139,7 +140,7 @@ class WorkerLink:
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
         """Ask the process for a path; None if it does not answer within so many seconds, or has ended."""
-        if self._writer is None or self._writer.is_closing() or self._is_stop_requested:
+        if self._writer is None or self._writer.is_closing() or self.is_stop_requested:
             return None
         self._question_count += 1
         number = self._question_count
@@ -153,7 +154,7 @@ class WorkerLink:
 
     def request_stop(self) -> None:
         """Ask the process to stop; a second call changes nothing."""
-        self._is_stop_requested = True
+        self.is_stop_requested = True
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write_eof()
 

@@ -8,12 +8,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from taskframework.cli.joint_health import create_joint_health_app
+from taskframework.cli.joint_health import Process, create_joint_health_app
+from taskframework.cli.supervision import WorkerProcess
 from taskframework.cli.tether import Answer
 
 
 class FakeProcess:
     """Answers what it was given; what is missing is not answered."""
+
+    is_stopping = False
 
     def __init__(self, number: int, answers: dict[str, Answer], *, is_ready: bool = True, restarts: int = 0) -> None:
         self.number = number
@@ -25,7 +28,7 @@ class FakeProcess:
         return self.answers.get(path)
 
 
-async def get(path: str, *processes: FakeProcess) -> httpx.Response:
+async def get(path: str, *processes: Process) -> httpx.Response:
     transport = httpx.ASGITransport(create_joint_health_app(processes))
     async with httpx.AsyncClient(transport=transport, base_url="http://parent") as client:
         return await client.get(path)
@@ -89,3 +92,11 @@ async def test_one_that_hangs_is_no_health_and_one_that_starts_is_no_illness() -
     assert (await get("/healthz", well, starting)).status_code == 200
     answer = await get("/healthz", well, starting, FakeProcess(3, {}))
     assert (answer.status_code, answer.json()) == (503, {"status": "no answer from process 3"})
+
+
+async def test_a_process_that_was_asked_to_stop_is_no_illness() -> None:
+    stopping = WorkerProcess(1, ["no command"], on_ready=lambda: None)
+    stopping.is_ready = True
+    stopping.request_stop()
+    assert (await get("/healthz", stopping)).status_code == 200
+    assert (await get("/readyz", stopping)).status_code == 503
