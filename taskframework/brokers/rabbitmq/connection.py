@@ -188,7 +188,11 @@ class Connector:
         except BaseException:
             await plain.close()
             raise
-        await plain.close()
+        try:
+            await plain.close()
+        except BaseException:  # a stop, which can come only here: nobody else knows the other connection
+            await fast.close()
+            raise
         return fast
 
     async def _open(self, purpose: str, make_wire: MakeWire, is_lasting: bool) -> BrokerConnection:

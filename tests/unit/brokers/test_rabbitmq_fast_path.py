@@ -48,6 +48,26 @@ class FakeConnector(Connector):
         return SimpleNamespace(kind=kind, close=close)
 
 
+class StoppedConnector(FakeConnector):
+    """Is stopped while it closes the plain connection."""
+
+    async def _open(self, purpose: str, make_wire: MakeWire, is_kept: bool) -> Any:
+        opened = await super()._open(purpose, make_wire, is_kept)
+        if opened.kind is PlainWire:
+            opened.close = self._be_stopped
+        return opened
+
+    async def _be_stopped(self) -> None:
+        raise asyncio.CancelledError
+
+
+async def test_a_stop_while_the_plain_connection_closes_leaves_no_other_open() -> None:
+    connector = StoppedConnector(False, True, True)
+    with pytest.raises(asyncio.CancelledError):
+        await connector.open("publisher")
+    assert connector.closed == [FastWire]
+
+
 async def test_a_broker_that_came_meanwhile_is_no_reason_to_give_the_fast_path_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
