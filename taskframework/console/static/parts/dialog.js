@@ -1,4 +1,5 @@
 // Questions before something is done, and short messages after it.
+import { address } from "../lib/address.js";
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { store, useStore } from "../lib/store.js";
 import { Problem } from "./basics.js";
@@ -31,6 +32,10 @@ function Question({ title, text, confirm, danger, fields = [], run, resolve, ope
   const [problem, setProblem] = useState(null);
   const [isBusy, setBusy] = useState(false);
   useEffect(() => dialog.current.showModal(), []);
+  // It is about what the page showed: after a step back it would act on something that is no longer shown.
+  const place = useStore(address).parts.join("/");
+  const first = useRef(place);
+  useEffect(() => void (place !== first.current && giveUp()), [place]);
   const close = (result) => {
     dialog.current?.close();
     question.set(null);
