@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.console.conftest import Installation
-from tests.console.window import Window
+from tests.console.window import Window, opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _LATER = "2035-01-01T00:00:00Z"
+
+
+async def test_the_first_key_is_shown_even_if_the_sign_in_after_it_fails(
+    chromium: Browser, own_shop: Installation
+) -> None:
+    async with opened(chromium, own_shop.url) as window:
+        window.expected = ("net::ERR_FAILED",)
+        await window.go("keys")
+        await window.shows("everyone who can reach this address can do everything")
+        left = 1
+
+        async def lose(route: Route) -> None:
+            nonlocal left
+            left -= 1
+            await (route.abort() if left >= 0 else route.continue_())
+
+        await window.page.route("**/api/v1/me", lose)
+        await window.button("New key").click()
+        await window.page.get_by_role("dialog").locator("[name=principal]").fill("ada")
+        await window.page.get_by_role("dialog").get_by_role("button", name="Create the key").click()
+        key = await window.page.get_by_label("Key", exact=True).input_value()
+        own_shop.api.headers["Authorization"] = f"Bearer {key}"
+        assert own_shop.api.get("/me").json()["principal"] == "ada"
+        await expect(window.page.locator(".me")).to_contain_text("ada")
+        await expect(window.page.get_by_role("dialog")).to_have_count(0)
 
 
 async def test_a_question_about_a_page_goes_with_the_page(window: Window, shop: Installation) -> None:

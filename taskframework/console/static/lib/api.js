@@ -131,6 +131,13 @@ export async function signIn(key) {
   return me;
 }
 
+// Signs in with a key that the API just made. It is kept before the caller is known: if that read fails, it is repeated,
+// and the page goes on.
+export function adopt(key) {
+  sessionStorage.setItem(KEY, key);
+  session.set({ key, me: null, needsKey: false });
+}
+
 export function signOut() {
   sessionStorage.removeItem(KEY);
   session.set({ key: null, me: null, needsKey: true });

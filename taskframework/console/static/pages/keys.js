@@ -1,5 +1,5 @@
 // API keys: who may do what; creating a key, whose text is shown only this once, and revoking a key.
-import { because, get, part, post, session, signIn } from "../lib/api.js";
+import { adopt, because, get, part, post, session } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { at } from "../lib/format.js";
 import { usePages } from "../lib/load.js";
@@ -88,7 +88,7 @@ const askCreate = async (reload) => {
         principal, roles: [role], may_act_for_users: forUsers === "on", expires_after: expires || null,
       });
       made.set(data);
-      if (isFirst && !session.get().key) await signIn(data.key);
+      if (isFirst && !session.get().key) adopt(data.key);
       else reload();
     },
   });
