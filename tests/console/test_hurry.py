@@ -54,3 +54,14 @@ async def test_a_question_about_a_page_goes_with_the_page(window: Window, shop: 
     await window.status_is("cancelled")
     assert shop.api.get(f"/tasks/{other}").json()["status"] == "QUEUED"
     shop.api.post(f"/tasks/{other}/cancel", json={}).raise_for_status()
+
+
+async def test_a_cause_opened_below_a_filter_by_type_shows_only_this_type(window: Window, shop: Installation) -> None:
+    # Tasks of several types may have one cause, such as a missed deadline.
+    shop.ended(shop.submit("charge-account", {"account": 1, "amount": 0}), "FAILED")
+    await window.go("dead-letters?task_type=charge-account")
+    await window.page.get_by_role("link", name="there is nothing to charge").click()
+    await window.page.get_by_role("table", name="Dead letters").wait_for()
+    await expect(window.page.get_by_label("Type")).to_have_value("charge-account")
+    await window.button("Replay").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("task_type = charge-account")

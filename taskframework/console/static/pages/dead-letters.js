@@ -41,7 +41,7 @@ function Groups({ query }) {
   const list = usePages("admin/dead-letters/groups", { task_type: query.task_type }, { every: LOOK });
   return html`<${Waiting} of=${list} /><${WithAll} list=${list} filter=${filterOf({ task_type: query.task_type })} />
     ${list.items && html`<${Table} label="Causes" rows=${list.items} idOf=${(group) => group.fingerprint} columns=${GROUPS} more=${list.more}
-      isDone=${list.isDone} href=${(group) => to(["dead-letters"], { fingerprint: group.fingerprint })} empty="No dead letters. No task has failed for good." />`}`;
+      isDone=${list.isDone} href=${(group) => to(["dead-letters"], { fingerprint: group.fingerprint, task_type: query.task_type })} empty="No dead letters. No task has failed for good." />`}`;
 }
 
 const GROUPS = [
