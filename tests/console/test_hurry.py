@@ -13,6 +13,32 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _LATER = "2035-01-01T00:00:00Z"
 
 
+async def test_a_run_whose_answer_was_lost_is_made_once(window: Window, shop: Installation) -> None:
+    window.expected = ("net::ERR_FAILED",)
+    left = 1
+
+    async def lose(route: Route) -> None:
+        nonlocal left
+        if not left:
+            await route.continue_()
+            return
+        left -= 1
+        await route.fetch()
+        await route.abort()
+
+    schedule = {"name": "lost", "every": "7d", "task_type": "naps", "parameters": 0, "user_id": "lost-run"}
+    assert shop.api.post("/admin/schedules", json=schedule).status_code == 201
+    await window.page.route("**/admin/schedules/lost/run", lose)
+    await window.go("schedules/lost")
+    await window.button("Run now").click()
+    dialog = window.page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Run now").click()
+    await expect(dialog.get_by_role("alert")).to_have_text("The API does not answer.")
+    await window.answer("Run now")
+    await window.status_is("completed")
+    assert len(shop.api.get("/tasks", params={"user_id": "lost-run"}).json()["items"]) == 1
+
+
 async def test_the_first_key_is_shown_even_if_the_sign_in_after_it_fails(
     chromium: Browser, own_shop: Installation
 ) -> None:

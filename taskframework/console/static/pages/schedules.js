@@ -62,16 +62,19 @@ function Actions({ one, path, done }) {
     ${!one.is_from_settings && html`<${Action} role="operator" danger onPress=${() => askDelete(one, path)}>Delete<//>`}`;
 }
 
-const askRun = (one, path) => ask({
-  title: `Run ${one.name} now?`,
-  text: html`<p>One task of the type <b>${one.task_type}</b> is submitted at once, in addition to the scheduled runs.</p>`,
-  confirm: "Run now",
-  fields: [REASON],
-  run: async ({ reason }) => {
-    const { data } = await post(`${path}/run`, undefined, { headers: { "Idempotency-Key": newKey(), ...because(reason) } });
-    go(["tasks", data.task_id]);
-  },
-});
+function askRun(one, path) {
+  const key = newKey(); // one for the question: a second press after a lost answer makes no second task
+  return ask({
+    title: `Run ${one.name} now?`,
+    text: html`<p>One task of the type <b>${one.task_type}</b> is submitted at once, in addition to the scheduled runs.</p>`,
+    confirm: "Run now",
+    fields: [REASON],
+    run: async ({ reason }) => {
+      const { data } = await post(`${path}/run`, undefined, { headers: { "Idempotency-Key": key, ...because(reason) } });
+      go(["tasks", data.task_id]);
+    },
+  });
+}
 
 const askPause = (one, path) => ask({
   title: `${one.is_paused ? "Resume" : "Pause"} ${one.name}?`,
