@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 from playwright.async_api import Browser, Route, expect
 
 from tests.console.conftest import Installation
 from tests.console.window import Window, opened
+from tests.support.process import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -91,3 +93,23 @@ async def test_a_cause_opened_below_a_filter_by_type_shows_only_this_type(window
     await expect(window.page.get_by_label("Type")).to_have_value("charge-account")
     await window.button("Replay").click()
     await expect(window.page.get_by_role("dialog")).to_contain_text("task_type = charge-account")
+
+
+async def test_who_is_no_operator_is_led_to_the_failed_task_of_a_stream(
+    chromium: Browser, own_shop: Installation
+) -> None:
+    admin = own_shop.api.post("/admin/keys", json={"principal": "ada", "roles": ["admin"]}).json()
+    own_shop.api.headers["Authorization"] = f"Bearer {admin['key']}"
+    wait_until(lambda: httpx.get(f"{own_shop.url}/api/v1/me").status_code == 401, "keys are needed", timeout=20)
+    made = own_shop.api.post("/admin/keys", json={"principal": "sam", "roles": ["submitter"]}).json()
+    stream = {"key": "sams", "on_failure": "halt"}
+    failed = own_shop.submit("charge-card", {"order_id": "S-1", "amount": 0}, stream=stream, user_id="sam")
+    own_shop.ended(failed, "FAILED")
+    own_shop.submit("charge-card", {"order_id": "S-2", "amount": 1}, stream=stream, user_id="sam")
+    async with opened(chromium, own_shop.url) as window:
+        window.expected = ("401",)
+        await window.page.goto(f"{own_shop.url}/#/streams?key=sams")
+        await window.page.get_by_label("API key").fill(made["key"])
+        await window.button("Sign in").click()
+        await window.page.get_by_role("link", name="Show the failed task").click()
+        await window.status_is("failed")

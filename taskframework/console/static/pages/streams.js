@@ -51,7 +51,7 @@ function Stream({ name, user }) {
       <b>The stream is halted.</b> The task whose turn it is failed, and ${plural(stream.waiting, "task waits", "tasks wait")} after it.
       Replay that task, or continue the stream without it.
       <div class="actions">
-        <a class="button" href=${to(["dead-letters", stream.turn.task_id])}>Show the failed task</a>
+        <a class="button" href=${to([isOperator() ? "dead-letters" : "tasks", stream.turn.task_id])}>Show the failed task</a>
         <${Action} danger hotkey="o" onPress=${async () => (await askGoOn(stream, path, owner)) && loaded.reload()}>Continue without it<//>
       </div></div>`}
     <${Section} title=${stream.key}><${Facts} rows=${[
