@@ -113,3 +113,17 @@ async def test_who_is_no_operator_is_led_to_the_failed_task_of_a_stream(
         await window.button("Sign in").click()
         await window.page.get_by_role("link", name="Show the failed task").click()
         await window.status_is("failed")
+
+
+async def test_a_task_that_is_queued_again_does_not_show_its_old_progress(window: Window, shop: Installation) -> None:
+    task_id = shop.submit("second-try", None)
+    await window.go(f"tasks/{task_id}")
+    await window.shows("40 %")
+    shop.api.post("/admin/queues/second-try/pause").raise_for_status()
+    shop.api.post(f"/tasks/{task_id}/cancel", json={}).raise_for_status()
+    await window.status_is("cancelled")
+    shop.api.post(f"/tasks/{task_id}/retry").raise_for_status()
+    await window.status_is("queued")
+    await expect(window.page.get_by_text("40 %")).to_have_count(0)
+    shop.api.post(f"/tasks/{task_id}/cancel", json={}).raise_for_status()
+    shop.api.post("/admin/queues/second-try/resume").raise_for_status()

@@ -6,7 +6,7 @@ import { at, count, inline, lasting, plural, secondsSince, words } from "../lib/
 import { useLoad, useThrottled } from "../lib/load.js";
 import { useStream } from "../lib/live.js";
 import { isDead, isFinal, mayRetry, percentOf } from "../lib/status.js";
-import { Action, Ago, Facts, Head, Json, Progress, Section, Status, TaskLink, Waiting } from "../parts/basics.js";
+import { Action, Ago, Facts, Head, Json, Problem, Progress, Section, Status, TaskLink, Waiting } from "../parts/basics.js";
 import { ask, say } from "../parts/dialog.js";
 import { Failure } from "../parts/failure.js";
 import { REOPEN } from "../parts/field.js";
@@ -20,15 +20,15 @@ export function Task({ name }) {
   const path = `tasks/${part(name)}`;
   // An ended task sends no events, so read it now and then: it may be queued again.
   const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: (one) => (isFinal(one.status) ? LOOK : 0) });
-  const [progress, setProgress] = useState(null);
+  const [report, setReport] = useState(null);
   const [told, setTold] = useState(0);
   const reload = useThrottled(() => (loaded.reload(), setTold((n) => n + 1)), PAUSE);
-  const task = loaded.data && { ...loaded.data, ...(progress && !isFinal(loaded.data.status) ? { progress } : {}) };
+  const task = loaded.data && { ...loaded.data, ...(isNewer(report, loaded.data) ? { progress: report.progress } : {}) };
   // An ended task sends no more events; a task that is queued again gets a new stream.
   const stream = task && !isFinal(task.status) ? `${path}/events` : null;
   useStream(stream, {}, (events) => {
     const reports = events.filter(({ event }) => event === "task.progress");
-    if (reports.length) setProgress(reports.at(-1).data.data.progress);
+    if (reports.length) setReport(reports.at(-1).data.data);
     if (reports.length < events.length) reload();
   });
   if (!task) return html`<${Head} title="Task" /><${Waiting} of=${loaded} />`;
@@ -36,6 +36,7 @@ export function Task({ name }) {
     <${Head} title=${task.task_type} actions=${html`<${Actions} task=${task} done=${reload} />`}>
       <${Status} status=${task.status} /> <code class="id">${task.task_id}</code>
     <//>
+    <${Problem} problem=${loaded.problem} />
     <${Explain} task=${task} told=${told} />
     ${!isFinal(task.status) && task.progress !== null && html`<div class="big-progress"><${Progress} progress=${task.progress} />
       ${saysMore(task.progress) && html`<code class="clip">${inline(task.progress)}</code>`}</div>`}
@@ -48,6 +49,9 @@ export function Task({ name }) {
     ${task.result !== null && html`<${Section} title="Result"><${Json} value=${task.result} label="Result" /><//>`}
     ${task.subtasks && html`<${Section} title="Sub-tasks"><${Subtasks} task=${task} told=${told} /><//>`}`;
 }
+
+// Whether a report of progress is newer than what was read: a task that is queued again has no progress yet.
+const isNewer = (report, task) => report && !isFinal(task.status) && report.updated_at >= task.updated_at;
 
 // Whether the progress of a task contains more than a bar shows.
 const saysMore = (progress) => typeof progress === "object" && Object.keys(progress).length > 1 && percentOf(progress) !== null;
