@@ -127,3 +127,24 @@ async def test_a_task_that_is_queued_again_does_not_show_its_old_progress(window
     await expect(window.page.get_by_text("40 %")).to_have_count(0)
     shop.api.post(f"/tasks/{task_id}/cancel", json={}).raise_for_status()
     shop.api.post("/admin/queues/second-try/resume").raise_for_status()
+
+
+async def test_a_page_says_that_its_task_cannot_be_read_and_recovers(window: Window, shop: Installation) -> None:
+    window.expected = ("404",)
+    task_id = shop.failed()
+    await window.go(f"tasks/{task_id}")
+    await window.status_is("failed")
+
+    async def refuse(route: Route) -> None:
+        problem = {
+            "status": 404,
+            "code": "task_not_found",
+            "detail": "There is no such task.",
+            "hint": "It was deleted.",
+        }
+        await route.fulfill(status=404, json=problem, content_type="application/problem+json")
+
+    await window.page.route(f"**/api/v1/tasks/{task_id}", refuse)
+    await expect(window.page.get_by_role("alert")).to_contain_text("There is no such task.")
+    await window.page.unroute(f"**/api/v1/tasks/{task_id}")
+    await expect(window.page.get_by_role("alert")).to_have_count(0)

@@ -26,6 +26,7 @@ export function useLoad(load, inputs, { every = 0 } = {}) {
 function looked(load, setState, every) {
   const abort = new AbortController();
   let timer = 0;
+  let usual = typeof every === "function" ? 0 : every;
   let isRunning = false;
   let isWanted = false;
   setState({});
@@ -39,12 +40,12 @@ function looked(load, setState, every) {
       isWanted = false;
       try {
         const data = await load(abort.signal);
-        pause = typeof every === "function" ? every(data) : every;
+        pause = usual = typeof every === "function" ? every(data) : every;
         if (!abort.signal.aborted) setState({ data });
       } catch (problem) {
         if (abort.signal.aborted) return;
         if (problem.status === undefined) console.error(problem);
-        pause = problem.isOver ? Math.max(AGAIN, problem.pause) : typeof every === "function" ? 0 : every;
+        pause = problem.isOver ? Math.max(AGAIN, problem.pause) : usual;
         setState((old) => ({ ...old, problem }));
       }
     }

@@ -52,6 +52,7 @@ export function Batch({ name }) {
     <${Head} title="Batch of ${batch.task_type}" actions=${html`<${Actions} batch=${batch} done=${reload} />`}>
       <${Status} status=${batch.status} /> <code class="id">${batch.batch_id}</code>
     <//>
+    <${Problem} problem=${loaded.problem} />
     <div class="big-progress"><${Progress} progress=${batch.percent} label="Done" /></div>
     ${batch.error && html`<p class="note bad"><b>${batch.error.type}</b> ${batch.error.message}</p>`}
     <div class="tiles">

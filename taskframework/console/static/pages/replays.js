@@ -47,6 +47,7 @@ export function Replay({ name }) {
     <${Head} title=${NAMES[one.action]} actions=${one.status === "RUNNING" && html`<${Action} role="operator" danger hotkey="s" onPress=${stop}>Stop<//>`}>
       <${State} status=${one.status} /> <code class="id">${one.replay_id}</code>
     <//>
+    <${Waiting} of=${loaded} />
     <div class="big-progress"><${Progress} progress=${percentOf(one)} label="Handled" /></div>
     <div class="tiles">
       <${Tile} name="in all" value=${count(one.total, one.is_total_bounded)} /><${Tile} name="done" value=${count(one.done)} kind="good" />

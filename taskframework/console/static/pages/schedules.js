@@ -41,6 +41,7 @@ export function Schedule({ name, query }) {
     <${Head} title=${one.name} actions=${html`<${Actions} one=${one} path=${path} done=${loaded.reload} />`}>
       ${one.is_paused && html`<span class="status warn">paused</span> `}<code>${when(one)}</code> ${one.cron && one.timezone}
     <//>
+    <${Waiting} of=${loaded} />
     ${one.problem && html`<p class="note bad"><b>The run of ${at(one.problem.at)} could not be submitted.</b> ${one.problem.message}</p>`}
     <div class="columns">
       <${Section} title="Facts"><${Facts} rows=${[
