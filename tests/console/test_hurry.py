@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import httpx
 import pytest
 from playwright.async_api import Browser, Route, expect
@@ -127,6 +129,15 @@ async def test_a_task_that_is_queued_again_does_not_show_its_old_progress(window
     await expect(window.page.get_by_text("40 %")).to_have_count(0)
     shop.api.post(f"/tasks/{task_id}/cancel", json={}).raise_for_status()
     shop.api.post("/admin/queues/second-try/resume").raise_for_status()
+
+
+async def test_what_comes_to_match_a_filter_by_its_error_is_listed(window: Window, shop: Installation) -> None:
+    soon = (datetime.now(UTC) + timedelta(seconds=8)).isoformat()
+    order = {"order_id": "soon", "amount": 0}
+    task_id = shop.submit("charge-card", order, not_before=soon, user_id="errs")
+    await window.go("tasks?error=nothing&user_id=errs")
+    await window.shows("No tasks match.")
+    await expect(window.page.get_by_role("link", name=task_id[-12:])).to_be_visible()
 
 
 async def test_a_page_says_that_its_task_cannot_be_read_and_recovers(window: Window, shop: Installation) -> None:

@@ -12,6 +12,8 @@ import { TaskTable } from "../parts/task-table.js";
 
 const PAUSE = 1500;
 const NAMES = ["status", "task_type", "user_id", "correlation_id", "idempotency_key", "waits_for_limit", "error", "stream", "parent_task_id", "fingerprint"];
+// A task may begin or cease to match these, besides its status, while it lives.
+const CHANGING = ["error", "fingerprint", "waits_for_limit", "finished_after", "finished_before"];
 // The names of a time filter in the address, over HTTP and on the page.
 const TIMES = {
   after: ["created_after", "Created after"], before: ["created_before", "Created before"],
@@ -67,6 +69,7 @@ function useChanges(list, filter) {
       if (!task) reload(); // connected: anything may have happened since the list was read
       else if (known.has(data.subject)) newest.set(data.subject, task);
       else if (event === "task.submitted") reload();
+      else if (event !== "task.progress" && CHANGING.some((name) => filter[name])) reload();
       const belongs = filter.status && task?.status === filter.status;
       if (task && filter.status && belongs !== known.has(data.subject)) reload();
     }
