@@ -131,6 +131,25 @@ async def test_a_task_that_is_queued_again_does_not_show_its_old_progress(window
     shop.api.post("/admin/queues/second-try/resume").raise_for_status()
 
 
+async def test_a_filter_that_was_not_yet_applied_does_not_filter_the_next_page(
+    window: Window, shop: Installation
+) -> None:
+    await window.go("tasks")
+    await window.page.get_by_label("User", exact=True).wait_for()
+    # At once: before the typed text becomes a filter.
+    await window.page.evaluate(
+        """() => {
+            const field = document.querySelector("input[name=user_id]");
+            field.value = "nobody";
+            field.dispatchEvent(new Event("input", { bubbles: true }));
+            location.hash = "#/dead-letters";
+        }"""
+    )
+    await expect(window.heading).to_have_text("Dead letters")
+    await window.page.wait_for_function("new Promise((resolve) => setTimeout(() => resolve(true), 600))")
+    assert "nobody" not in window.page.url
+
+
 async def test_what_comes_to_match_a_filter_by_its_error_is_listed(window: Window, shop: Installation) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=8)).isoformat()
     order = {"order_id": "soon", "amount": 0}

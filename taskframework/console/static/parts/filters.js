@@ -27,6 +27,8 @@ function Filter({ name, label, options, type = "search", value, isSearch }) {
     // Take over values that changed elsewhere, such as by a step back; not while the user types.
     if (input.current && document.activeElement !== input.current) input.current.value = value;
   }, [value]);
+  // What was typed last belongs to this page, not to the next one.
+  useEffect(() => () => clearTimeout(timer.current), []);
   const change = (event) => {
     const text = event.target.value;
     clearTimeout(timer.current);
