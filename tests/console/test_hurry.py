@@ -178,3 +178,16 @@ async def test_a_page_says_that_its_task_cannot_be_read_and_recovers(window: Win
     await expect(window.page.get_by_role("alert")).to_contain_text("There is no such task.")
     await window.page.unroute(f"**/api/v1/tasks/{task_id}")
     await expect(window.page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_streams_that_were_left_leave_nothing_behind(window: Window, shop: Installation) -> None:
+    one, other = (shop.submit("naps", 0, not_before=_LATER) for _ in range(2))
+    await window.page.clock.install()
+    for task_id in (one, other):
+        await window.go(f"tasks/{task_id}")
+        await window.shows(task_id)
+        await expect(window.page.locator(".state")).to_have_text("Live")
+    await window.page.clock.fast_forward(60_000)  # longer than a stream may be silent
+    await window.shows(other)
+    for task_id in (one, other):
+        shop.api.post(f"/tasks/{task_id}/cancel", json={}).raise_for_status()

@@ -77,8 +77,8 @@ async function* eventsOf(body) {
   let text = "";
   for (;;) {
     const timer = setTimeout(() => reader.cancel(), LONGEST_SILENCE);
-    const { done, value } = await reader.read();
-    clearTimeout(timer);
+    // Cleared also if the stream breaks off: to cancel a broken stream is an error that nobody would handle.
+    const { done, value } = await reader.read().finally(() => clearTimeout(timer));
     if (done) return;
     text += value;
     const blocks = text.split("\n\n");
