@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -191,3 +193,54 @@ async def test_streams_that_were_left_leave_nothing_behind(window: Window, shop:
     await window.shows(other)
     for task_id in (one, other):
         shop.api.post(f"/tasks/{task_id}/cancel", json={}).raise_for_status()
+
+
+async def test_a_page_that_comes_while_the_list_is_read_again_stays(window: Window, shop: Installation) -> None:
+    again, release, third = (asyncio.Event() for _ in range(3))
+    looks = 0
+
+    def answer(first: int, last: int) -> dict[str, Any]:
+        return {
+            "items": [_worker(number) for number in range(first, last)],
+            "next_cursor": None if last == 200 else "c",
+        }
+
+    async def serve(route: Route) -> None:
+        nonlocal looks
+        if "cursor=" in route.request.url:
+            await again.wait()
+            await route.fulfill(json=answer(100, 200))
+            return
+        looks += 1
+        if looks == 2:
+            again.set()
+            await release.wait()
+        elif looks > 2:
+            third.set()
+        await route.fulfill(json=answer(0, 200 if "limit=200" in route.request.url else 100))
+
+    await window.page.route("**/admin/workers?*", serve)
+    await window.go("workers")
+    table = window.page.get_by_role("table", name="Workers")
+    await table.wait_for()
+    await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await expect(table).to_have_attribute("aria-rowcount", "201")
+    await window.page.evaluate(
+        """() => {
+            const table = document.querySelector("table");
+            window.counts = [];
+            new MutationObserver(() => window.counts.push(table.getAttribute("aria-rowcount")))
+                .observe(table, { attributeFilter: ["aria-rowcount"] });
+        }"""
+    )
+    release.set()
+    await asyncio.wait_for(third.wait(), 20)
+    assert await window.page.evaluate("window.counts") == []
+
+
+def _worker(number: int) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat()
+    return {
+        "worker_id": f"w-{number:03}", "host": "h", "pid": 1, "release": "1", "task_types": [], "concurrency": 1,
+        "in_flight": 0, "started_at": now, "seen_at": now, "is_lost": False,
+    }  # fmt: skip

@@ -80,8 +80,11 @@ export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
     if (rows.current > REFRESHED && isAtTop()) rows.current = limit;
     if (rows.current > REFRESHED && shown.current) return shown.current;
     let read = { items: [], cursor: undefined };
-    for (let left = rows.current; left > 0 && read.cursor !== null; left -= MOST) {
-      read = joined(read, await get(path, { ...query, limit: Math.min(MOST, left), cursor: read.cursor }, signal));
+    // `rows` may grow meanwhile: a page that `more` reads now would be lost, and the list would jump.
+    for (let asked = 0; asked < rows.current && read.cursor !== null;) {
+      const size = Math.min(MOST, rows.current - asked);
+      read = joined(read, await get(path, { ...query, limit: size, cursor: read.cursor }, signal));
+      asked += size;
     }
     return read;
   }, inputs, { every });
