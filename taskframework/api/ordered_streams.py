@@ -83,6 +83,17 @@ class ResultQuery(StreamQuery):
     )
 
 
+class GoOnQuery(StreamQuery):
+    """Which stream is to continue, and without which task."""
+
+    position: int | None = Field(
+        default=None,
+        ge=0,
+        le=_MAX_POSITION,
+        description="Only if the task at this position halted it; without it, a second request may pass over the next",
+    )
+
+
 @router.get(
     "/{key:key}/results",
     summary="Read the results of a stream in order",
@@ -132,12 +143,12 @@ async def refuse_to_show() -> None:
         **problem_responses("invalid_request", "task_not_found", "transition_refused", "store_unavailable"),
     },
 )
-async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
+async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[GoOnQuery, Query()]) -> Response:
     """Let a halted stream continue without the task that failed. To run that task first, replay it instead."""
     stream = _stream_key_of(request, key, query)
     is_own = stream.user_id == caller_of(request).principal
     async with nullcontext() if is_own else audited(request, "stream.go-on", stream.key, user_id=stream.user_id):
-        status = await _operations(request).go_on(stream)
+        status = await _operations(request).go_on(stream, position=query.position)
     return json_response(status.view())
 
 

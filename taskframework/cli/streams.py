@@ -30,6 +30,16 @@ First = Annotated[
     int,
     typer.Option("--from", metavar="POSITION", parser=whole_number(0, MAX_NUMBER), help="The first position to read."),
 ]
+Position = Annotated[
+    int | None,
+    typer.Option(
+        "--position",
+        metavar="POSITION",
+        parser=whole_number(0, MAX_NUMBER),
+        help="Only if the task at this position halted it.",
+        show_default=False,
+    ),
+]
 Follow = Annotated[
     bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is available, until Ctrl-C.")
 ]
@@ -122,10 +132,12 @@ async def results(
 
 @app.command("go-on")
 @on_store
-@audited("stream.go-on", target="key", details=["user"])
-async def go_on(framework: AnyFramework, key: Key, user: User = None, as_json: Json = False) -> None:
+@audited("stream.go-on", target="key", details=["user", "position"])
+async def go_on(
+    framework: AnyFramework, key: Key, user: User = None, position: Position = None, as_json: Json = False
+) -> None:
     """Continue a halted stream without the task that failed."""
-    status = await framework.stream(key, user_id=user).go_on()
+    status = await framework.stream(key, user_id=user).go_on(position=position)
     if as_json:
         print_json(status.view())
     else:
@@ -140,7 +152,7 @@ def _print_status(status: StreamStatus, user: str | None) -> None:
         say(f"Task {turn['task_id']} at position {turn['position']} has the turn; {status.waiting} waiting.")
     if status.stream.is_halted and turn is not None:
         note(f"It has halted because that task failed. To run it again: taskframework tasks retry {turn['task_id']}")
-        note(f"Or continue without it: {go_on_command(user, status.key)}")
+        note(f"Or continue without it: {go_on_command(user, status.key, turn['position'])}")
 
 
 def _result_text(value: object) -> str:

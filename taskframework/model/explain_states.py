@@ -107,9 +107,10 @@ def explain_waiting_for_stream(facts: Facts) -> Cause | None:
         because = f"The turn in stream {key!r} is about to move to the next task."
         at = "in a moment" if task.unblock_at is None else f"at {rfc3339(task.unblock_at)}"
         return Cause("waiting_for_stream", because, f"A process checks {at} whether it is its turn.", details)
-    if is_halted:
+    if stream is not None and stream.is_halted and stream.turn is not None:
         because = f"Stream {key!r} is halted: task {holder.task_id}, which has the turn, is {holder.status}."
-        change = f"Queue that task again, or let the others continue without it: {go_on_command(task.user_id, key)}"
+        command = go_on_command(task.user_id, key, stream.turn.position)
+        change = f"Queue that task again, or let the others continue without it: {command}"
         return Cause("waiting_for_stream", because, change, details)
     because = f"In stream {key!r}, task {holder.task_id} has the turn; it is {holder.status}."
     change = f"It starts after the tasks before it have ended: taskframework tasks explain {holder.task_id}"

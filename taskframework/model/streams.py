@@ -35,10 +35,10 @@ GIVEN_UP_AFTER = timedelta(seconds=30)
 MAX_KEPT_REQUESTS = 4
 
 
-def go_on_command(user_id: str | None, key: str) -> str:
-    """The command that lets a halted stream continue."""
+def go_on_command(user_id: str | None, key: str, position: int) -> str:
+    """The command that lets a stream continue that has halted at this position."""
     owner = "" if user_id in (None, ANONYMOUS) else f" --user {shlex.quote(user_id or '')}"
-    return f"taskframework streams go-on{owner} {shell_quoted(key)}"
+    return f"taskframework streams go-on{owner} --position {position} {shell_quoted(key)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,14 @@ class StreamHandle:
             for result in part:
                 yield result
 
-    async def go_on(self) -> StreamStatus:
+    async def go_on(self, *, position: int | None = None) -> StreamStatus:
         """Let the stream continue without the task that halted it.
 
+        Args:
+            position: only if the task at this position halted it. Without it, a second call may pass over the next task
+                that failed.
+
         Raises:
-            TransitionRefusedError: if the stream is not halted.
+            TransitionRefusedError: if the stream is not halted, or not at this position.
         """
-        return await self.operations.go_on(self.stream)
+        return await self.operations.go_on(self.stream, position=position)

@@ -132,18 +132,22 @@ class StreamOperations:
         is_live = is_taken and holder is not None and not holder.status.is_final
         return StreamStatus(stream.key, state, await self._store.count_blocked(stream), is_live)
 
-    async def go_on(self, stream: StreamKey) -> StreamStatus:
+    async def go_on(self, stream: StreamKey, *, position: int | None = None) -> StreamStatus:
         """Let a stream continue without the task that halted it.
+
+        Args:
+            stream: the stream.
+            position: only if the task at this position halted it. Without it, a second call may pass over the next task
+                that failed.
 
         Raises:
             TaskNotFoundError: if there is no such stream.
-            TransitionRefusedError: if the stream is not halted.
+            TransitionRefusedError: if the stream is not halted, or not at this position.
         """
-        if not await self._turns.resume_halted(stream, await self._results.read_state(stream)):
-            refusal = TransitionRefusedError(stream.key, "continued", "not halted", ())
-            refusal.message = f"Stream {stream.key!r} is not halted."
-            refusal.hint = "The task that has the turn has not failed, or no task is waiting."
-            raise refusal
+        state = await self._results.read_state(stream)
+        is_meant = position is None or (state.turn is not None and state.turn.position == position)
+        if not (is_meant and await self._turns.resume_halted(stream, state)):
+            raise _refuse_to_go_on(stream, None if is_meant else position)
         return await self.status(stream)
 
     async def results(self, stream: StreamKey, *, limit: int, first: int = 0) -> Page[StreamResult]:
@@ -180,3 +184,13 @@ class StreamOperations:
             left = pause if ready.due is None else (ready.due - self._store.now()).total_seconds()
             await asyncio.sleep(min(pause, max(left, 0.001)))
             pause = min(pause * 1.5, MAX_PAUSE_SECONDS)
+
+
+def _refuse_to_go_on(stream: StreamKey, position: int | None) -> TransitionRefusedError:
+    refusal = TransitionRefusedError(stream.key, "continued", "not halted", ())
+    refusal.message = f"Stream {stream.key!r} is not halted."
+    refusal.hint = "The task that has the turn has not failed, or no task is waiting."
+    if position is not None:
+        refusal.message = f"Stream {stream.key!r} is not halted at position {position}."
+        refusal.hint = "Look at the stream again: it may have continued already."
+    return refusal

@@ -213,7 +213,7 @@ async def test_a_halted_stream_waits_for_an_operator_and_a_replay_comes_first(ru
         await framework.services.tasks.retry(handles[0].task_id, EVERYONE, by="operator")
         await eventually(lambda: len(Walks.begun["k"]) == 2, timeout=20)
         await eventually(is_halted, timeout=20)
-        await stream.go_on()
+        await stream.go_on(position=0)
         await over(framework, 3)
     assert Walks.begun["k"] == [0, 0, 1, 2]
 

@@ -201,9 +201,9 @@ class RemoteStreams(RemoteService):
     async def status(self, stream: StreamKey) -> StreamStatus:
         return views.stream_of(await self._get(_stream_path(stream), user_id=stream.user_id or None))
 
-    async def go_on(self, stream: StreamKey) -> StreamStatus:
+    async def go_on(self, stream: StreamKey, *, position: int | None = None) -> StreamStatus:
         # A second call could pass the turn of the next task, which may have failed meanwhile.
-        query = {"user_id": stream.user_id or None}
+        query = {"user_id": stream.user_id or None, "position": position}
         call = Call("POST", f"{_stream_path(stream)}/go-on", query=query, is_repeatable=False)
         return views.stream_of(await self._api.ask(call))
 

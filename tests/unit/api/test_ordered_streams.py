@@ -171,7 +171,9 @@ async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
     assert (halted["key"], halted["last_turn"]["task_id"]) == ("k", halting["task_id"])
     view = (await worker.get(f"{STREAMS}/k")).json()
     assert (view["turn"], view["waiting"]) == ({"task_id": halting["task_id"], "position": 0}, 1)
-    answer = await worker.post(f"{STREAMS}/k/go-on")
+    other = problem_of(await worker.post(f"{STREAMS}/k/go-on?position=1"), 409, "transition_refused")
+    assert "not halted at position 1" in other["detail"]
+    answer = await worker.post(f"{STREAMS}/k/go-on?position=0")
     assert (answer.status_code, answer.json()["is_halted"]) == (200, False)
     assert (await worker.finished(last))["status"] == "COMPLETED"
     refused = problem_of(await worker.post(f"{STREAMS}/k/go-on"), 409, "transition_refused")

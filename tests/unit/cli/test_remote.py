@@ -87,7 +87,7 @@ TRIED = {
     "streams list": "streams list",
     "streams show": "streams show STREAM --user ada",
     "streams results": "streams results STREAM --user ada",
-    "streams go-on": "streams go-on HALTED --user ada",
+    "streams go-on": "streams go-on HALTED --user ada --position 0",
     "queues list": "queues list",
     "queues pause": "queues pause FREE --reason night",
     "queues resume": "queues resume PAUSED",
@@ -501,10 +501,11 @@ def _unreachable(asked: list[Call]) -> ApiConnection:
 async def test_a_stream_is_told_once_to_go_on_whatever_is_in_its_key() -> None:
     asked = list[Call]()
     with pytest.raises(ConnectionError):
-        await remote.RemoteStreams(_unreachable(asked)).go_on(StreamKey("ada", "a/../b"))
+        await remote.RemoteStreams(_unreachable(asked)).go_on(StreamKey("ada", "a/../b"), position=4)
     [call] = asked
     assert not call.is_repeatable, "it could pass the turn of the next task"
     assert call.path == "/streams/a%2F..%2Fb/go-on"
+    assert call.query == {"user_id": "ada", "position": 4}
 
 
 async def test_a_list_sends_by_as_a_condition_and_a_change_does_not_send_its_actor() -> None:

@@ -121,7 +121,7 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     ),
     "a halted stream": (
         facts(blocked(), stream=HALTED, turn_holder=holder(TaskStatus.FAILED)),
-        *("waiting_for_stream", "halted: task first", "streams go-on --user alice orders"),
+        *("waiting_for_stream", "halted: task first", "streams go-on --user alice --position 6 orders"),
     ),
     "a turn that is free": (
         facts(blocked(), stream=Stream(turn=Turn("first", 0, 6)), turn_holder=holder(TaskStatus.COMPLETED)),
@@ -321,9 +321,9 @@ def test_what_is_a_little_overdue_may_be_on_its_way() -> None:
 
 @pytest.mark.parametrize("key", ["orders", 'a;touch /tmp/x;echo "', "it's $(id)", "-x", "--help"])
 def test_a_name_that_others_chose_is_one_word_of_the_command_that_is_shown(key: str) -> None:
-    words = shlex.split(go_on_command("eve; id", key))
+    words = shlex.split(go_on_command("eve; id", key, 7))
     options = ["--"] if key.startswith("-") else []
-    assert words == ["taskframework", "streams", "go-on", "--user", "eve; id", *options, key]
-    assert shlex.split(go_on_command(None, key))[-1] == key
+    assert words == ["taskframework", "streams", "go-on", "--user", "eve; id", "--position", "7", *options, key]
+    assert shlex.split(go_on_command(None, key, 7))[-1] == key
     waits = explain(facts(waiting(waits_for=SignalWait(key, None))))
     assert shlex.split(waits.change.partition("taskframework ")[2])[-1] == key

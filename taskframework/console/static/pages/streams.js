@@ -77,7 +77,7 @@ const askGoOn = (stream, path, owner) => ask({
   confirm: "Continue without it",
   danger: true,
   run: async () => {
-    await post(`${path}/go-on`, undefined, { query: owner });
+    await post(`${path}/go-on`, undefined, { query: { ...owner, position: stream.turn.position } });
     say("The stream continues.");
   },
 });
