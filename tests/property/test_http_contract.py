@@ -31,6 +31,8 @@ OPERATIONS = [(template, method) for template, ways in DOCUMENT["paths"].items()
 #: Those that accept something are drawn more often: few of what is drawn for them is right.
 ACCEPTING = [(way, method) for way, method in OPERATIONS if "202" in DOCUMENT["paths"][way][method]["responses"]]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"]
+#: They answer HEAD as well as GET, for who asks whether a process is there; the document leaves this out.
+PROBES = {way for way in DOCUMENT["paths"] if not way.startswith("/api/")}
 #: Stand for ids that the test knows when it runs.
 PLACES = ("<live>", "<dead>", "<done>")
 
@@ -125,8 +127,13 @@ def problems(schema: dict[str, Any], value: Any) -> list[str]:
 def faults(call: Call, answer: httpx.Response, event: dict[str, str]) -> Iterator[str]:
     """What is wrong about an answer."""
     ways = DOCUMENT["paths"][call.template]
+    if call.method == "HEAD" and call.template in PROBES:
+        if answer.content or str(answer.status_code) not in ways["get"]["responses"]:
+            yield f"{answer.status_code}, or a body, for a probe by HEAD"
+        return
     if call.method.lower() not in ways:
-        if answer.status_code != 405 or answer.headers["allow"] != ", ".join(sorted(ways)).upper():
+        allowed = [*sorted(ways), *(["head"] if call.template in PROBES else [])]
+        if answer.status_code != 405 or answer.headers["allow"] != ", ".join(allowed).upper():
             yield f"{answer.status_code}, Allow: {answer.headers.get('allow')}, for a method that is not documented"
         return
     media_type = answer.headers.get("content-type", "").partition(";")[0]
