@@ -21,20 +21,14 @@ _LATER = "2035-01-01T00:00:00Z"
 
 async def test_a_run_whose_answer_was_lost_is_made_once(window: Window, shop: Installation) -> None:
     window.expected = ("net::ERR_FAILED",)
-    left = 1
 
     async def lose(route: Route) -> None:
-        nonlocal left
-        if not left:
-            await route.continue_()
-            return
-        left -= 1
         await route.fetch()
         await route.abort()
 
     schedule = {"name": "lost", "every": "7d", "task_type": "naps", "parameters": 0, "user_id": "lost-run"}
     assert shop.api.post("/admin/schedules", json=schedule).status_code == 201
-    await window.page.route("**/admin/schedules/lost/run", lose)
+    await window.page.route("**/admin/schedules/lost/run", lose, times=1)
     await window.go("schedules/lost")
     await window.button("Run now").click()
     dialog = window.page.get_by_role("dialog")
@@ -52,14 +46,7 @@ async def test_the_first_key_is_shown_even_if_the_sign_in_after_it_fails(
         window.expected = ("net::ERR_FAILED",)
         await window.go("keys")
         await window.shows("everyone who can reach this address can do everything")
-        left = 1
-
-        async def lose(route: Route) -> None:
-            nonlocal left
-            left -= 1
-            await (route.abort() if left >= 0 else route.continue_())
-
-        await window.page.route("**/api/v1/me", lose)
+        await window.page.route("**/api/v1/me", lambda route: route.abort(), times=1)
         await window.button("New key").click()
         await window.page.get_by_role("dialog").locator("[name=principal]").fill("ada")
         await window.page.get_by_role("dialog").get_by_role("button", name="Create the key").click()
