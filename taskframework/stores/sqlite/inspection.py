@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,10 @@ from taskframework.stores.base import StoreReport
 from taskframework.stores.sqlite.connection import Connection, translated_errors
 from taskframework.stores.sqlite.lock import executing_process
 from taskframework.stores.sqlite.migrate import check_schema_version, migrations
+
+#: Free bytes on the disk of the file below which `doctor` warns: some ten thousand tasks of usual size fit into it, so
+#: there is time to act before nothing can be stored.
+_MIN_FREE_BYTES = 64 * 1024 * 1024
 
 
 async def inspect(path: Path) -> StoreReport:
@@ -44,6 +49,12 @@ def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
         facts["state"] = "not there yet; `taskframework dev --app yourmodule` makes it"
     if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):
         return [f"This user may not write {path} and its folder. Change their rights, or name another file."]
+    free = shutil.disk_usage(folder).free
+    facts["free on its disk"] = f"{free:,} bytes"
+    if free < _MIN_FREE_BYTES:
+        return [
+            f"The disk of {path} has only {free:,} bytes left. When it is full, nothing is stored: free some space."
+        ]
     return []
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -250,6 +252,13 @@ async def test_doctor_tells_the_facts_of_a_healthy_file(store: SqliteStore, path
     assert report.facts["journal mode"] == "wal"
     assert report.facts["schema version"] == str(len(SCRIPTS))
     assert report.facts["executed by"] == "no process"
+
+
+async def test_doctor_warns_before_the_disk_is_full(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    [problem] = (await store.inspect()).problems
+    assert "1,048,576 bytes left" in problem
+    assert "free some space" in problem
 
 
 async def test_doctor_names_a_remedy_for_each_problem(path: Path) -> None:
