@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from taskframework.background import Deadlines
+from taskframework.errors import StoreError, StoreUnavailableError
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -147,6 +148,32 @@ class Grouping(Generic[Request, Reply]):
         self._behind.pop(key, None)
         self._waiting_keys.discard(key)
         return None
+
+
+async def together_or_alone(
+    write: Callable[[Sequence[Request]], Awaitable[Sequence[Reply]]], requests: Sequence[Request]
+) -> Sequence[Reply | Exception]:
+    """Write requests together; if that fails, each by itself: perhaps the record of only one of them is unreadable.
+
+    Raises:
+        StoreUnavailableError: if the store is away, which is the same for all.
+    """
+    try:
+        return await write(requests)
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return [await _reply_or_error(write, request) for request in requests]
+
+
+async def _reply_or_error(
+    write: Callable[[Sequence[Request]], Awaitable[Sequence[Reply]]], request: Request
+) -> Reply | Exception:
+    try:
+        [reply] = await write([request])
+    except StoreError as error:
+        return error
+    return reply
 
 
 def _answer(future: asyncio.Future[Reply], reply: Reply | Exception) -> None:

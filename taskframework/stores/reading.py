@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from taskframework.errors import StoreError, TaskUnreadableError
-from taskframework.grouping import Grouping
+from taskframework.errors import TaskUnreadableError
+from taskframework.grouping import Grouping, together_or_alone
 from taskframework.model.query import Page
 from taskframework.model.records import Record, RecordKind, parts_of
 from taskframework.model.scope import EVERYONE
@@ -77,21 +78,12 @@ class JointReads:
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
-        self._group: Grouping[str, Task | None] = Grouping(self._get_all)
+        self._group: Grouping[str, Task | None] = Grouping(partial(together_or_alone, self._get_all))
 
     async def get(self, task_id: str) -> Task | None:
         """`TaskStore.get`."""
         return await self._group(task_id)
 
-    async def _get_all(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
-        try:
-            found = await self._store.get_many(task_ids, EVERYONE)
-        except TaskUnreadableError:  # perhaps only one of them is unreadable, so each is read by itself
-            return [await self._get_one(task_id) for task_id in task_ids]
+    async def _get_all(self, task_ids: Sequence[str]) -> Sequence[Task | None]:
+        found = await self._store.get_many(task_ids, EVERYONE)
         return [found.get(task_id) for task_id in task_ids]
-
-    async def _get_one(self, task_id: str) -> Task | Exception | None:
-        try:
-            return await self._store.get(task_id, EVERYONE)
-        except StoreError as error:
-            return error

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, StoreUnavailableError
-from taskframework.grouping import Grouping
+from taskframework.errors import StoreUnavailableError
+from taskframework.grouping import Grouping, together_or_alone
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
     STREAMS,
@@ -72,7 +73,9 @@ class StreamTurns:
         self._dispatch_after = dispatch_after
         self._kept = kept
         #: Turns of many streams that are passed on at the same time share the calls to the store.
-        self._passes: Grouping[_PassRequest, _PassResult] = Grouping(self._pass_all, key=lambda request: request.stream)
+        self._passes: Grouping[_PassRequest, _PassResult] = Grouping(
+            partial(together_or_alone, self._pass_all), key=lambda request: request.stream
+        )
         self._tasks = JointReads(store)
         #: Starts the task of a turn in the worker of this process, if there is one. Gets the turn, which is already
         #: written in the stream, and the task that had the turn before; returns whether the task runs.
@@ -154,22 +157,7 @@ class StreamTurns:
             return True
         return await self._unblock(result.chosen)
 
-    async def _pass_all(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult | Exception]:
-        try:
-            return await self._pass_together(requests)
-        except StoreUnavailableError:
-            raise
-        except StoreError:  # perhaps the record of only one of them cannot be read, so each is passed on by itself
-            return [await self._pass_alone(request) for request in requests]
-
-    async def _pass_alone(self, request: _PassRequest) -> _PassResult | Exception:
-        try:
-            [result] = await self._pass_together([request])
-        except StoreError as error:
-            return error
-        return result
-
-    async def _pass_together(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult]:
+    async def _pass_all(self, requests: Sequence[_PassRequest]) -> Sequence[_PassResult]:
         waiting = await self._store.next_blocked([request.stream for request in requests if not request.is_halting])
         chosen = [request.turn if request.is_halting else waiting.get(request.stream) for request in requests]
         passes = [

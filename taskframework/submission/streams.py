@@ -12,10 +12,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, StoreUnavailableError
-from taskframework.grouping import Grouping
+from taskframework.errors import StoreError
+from taskframework.grouping import Grouping, together_or_alone
 from taskframework.model.options import StreamMode
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
@@ -43,7 +44,9 @@ class StreamInserts:
         self._kept = kept
         self._places = asyncio.Semaphore(_MAX_CONCURRENT_STREAMS)
         #: Submissions to many streams at once share the calls to the store.
-        self._takes: Grouping[TakePositions, Record] = Grouping(self._take_all, key=lambda take: take.record_id)
+        self._takes: Grouping[TakePositions, Record] = Grouping(
+            partial(together_or_alone, store.take_positions), key=lambda take: take.record_id
+        )
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         """Give each task of a stream its position, then store the tasks with `TaskStore.insert`.
@@ -79,20 +82,6 @@ class StreamInserts:
                 return await self._insert(stream, mode, tasks)
         except (StoreError, StreamModeError) as error:
             return [error] * len(tasks)
-
-    async def _take_all(self, takes: Sequence[TakePositions]) -> Sequence[Record | Exception]:
-        try:
-            return await self._store.take_positions(takes)
-        except StoreUnavailableError:
-            raise
-        except StoreError:  # perhaps only one of the records is unreadable, so each stream is asked by itself
-            return [await self._take_one(take) for take in takes]
-
-    async def _take_one(self, take: TakePositions) -> Record | Exception:
-        try:
-            return (await self._store.take_positions([take]))[0]
-        except StoreError as error:
-            return error
 
     async def _find_stored(self, tasks: Sequence[Task]) -> Mapping[int, Inserted]:
         """Return the tasks of streams that are stored already, because a submission with a key may be repeated."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import NoneType
@@ -114,18 +114,14 @@ async def test_one_that_only_a_newer_release_can_read_keeps_its_turn_and_holds_u
 ) -> None:
     unreadable, second = await here.submit_many(2)
     other, after_other = await here.submit_many(2, stream={"key": "other"})
-    read = here.store.get
+    read = here.store.get_many
 
-    async def get(task_id: str, scope: Scope) -> Task | None:
-        if task_id == unreadable.task_id:
-            raise TaskUnreadableError(task_id, "of a newer release")
-        return await read(task_id, scope)
-
-    async def get_many(task_ids: Collection[str], scope: Scope) -> dict[str, Task]:
-        raise TaskUnreadableError(unreadable.task_id, "of a newer release")
+    async def get_many(task_ids: Collection[str], scope: Scope) -> Mapping[str, Task]:
+        if unreadable.task_id in task_ids:
+            raise TaskUnreadableError(unreadable.task_id, "of a newer release")
+        return await read(task_ids, scope)
 
     with monkeypatch.context() as patched:
-        patched.setattr(here.store, "get", get)
         patched.setattr(here.store, "get_many", get_many)
         streams = (KEY, StreamKey(KEY.user_id, "other"))
         looks = await asyncio.gather(*map(here.services.looks.turns.advance, streams), return_exceptions=True)
