@@ -196,7 +196,7 @@ class WorkerSettings(Section):
 
     @property
     def lease_grace(self) -> timedelta:
-        """How long the reaper waits after the end of a lease, and how often it looks."""
+        """How long the reaper waits after the end of a lease. It looks twice in this time."""
         return min(_MAX_LEASE_GRACE, self.lease / 4)
 
     @property
@@ -245,7 +245,7 @@ class RecoverySettings(Section):
     no_handler_delay: Duration = Field(
         default=timedelta(seconds=30),
         gt=ZERO,
-        description="How long a task is put off if the worker does not know its type",
+        description="How long a task is put off if the worker cannot run its type or its version",
     )
     no_handler_limit: int = Field(
         default=120,
