@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 _MAX_RETRY_PAUSE_SECONDS = 3.0
 #: Seconds of the pause after a loss (random between these), so that a value that is lost at once causes no hot loop.
 _PAUSE_AFTER_LOSS_SECONDS = (0.02, 0.2)
-#: One line is logged per this number of attempts: about one a minute while a broker is away.
+#: One line is logged per this number of attempts. Pauses are half of the longest one on average, so while a broker is
+#: away that is a line in about 45 seconds.
 _ATTEMPTS_PER_LOG_LINE = 30
 
 
