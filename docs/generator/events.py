@@ -11,7 +11,7 @@ _INTRODUCTION = """\
 # Events
 
 What other programs hear of a task, each a [CloudEvent](https://cloudevents.io) 1.0 in JSON. How to hear them, from
-Python, over HTTP or with any AMQP client, is in [hearing what happens](../events.md).
+Python, over HTTP or with any AMQP client, is in [receiving events](../events.md).
 
 This page is made from the model, by `make docs`.
 

@@ -18,7 +18,7 @@ class Body(BaseModel):
 
 
 UserInBody = Annotated[
-    Name | None, Field(description="The owner, if the caller may act for users; default: the caller")
+    Name | None, Field(description="The owner, if the caller is an operator or may act for users; default: the caller")
 ]
 Reopen = Annotated[
     bool,

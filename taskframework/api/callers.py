@@ -61,7 +61,8 @@ def scope_of(request: Request, user_id: str | None = None) -> Owners:
 
 
 def user_of(request: Request, user_id: str | None) -> str:
-    """The owner of a task that the caller submits: the caller, unless it names another user and may act for users.
+    """The owner of a task that the caller submits: the caller, or another user whom it names. Only operators, and
+    callers that may act for users, may name one.
 
     Raises:
         RequestRefusedError: if another user is named, and the caller may not act for users.

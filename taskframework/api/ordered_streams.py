@@ -70,7 +70,7 @@ class StreamQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     user_id: Name | None = Field(
-        default=None, description="Its owner, if the caller may act for users; default: the caller"
+        default=None, description="Its owner, if the caller is an operator or may act for users; default: the caller"
     )
 
 

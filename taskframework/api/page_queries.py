@@ -24,5 +24,6 @@ class PageQuery(BaseModel):
 
 
 UserInQuery = Annotated[
-    Name | None, Field(description="Only of this user; for another user, the caller needs the right to act for users")
+    Name | None,
+    Field(description="Only of this user; for another user, the caller must be an operator, or act for users"),
 ]

@@ -121,7 +121,8 @@ class TaskCalls(Calls):
         Args:
             status: only tasks in this status.
             task_type: only tasks of this type.
-            user_id: only tasks of this user; for a user other than the key's, the key needs the right to act for users.
+            user_id: only tasks of this user; for a user other than the key's, the key must be an operator's or may act
+                for users.
             parent_task_id: only sub-tasks of this task.
             stream: only tasks of the stream with this key.
             created_after: only tasks that were submitted at this time or later.
