@@ -10,7 +10,7 @@ from taskframework.model.events import EVENT_BY_ENTRY_TYPE, TaskProgressEvent
 _INTRODUCTION = """\
 # Events
 
-What other programs hear of a task, each a [CloudEvent](https://cloudevents.io) 1.0 in JSON. How to hear them, from
+What other programs receive about a task, each a [CloudEvent](https://cloudevents.io) 1.0 in JSON. How to get them, from
 Python, over HTTP or with any AMQP client, is in [receiving events](../events.md).
 
 This page is made from the model, by `make docs`.
@@ -21,6 +21,12 @@ All but `task.progress` are in the `history` of the task, too, without `task.`, 
 
 """
 _ENVELOPE = "\n## Attributes\n\n"
+#: Of types that share a class, whose docstring is about all of them.
+_MEANINGS = {
+    "completed_with_errors": "Finished with a result; some sub-tasks did not succeed, which the policy allows.",
+    "failed": "Finished as FAILED: another attempt would not help, or the deadline passed.",
+    "dead_letter": "Finished as DEAD_LETTER: no attempt is left, or no worker began it in time or can run it.",
+}
 _DATA = """
 ## Data
 
@@ -38,7 +44,8 @@ def markdown() -> str:
         (
             _INTRODUCTION,
             table(
-                ("Type", "What happened"), ((f"`{PREFIX}{name}`", kind.__doc__ or "") for name, kind in types.items())
+                ("Type", "What happened"),
+                ((f"`{PREFIX}{name}`", _MEANINGS.get(name, kind.__doc__ or "")) for name, kind in types.items()),
             ),
             _ENVELOPE,
             fields(schemas["CloudEventView"], _link),

@@ -57,7 +57,7 @@ class TaskWaitingEvent(TaskEvent):
 
 
 class TaskUnblockedEvent(TaskEvent):
-    """The task has the turn of its stream, and is queued."""
+    """The task has the turn of its stream: it is queued, or starts at once."""
 
 
 class TaskSkippedEvent(TaskEvent):
