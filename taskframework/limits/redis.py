@@ -41,12 +41,13 @@ _TLS_HINTS = {
 #: PEM files for TLS: the authority, the client's certificate, and its key.
 TlsFiles = tuple[Path | None, Path | None, Path | None]
 
-#: Most seconds for one answer. The next two: the first and the longest pause between two tries while Redis is away.
+#: Redis is away if an answer takes longer than this many seconds.
 _TIMEOUT_SECONDS = 1.0
+#: While Redis is away: the seconds of the first pause between two tries, and of the longest one.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 1.0
 
-#: A list of buckets looks at this many keys of the database with one call, and makes at most so many calls: the server
-#: may be shared with a program that has millions of keys.
+#: To list buckets, each call looks at the first number of keys of the database, and there are at most as many calls as
+#: the second number says: the server may be shared with a program that has millions of keys.
 _SCANNED_KEYS, _MAX_SCANS = 1_000, 100
 
 #: The fields of a bucket.

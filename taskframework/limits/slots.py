@@ -95,7 +95,10 @@ class SlotKeeper:
             logger.info("a slot of %s is given back later: %s", limit, error.message)
 
     async def wake_waiting(self, limit: str, spared: int) -> None:
-        """Wake a waiting task for each free slot beside `spared` ones. If this fails, `reconcile` does it."""
+        """Wake a waiting task for each free slot except `spared` of them, which are for tasks that were just published.
+
+        If this fails, `reconcile` does it.
+        """
         try:
             await self._wake_for_free_slots(limit, await self.read(limit, 0), spared)
         except StoreError as error:

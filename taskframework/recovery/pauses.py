@@ -37,7 +37,7 @@ class PauseRepair:
         self._pauses = pauses
         self._longest = longest
         #: Types whose pause has ended and whose queue timeouts must still begin again.
-        self._waiting_anew: set[str] = set()
+        self._timeouts_to_restart: set[str] = set()
         #: Types that still have tasks to make due, each with the earliest time until which these were put off.
         self._resuming: dict[str, datetime] = {}
 
@@ -48,11 +48,11 @@ class PauseRepair:
             Whether there may be more.
         """
         ended = await self._pauses.refresh()
-        self._waiting_anew |= ended
+        self._timeouts_to_restart |= ended
         self._resuming |= dict.fromkeys(ended, self._store.now())
-        for task_type in sorted(self._waiting_anew):
-            await self._wait_anew(task_type)
-            self._waiting_anew.discard(task_type)
+        for task_type in sorted(self._timeouts_to_restart):
+            await self._restart_queue_timeouts(task_type)
+            self._timeouts_to_restart.discard(task_type)
         for task_type in sorted(self._resuming):
             await self._make_due(task_type)
         return bool(self._resuming)
@@ -69,7 +69,7 @@ class PauseRepair:
         else:
             self._resuming[task_type] = put_off[-1].due
 
-    async def _wait_anew(self, task_type: str) -> None:
+    async def _restart_queue_timeouts(self, task_type: str) -> None:
         """Let the queue timeouts of a type begin again."""
         if not (await self._store.upcoming(START, 1) or await self._store.due(START, 1)):
             return  # no task has a queue timeout; few installations use them

@@ -104,10 +104,10 @@ class QueueTimeouts:
     async def _is_in_use(self, bucket: str) -> bool:
         """Return whether a bucket is not full. While tasks wait for a bucket, it never becomes full."""
         try:
-            records = await self._buckets.read(RATE.id_of(bucket))
+            found = await self._buckets.read(RATE.id_of(bucket))
         except LimiterUnavailableError:
             return True
-        return records is not None and records.full_at > to_timestamp(self._store.now())
+        return found is not None and found.full_at > to_timestamp(self._store.now())
 
 
 def _waited_before(task: Task, time: datetime) -> bool:

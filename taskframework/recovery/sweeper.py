@@ -58,8 +58,9 @@ class Sweeper:
         self._batch = batch
         self._is_paused = is_paused
         #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
-        #: An estimate. It is too late if a queue was emptied by hand, or if a retry runs that travelled in a lower lane
-        #: (`priority.retries`): then messages are sent again that are still queued, once in each back-off.
+        #: This is an estimate. It may be later than the truth, if a queue was emptied by hand, or if a retry runs whose
+        #: message came through a lower lane (`priority.retries`). Then messages that are still queued are sent again,
+        #: once in each back-off.
         self._newest_started: dict[tuple[str, Priority], datetime] = {}
         #: By queue: the task that could not be reserved at the last look.
         self._refused: dict[tuple[str, Priority], str] = {}

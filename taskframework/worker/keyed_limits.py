@@ -24,7 +24,8 @@ from taskframework.tasks.limits import RateLimit
 from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.rate_limits import WAITED_TOO_LONG
 
-#: Most seconds that a task waits here for its turn: one look of the sweeper sends all turns of the next second.
+#: The most seconds that a task waits here for a permit after its turn has come. One look of the sweeper sends all tasks
+#: whose turns came in the last second, and a small bucket gives them their permits one after the other.
 _MAX_TURN_WAIT_SECONDS = 2.0
 
 

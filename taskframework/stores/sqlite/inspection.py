@@ -46,7 +46,7 @@ def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
     if path.exists():
         facts["size"] = f"{path.stat().st_size:,} bytes"
     else:
-        facts["state"] = "not there yet; `taskframework dev --app yourmodule` makes it"
+        facts["state"] = "not there yet; `taskframework dev --app yourmodule` creates it"
     if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):
         return [f"This user may not write {path} and its folder. Change their rights, or name another file."]
     free = shutil.disk_usage(folder).free

@@ -305,7 +305,7 @@ def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: i
     select = f"{head('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else head(index)
     # Exactly the same text as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
-    given |= dict(_error_clauses(filter))
+    given |= dict(_further_conditions(filter))
     if filter.is_in_slot_order:
         place = None if cursor is None else astuple(SlotCursor.decode(cursor))
         return _page(select, given, _order(filter), limit, place)
@@ -325,8 +325,10 @@ def _created_bounds(filter: TaskFilter) -> dict[str, Value]:
     return {clause: to_milliseconds(time) for clause, time in bounds.items() if time is not None}
 
 
-def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
-    """The conditions without an index, and the conditions on the end of a task, each with its value."""
+def _further_conditions(filter: TaskFilter) -> list[tuple[str, Value]]:
+    """The conditions without an index; in a list of dead letters, also that the task is not discarded, and the bounds
+    of its end. Each with its value.
+    """
     clauses = _unindexed_conditions(filter)
     if filter.dead:
         clauses += [("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"), *_finished_bounds(filter)]
@@ -336,7 +338,7 @@ def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
 def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:
     """Dead tasks counted by cause, type and hour. The index finds the newest `most`, and only these are read."""
     newest = f"SELECT number FROM tasks INDEXED BY tasks_dead WHERE {_DEAD} ORDER BY finished_at DESC, task_id DESC"
-    clauses: list[tuple[str, Value]] = [("t.is_batch = ?", 0), *_error_clauses(filter)]
+    clauses: list[tuple[str, Value]] = [("t.is_batch = ?", 0), *_further_conditions(filter)]
     clauses += [("t.user_id = ?", scope.owner)] if scope.owner is not None else []
     clauses += [("t.task_type = ?", filter.task_type)] if filter.task_type is not None else []
     text = (

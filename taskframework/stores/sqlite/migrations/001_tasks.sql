@@ -1,6 +1,7 @@
--- The record is `document`, JSON without the parameters. Every other column repeats what a query needs of it, times as
--- milliseconds since 1970. Columns named like a driver (next_dispatch_at, lease_expires_at, publish_at, deadline_at) are
--- null where it drives nothing, so that their partial indexes hold only what waits.
+-- `document` is the task: JSON with every field except the parameters. The other columns repeat the fields that queries
+-- need. Times are milliseconds since 1970. The column of a driver (next_dispatch_at, lease_expires_at, publish_at,
+-- deadline_at) is null while the driver does not drive the task, so that its partial index contains only the tasks that
+-- the driver drives.
 CREATE TABLE tasks (
     number INTEGER PRIMARY KEY,
     task_id TEXT NOT NULL UNIQUE,
@@ -24,7 +25,8 @@ CREATE TABLE tasks (
     document TEXT NOT NULL
 );
 
--- Apart, because SQLite writes a row anew for every change in it, and parameters may be large and never change.
+-- A table of its own: SQLite writes the whole row again whenever a column of it changes, and parameters may be large and
+-- almost never change.
 CREATE TABLE task_parameters (
     number INTEGER PRIMARY KEY,
     parameters TEXT NOT NULL
@@ -50,7 +52,7 @@ CREATE INDEX tasks_with_deadline ON tasks (deadline_at) WHERE deadline_at IS NOT
 CREATE INDEX tasks_done ON tasks (finished_at) WHERE status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED');
 CREATE INDEX tasks_dead ON tasks (finished_at, task_id) WHERE status IN ('FAILED', 'DEAD_LETTER');
 
--- Empty, always. An entry is a live task that nothing would ever move on.
+-- This index should always be empty: an entry is a live task that nothing will ever continue.
 CREATE INDEX tasks_undriven ON tasks (undriven) WHERE undriven = 1;
 
 CREATE TABLE dead_messages (

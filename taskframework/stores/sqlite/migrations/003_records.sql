@@ -1,4 +1,4 @@
--- Small documents beside the tasks. The id is all that is unique here, of records and of tasks.
+-- Small documents beside the tasks. Nothing but ids is unique in this store: the ids of records, and those of tasks.
 CREATE TABLE records (
     id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -9,8 +9,9 @@ CREATE TABLE records (
 
 CREATE INDEX records_expiring ON records (expires_at) WHERE expires_at IS NOT NULL;
 
--- The idempotency keys of stored tasks. An id is made as in taskframework/model/records.py; keys are printable ASCII.
--- Each is looked at a minute from now: the one of a task that ended long ago is over.
+-- A record for the idempotency key of each stored task. The id is made as in taskframework/model/records.py: of printable
+-- ASCII, of which keys consist, only % and / are escaped. The retention looks at these records a minute from now, and
+-- deletes the keys of tasks that ended long ago.
 INSERT INTO records (id, kind, data, revision, expires_at)
 SELECT
     'idempotency/' || replace(replace(user_id, '%', '%25'), '/', '%2F')

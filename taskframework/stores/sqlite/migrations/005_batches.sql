@@ -1,5 +1,5 @@
--- Batches: when one that is still open is given up, and when what failed in one is retried. Few tasks are batches: they
--- have a list of their own.
+-- For batches: when an upload that was not finished is given up, and when the failed tasks of the batch are retried. Few
+-- tasks are batches, so the list of batches has an index of its own.
 ALTER TABLE tasks ADD COLUMN seal_by_at INTEGER;
 ALTER TABLE tasks ADD COLUMN retry_at INTEGER;
 ALTER TABLE tasks ADD COLUMN is_batch INTEGER NOT NULL DEFAULT 0;
