@@ -48,7 +48,9 @@ def unknown_option_error(what: str, name: str, known: Collection[str], otherwise
 @_naming_unknown_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """Options of one task type; for an option that is None the settings decide.
+    """Options of one task type.
+
+    If `max_attempts`, `initial_delay`, `max_delay` or `retention` is None, the settings decide.
 
     Args:
         max_attempts: attempts before the task is a dead letter, at least 1.
