@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _LATE_INTERVALS = 10
 #: Further seconds after which a late loop is reported, and after which the process is not ready. A process that is not
 #: ready gets no requests, so the second time is longer than an election in the database or the start of a broker.
-_TOLD_AFTER_SECONDS = 5
+_REPORTED_AFTER_SECONDS = 5
 _UNREADY_AFTER_SECONDS = 30
 #: The shortest and the longest pause, as a share of the interval.
 _PAUSE_SHARES = (0.75, 1.25)
@@ -107,7 +107,7 @@ class RepairLoop:
 
     def standstill(self) -> str | None:
         """`problem`, but reported earlier, while a loop that stands still does not make the process unready yet."""
-        return self._standstill_after(_TOLD_AFTER_SECONDS)
+        return self._standstill_after(_REPORTED_AFTER_SECONDS)
 
     def _standstill_after(self, seconds: float) -> str | None:
         ago = f"last succeeded {self.seconds_since_success:.0f} s ago"

@@ -1,4 +1,7 @@
-"""The deliveries of one worker that wait for a slot of one limit. Their first stands in the line of all workers."""
+"""The deliveries of one worker that wait for a slot of one limit.
+
+The first of them has a place in the line of all workers.
+"""
 
 from __future__ import annotations
 

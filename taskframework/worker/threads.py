@@ -36,7 +36,7 @@ class ThreadPool:
         self._slots = asyncio.Semaphore(size)
         self._grace = grace
         self._size = size
-        self._has_told_of_wait = False
+        self._has_logged_wait = False
 
     async def run(
         self, execute: Callable[[TaskContext[Any]], Any], context: TaskContext[Any], on_start: Callable[[], None]
@@ -60,8 +60,8 @@ class ThreadPool:
         """
         control = _ThreadControl(context.control)
         call = partial(contextvars.copy_context().run, execute, dataclasses.replace(context, control=control))
-        if self._slots.locked() and not self._has_told_of_wait:
-            self._has_told_of_wait = True  # log this once: under load it happens for each task
+        if self._slots.locked() and not self._has_logged_wait:
+            self._has_logged_wait = True  # log this once: under load it happens for each task
             logger.info(
                 "no thread is free (worker.max_threads is %d): the code of a plain def may begin after its attempt",
                 self._size,
