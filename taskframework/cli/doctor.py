@@ -60,7 +60,7 @@ class Finding:
 
 
 def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
-    """Check versions, settings, program, store, broker and Redis. Exit code 1 if something is wrong."""
+    """Check versions, settings, program, store, tasks, workers, broker and Redis. Exit code 1 if something is wrong."""
     if api := os.environ.get(API_VARIABLE):
         note(
             f"doctor checks the store and the broker in the settings of this machine, not the API in {API_VARIABLE}. "
@@ -110,7 +110,7 @@ def _version(package: str) -> str:
 
 
 def _check_settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
-    file = str(invocation.config or "") or (FILE_NAME if os.path.exists(FILE_NAME) else "none, only defaults")
+    file = str(invocation.config or "") or (FILE_NAME if os.path.exists(FILE_NAME) else "none")
     changed = {key: origin for key, origin in loaded.origins.items() if origin != "default"}
     found = {"file": file, "given by it or the environment": ", ".join(changed) or "nothing"}
     if profile := os.environ.get(PROFILE_VARIABLE):
@@ -179,7 +179,9 @@ async def _check_store(store: TaskStore, settings: Settings) -> Finding:
 
 
 async def _check_broker(settings: Settings, task_types: Sequence[str]) -> Finding:
-    target = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
+    target = {"url": redacted(settings.broker.url)}
+    if settings.broker.scheme != "embedded":
+        target["delay strategy"] = settings.broker.delay
     try:
         broker = build_broker(settings, SystemClock())
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -44,7 +45,7 @@ def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
         return [f"The folder {folder} does not exist. Create it, or name another file in store.url."]
     facts["executed by"] = executing_process(path) or "no process"
     if path.exists():
-        facts["size"] = f"{path.stat().st_size:,} bytes"
+        facts["size"] = f"{_size_with_log(path):,} bytes"
     else:
         facts["state"] = "not there yet; `taskframework dev --app yourmodule` creates it"
     if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):
@@ -56,6 +57,14 @@ def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
             f"The disk of {path} has only {free:,} bytes left. When it is full, nothing is stored: free some space."
         ]
     return []
+
+
+def _size_with_log(path: Path) -> int:
+    """Return what the tasks occupy: those written last are in the write-ahead log beside the file."""
+    size = path.stat().st_size
+    with contextlib.suppress(FileNotFoundError):  # whoever closes the file last removes the log
+        size += path.with_name(f"{path.name}-wal").stat().st_size
+    return size
 
 
 def _look_inside(path: Path, facts: dict[str, str], connection: sqlite3.Connection) -> list[str]:

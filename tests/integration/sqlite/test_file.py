@@ -252,6 +252,9 @@ async def test_doctor_tells_the_facts_of_a_healthy_file(store: SqliteStore, path
     assert report.facts["journal mode"] == "wal"
     assert report.facts["schema version"] == str(len(SCRIPTS))
     assert report.facts["executed by"] == "no process"
+    log = path.with_name(f"{path.name}-wal")
+    assert log.stat().st_size > 0
+    assert report.facts["size"] == f"{path.stat().st_size + log.stat().st_size:,} bytes"
 
 
 async def test_doctor_warns_before_the_disk_is_full(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

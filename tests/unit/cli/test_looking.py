@@ -117,6 +117,15 @@ def test_doctor_tells_that_redis_is_away(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert "rate_limiter.redis_url" in problem
 
 
+def test_doctor_says_what_it_knows_without_a_settings_file_and_without_servers(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKFRAMEWORK_STORE__URL", "sqlite:///own.db")
+    facts = {found["part"]: found["facts"] for found in json.loads(cli("doctor", "--json").out)["findings"]}
+    assert facts["settings"] == {"file": "none", "given by it or the environment": "store.url"}
+    assert set(facts["broker"]) == {"url", "broker"}, "another process cannot count the messages of the embedded broker"
+
+
 @pytest.mark.usefixtures("stored")
 def test_doctor_names_what_cannot_be_read(cli: Cli, folder: Path) -> None:
     with closing(sqlite3.connect(folder / "taskframework.db")) as raw, raw:
