@@ -415,8 +415,8 @@ _LONG_LEASES = {"WORKER__LEASE": "6s"}
 _SHORT_GAPS = {"STREAMS__GAP": "100ms"}
 #: Uploads that are given up soon.
 _HASTY = {"BATCHES__UPLOAD_TIMEOUT": "1s"}
-#: Retries that are still to come when they are heard of: what is due by then needs no timer.
-_SLOW_RETRIES = _NO_SWEEP | {"RETRY__INITIAL_DELAY": "2s"}
+#: Retries that are still to come when they are heard of: what is due by then needs no timer. Nor does a plugin's delay.
+_SLOW_RETRIES = _NO_SWEEP | {"RETRY__INITIAL_DELAY": "2s", "BROKER__DELAY": "store"}
 
 #: The longest first, so that they do not end after all others.
 SCENARIOS = (
