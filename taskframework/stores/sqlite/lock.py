@@ -29,7 +29,7 @@ class ExecutionLock:
         """Become the executing process of the file.
 
         Raises:
-            ConfigurationError: if another process holds the lock, or if the lock file cannot be written.
+            ConfigurationError: if another process holds the lock, or if the file cannot be locked or written.
         """
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -41,6 +41,13 @@ class ExecutionLock:
             first = _read(descriptor)
             os.close(descriptor)
             raise self._already_locked_error(first) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise ConfigurationError(
+                f"The lock file {self._path} cannot be locked: {error.strerror}.",
+                key="store.url",
+                hint="Put the file on a local disk; network and shared file systems do not work.",
+            ) from error
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _own_process_line(), 0)

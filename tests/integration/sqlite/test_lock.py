@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -83,6 +84,25 @@ def test_a_full_disk_is_told_at_the_start(path: Path, monkeypatch: pytest.Monkey
             lock.acquire()
     lock.acquire()
     lock.release()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_a_file_system_without_locks_is_told_at_the_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    opened: list[int] = []
+
+    def refuse(descriptor: int, _: int) -> None:
+        opened.append(descriptor)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigurationError, match=r"cannot be locked: .*Put the file on a local disk") as refusal:
+        ExecutionLock(path).acquire()
+    assert os.strerror(code) in str(refusal.value)
+    assert refusal.value.key == "store.url"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
 
 
 def test_the_lock_ends_with_its_process(path: Path) -> None:
