@@ -85,9 +85,15 @@ class DeadLetterOperations:
             key=lambda letter: (letter.at, letter.id),
             reverse=True,
         )
-        page = tuple(merged[:limit])
-        more = len(merged) > limit or tasks.next_cursor is not None or messages.next_cursor is not None
-        return Page(page, Cursor(page[-1].at, page[-1].id).encode() if page and more else None)
+        # Beyond its own end, a list may have entries that are newer than the rest of the other list. With entries that
+        # cannot be read, this end comes before `limit` entries.
+        ends = [Cursor.decode(cursor) for cursor in (tasks.next_cursor, messages.next_cursor) if cursor is not None]
+        end = max(ends, key=lambda end: (end.at, end.id), default=None)
+        page = [letter for letter in merged if end is None or (letter.at, letter.id) >= (end.at, end.id)]
+        if len(page) > limit:
+            page = page[:limit]
+            end = Cursor(page[-1].at, page[-1].id)
+        return Page(tuple(page), None if end is None else end.encode())
 
     async def groups(self, scope: Scope, wanted: LetterFilter = ANY_LETTER) -> list[LetterGroup]:
         """Return dead letters grouped by cause, the largest group first; of very many only the newest are counted."""
@@ -230,10 +236,10 @@ class DeadLetterOperations:
         place = None if cursor is None else Cursor.decode(cursor)
         outlines = await self._store.outline_dead_messages(limit=MAX_READ_MESSAGES)
         later = [each for each in outlines if place is None or (each.at, each.id) < (place.at, place.id)]
-        found = [each.id for each in later if wanted.matches(each)]
-        messages = [await self._store.get_dead_message(name) for name in found[:limit]]
+        found = [each for each in later if wanted.matches(each)]
+        messages = [await self._store.get_dead_message(each.id) for each in found[:limit]]
         page = tuple(message for message in messages if message is not None)
-        return Page(page, "more" if len(found) > limit else None)
+        return Page(page, Cursor(found[limit - 1].at, found[limit - 1].id).encode() if len(found) > limit else None)
 
     async def _was_replayed(self, letter_id: str, scope: Scope, replay_id: str | None) -> bool:
         task = None if replay_id is None else await self._store.get(letter_id, scope)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskframework.brokers.embedded import EmbeddedBroker
+from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
@@ -74,6 +79,29 @@ async def test_pages_go_on_after_the_cursor(working: Api) -> None:
     second = (await working.get(f"{DEAD_LETTERS}?limit=2&cursor={first['next_cursor']}")).json()
     assert (len(first["items"]), len(second["items"]), second["next_cursor"]) == (2, 1, None)
     assert {letter["id"] for letter in first["items"] + second["items"]} == ids
+
+
+async def test_tasks_that_cannot_be_read_hide_no_other_dead_letter(api: Api, tmp_path: Path) -> None:
+    """Neither those of a whole page, nor those between a message and the tasks of the next page."""
+    store = api.framework.services.store
+    at = store.now()
+    letters = ["bad", "task", "message", "bad", "bad", "bad", "task", "message", "bad", "task", "bad"]
+    for age, letter in enumerate(letters):
+        name, ended = f"{letter}-{age}", at - timedelta(minutes=age)
+        if letter == "message":
+            await store.keep_dead_message(DeadMessage(name, b"", {}, "tasks.dlq", "it is not JSON", ended))
+        else:
+            ends = {"finished_at": ended, "next_dispatch_at": None}
+            await insert_one(store, new_task(task_id=name, now=ended, status=TaskStatus.FAILED, **ends))
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as raw, raw:
+        raw.execute("UPDATE tasks SET document = json_set(document, '$.task_type', 7) WHERE task_id LIKE 'bad-%'")
+    for query in ("limit=1", "limit=2", "limit=3", "limit=2&finished_after=2020-01-01T00:00:00Z"):
+        listed, cursor = list[str](), ""
+        while cursor is not None:
+            page = (await api.get(f"{DEAD_LETTERS}?{query}{cursor and f'&cursor={cursor}'}")).json()
+            listed += [letter["id"] for letter in page["items"]]
+            cursor = page["next_cursor"]
+        assert listed == ["task-1", "message-2", "task-6", "message-7", "task-9"], query
 
 
 async def test_a_task_that_is_not_dead_is_no_dead_letter(api: Api) -> None:
