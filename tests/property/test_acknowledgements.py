@@ -29,8 +29,8 @@ class ModelChannel:
         self._frames: asyncio.Queue[tuple[str, int, bool]] = asyncio.Queue(_BUFFER)
         self._outstanding: list[int] = []
         self._delivered = 0
-        #: What the driver does not get rid of in time.
-        self.has_no_room_for = ""
+        #: What the driver refuses to send.
+        self.refused = ""
         #: What the broker made of each delivery.
         self.answers: dict[int, str] = {}
 
@@ -48,8 +48,8 @@ class ModelChannel:
     async def basic_nack(self, tag: int, *, multiple: bool, requeue: bool, wait: bool) -> None:
         assert not wait
         verb = "put back" if requeue else "reject"
-        if verb == self.has_no_room_for:
-            raise TimeoutError
+        if verb == self.refused:
+            raise ConnectionResetError
         await self._frames.put((verb, tag, multiple))
 
     async def deliver(self) -> None:
@@ -152,13 +152,13 @@ async def test_a_reject_that_could_not_be_sent_is_not_swallowed_by_a_later_ackno
     model, _, deliveries = await _open_channel()
     for _ in range(5):
         await model.deliver()
-    model.has_no_room_for = "reject"
+    model.refused = "reject"
     await deliveries[0].ack()
     await deliveries[1].reject()
     await deliveries[2].reject()
     if not is_one_moment:
         await _arrived(model, 3)
-        model.has_no_room_for = ""
+        model.refused = ""
     for delivery in deliveries[3:]:
         await delivery.ack()
     await _arrived(model, 5)

@@ -154,20 +154,26 @@ class ConsumerChannel:
             self._flush_task = None
 
     async def _send(self, answer: _Answer) -> bool:
-        """Send the frame; return whether the driver took it."""
+        """Send the frame; return whether the driver took it.
+
+        A slow connection may take no frame for a while. The answer is not given up before the channel is closed,
+        because until then the broker would count the delivery against the prefetch, and not deliver it again.
+        """
         last, is_multiple = answer.tags[-1], len(answer.tags) > 1
-        try:
-            with driver_errors(f"{answer.verb} of a delivery of {self.queue}"):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    if answer.verb == "ack":
-                        await self._inner.basic_ack(last, multiple=is_multiple, wait=False)
-                    else:
-                        requeue = answer.verb == "put back"
-                        await self._inner.basic_nack(last, multiple=is_multiple, requeue=requeue, wait=False)
-        except BrokerError as error:
-            logger.debug("it will be delivered again: %s", error)
-            return False
-        return True
+        while True:
+            try:
+                with driver_errors(f"{answer.verb} of a delivery of {self.queue}"):
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        if answer.verb == "ack":
+                            await self._inner.basic_ack(last, multiple=is_multiple, wait=False)
+                        else:
+                            requeue = answer.verb == "put back"
+                            await self._inner.basic_nack(last, multiple=is_multiple, requeue=requeue, wait=False)
+                return True
+            except BrokerError as error:
+                if not isinstance(error.__cause__, TimeoutError):
+                    logger.debug("it will be delivered again: %s", error)
+                    return False
 
     def _note_answered(self, count: int) -> None:
         self._open_deliveries -= count

@@ -66,17 +66,20 @@ class FakeChannel:
         assert consumer_tag == "tag"
 
     async def basic_ack(self, delivery_tag: int, *, multiple: bool, wait: bool) -> None:
-        self._answer("ack", delivery_tag, multiple)
+        await self._answer("ack", delivery_tag, multiple)
 
     async def basic_nack(self, delivery_tag: int, *, multiple: bool, requeue: bool, wait: bool) -> None:
-        self._answer("put back" if requeue else "reject", delivery_tag, multiple)
+        await self._answer("put back" if requeue else "reject", delivery_tag, multiple)
 
     async def close(self) -> None:
         self.is_closed = True
 
-    def _answer(self, verb: str, tag: int, flag: bool) -> None:
-        if self.error is not None:
-            raise self.error
+    async def _answer(self, verb: str, tag: int, flag: bool) -> None:
+        if self.is_closed:
+            raise ChannelInvalidStateError("closed")
+        if (error := self.error) is not None:
+            await asyncio.sleep(0)
+            raise error
         self.answers.append((verb, tag, flag))
 
     async def deliver(self, tag: int) -> None:
@@ -187,6 +190,34 @@ async def test_an_answer_on_a_dead_channel_is_no_error(error: BaseException) -> 
     await bench.deliveries[0].ack()
     await bench.deliveries[1].reject()
     await bench.channel.close_when_answered()
+
+
+async def test_an_answer_that_a_slow_connection_does_not_take_in_time_is_sent_later() -> None:
+    """Without it, the broker would count the delivery against the prefetch until the channel ends."""
+    bench = Bench()
+    await bench.consume(1, 2)
+    bench.fake.error = TimeoutError()
+    await bench.deliveries[1].reject()
+    closing = asyncio.create_task(bench.channel.close_when_answered())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    bench.fake.error = None
+    await bench.deliveries[0].ack()
+    await closing
+    assert bench.fake.answers == [("reject", 2, False), ("ack", 1, False)]
+
+
+async def test_an_answer_is_not_sent_any_more_once_the_slow_connection_is_lost() -> None:
+    bench = Bench()
+    await bench.consume(1)
+    bench.fake.error = TimeoutError()
+    await bench.deliveries[0].ack()
+    closing = asyncio.create_task(bench.channel.close_when_answered())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await bench.fake.close()
+    await closing
+    assert bench.fake.answers == []
 
 
 async def test_a_retired_channel_stays_open_until_the_last_answer() -> None:
