@@ -29,6 +29,7 @@ from taskframework.errors import (
     NewerVersionError,
     NotRunningError,
     ParentFinishedError,
+    StoreError,
     StoreMisconfiguredError,
     StoreUnavailableError,
     SubmissionError,
@@ -143,6 +144,9 @@ def problem_of(error: Exception, scope: Mapping[str, Any] | None = None) -> Prob
     if isinstance(error, StoreMisconfiguredError):
         logger.error("the store refused a request: %s", error)
         return _STORE_REFUSES
+    if isinstance(error, StoreError) and getattr(error, "code", "") == "store_unavailable":  # not all of it is ready
+        logger.warning("a request was refused: %s", error.message)
+        return Problem("store_unavailable", error.message, error.hint, headers=_RETRY_LATER_HEADERS)
     if isinstance(error, TaskUnreadableError):
         logger.warning("a request was refused: %s %s", error.message, error.reason)
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:

@@ -43,6 +43,9 @@ class DuplicateDocumentError(StoreError):
 class IndexMissingError(StoreError):
     """MongoDB: an index is missing. It is created again, if the user may do this; `taskframework doctor` names it."""
 
+    code = "store_unavailable"
+    hint = "Repeat it later: an index of a large collection takes minutes."
+
 
 class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
     def __init__(self, refused: dict[int, StoreError]) -> None:

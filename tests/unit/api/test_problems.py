@@ -21,6 +21,7 @@ from taskframework.errors import (
     SubmissionError,
     TaskframeworkError,
 )
+from taskframework.stores.mongo.faults import IndexMissingError
 from taskframework.testing.eventually import eventually
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
 
@@ -152,6 +153,22 @@ async def test_a_store_that_refuses_access_is_told_with_the_next_step(
         assert SECRET not in answer.text
     assert SECRET in caplog.text
     assert (await api.get("/readyz")).json()["checks"]["store"] == f"MongoDB refused access: {SECRET}"
+
+
+async def test_a_list_whose_index_is_being_built_can_be_asked_for_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def no_index(*_: object, **__: object) -> None:
+        raise IndexMissingError
+
+    monkeypatch.setattr(api.framework.services.store, "list_tasks", no_index)
+    answer = await api.get(TASKS)
+    told = problem_of(answer, 503, "store_unavailable")
+    assert told["detail"].startswith("MongoDB: an index is missing. It is created again")
+    assert told["hint"].startswith("Repeat it later: ")
+    assert answer.headers["retry-after"] == "5"
+    assert "a request was refused: MongoDB: an index is missing" in caplog.text
+    assert not api.framework.process.breaker.is_open, "the store is not away"
 
 
 async def test_a_failed_request_opens_the_breaker(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
