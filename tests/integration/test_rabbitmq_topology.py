@@ -217,6 +217,20 @@ async def test_inspect_explains_wrong_credentials_and_virtual_hosts_without_the_
     assert "virtual host does not exist" in wrong_vhost.problems[0]
 
 
+@pytest.mark.parametrize("delay", ["auto", "store"])
+async def test_inspect_by_a_user_who_may_not_declare_says_so(
+    amqp_url: str, rabbit_server: RabbitServer, delay: str
+) -> None:
+    await rabbit_broker(amqp_url).declare(["reports"])
+    vhost = amqp_url.rsplit("/", 1)[1]
+    await asyncio.to_thread(rabbit_server.ctl, "set_permissions", "-p", vhost, "guest", "^$", ".*", ".*")
+    report = await rabbit_broker(amqp_url, delay=delay).inspect(["reports"])
+    (problem,) = report.problems
+    assert "ACCESS_REFUSED" in problem
+    assert "Give the user of broker.url the permission" in problem
+    assert report.facts["queue tasks.reports.high"] == "0 ready"
+
+
 async def test_inspect_of_a_broker_that_is_away_names_host_and_port() -> None:
     report = await rabbit_broker("amqp://u:s3cret@127.0.0.1:1/").inspect()
     assert "127.0.0.1:1:" in report.problems[0]

@@ -219,19 +219,18 @@ async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> s
     """Return `missing`, the difference, or None. Declares the item only if it exists, so that this does not make it."""
     for is_passive in (True, False):
         channel = await connection.channel()
-        try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                declared: Any = {"durable": True, "passive": is_passive, "arguments": {**item.arguments}}
-                if isinstance(item, Queue):
-                    await channel.declare_queue(item.name, **declared)
-                else:
-                    await channel.declare_exchange(item.name, item.type, **declared)
-        except ChannelNotFoundEntity:
-            return "missing"
-        except ChannelPreconditionFailed as error:
-            translated = translate_error(error, f"comparing {item.name}")
-            return (
-                translated.detail if isinstance(translated, TopologyMismatchError) else translated.message.rstrip(".")
-            )
-        await channel.close()
+        with driver_errors(f"comparing {item.name}"):
+            try:
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
+                    declared: Any = {"durable": True, "passive": is_passive, "arguments": {**item.arguments}}
+                    if isinstance(item, Queue):
+                        await channel.declare_queue(item.name, **declared)
+                    else:
+                        await channel.declare_exchange(item.name, item.type, **declared)
+            except ChannelNotFoundEntity:
+                return "missing"
+            except ChannelPreconditionFailed as error:
+                told = translate_error(error, f"comparing {item.name}")
+                return told.detail if isinstance(told, TopologyMismatchError) else told.message.rstrip(".")
+            await channel.close()
     return None
