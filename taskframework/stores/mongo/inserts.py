@@ -94,11 +94,10 @@ class Inserter:
         async def insert_together() -> Sequence[Reply | StoreError]:
             nonlocal may_be_applied
             try:
-                refused = await self._write_group(documents)
+                return await self._replies(documents, await self._write_group(documents), may_be_applied)
             except StoreUnavailableError:
                 may_be_applied = True
                 raise
-            return await self._replies(documents, refused, may_be_applied)
 
         return await retry_within(insert_together, self._retry_time)
 
