@@ -34,14 +34,21 @@ def _indexed(index: str) -> str:
     return f"{_WHOLE_TASK} tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
 
 
+def _json(column: str) -> str:
+    """The JSON of a column. A damaged text counts as empty: otherwise it would end every query that reads its row."""
+    return f"CASE WHEN json_valid({column}) THEN {column} ELSE '{{}}' END"
+
+
+_DOCUMENT, _DATA = _json("document"), _json("data")
 #: Ids are passed as one JSON array, so that the text of the statement is always the same and their number has no limit.
 TASKS_BY_ID = f"{_TASKS} WHERE t.task_id IN (SELECT value FROM json_each(?))"
 _IN_SCOPE = "AND t.user_id = coalesce(?, t.user_id)"
 TASKS_IN_SCOPE = f"{TASKS_BY_ID} {_IN_SCOPE}"
 TASK = f"{_TASKS} WHERE t.task_id = ? {_IN_SCOPE}"
+_CANCEL, _CLAIM = f"json_extract({_DOCUMENT}, '$.cancel')", f"json_extract({_DOCUMENT}, '$.lease.claim_id')"
 CANCEL_REQUESTS = (
-    "SELECT task_id, fencing_token, json_extract(document, '$.lease.claim_id'), json_extract(document, '$.cancel') "
-    "FROM tasks WHERE task_id IN (SELECT value FROM json_each(?)) AND json_extract(document, '$.cancel') IS NOT NULL"
+    f"SELECT task_id, fencing_token, {_CLAIM}, {_CANCEL} FROM tasks "
+    f"WHERE task_id IN (SELECT value FROM json_each(?)) AND {_CANCEL} IS NOT NULL"
 )
 
 #: Most rows of one statement: before SQLite 3.32 a statement may have only 999 values.
@@ -87,8 +94,7 @@ _UPDATES, _UPDATES_IN_STATUS = (
 )
 
 CLAIMS_OF = (
-    "SELECT task_id, json_extract(document, '$.lease.claim_id') FROM tasks "
-    "WHERE task_id IN (SELECT value FROM json_each(?)) AND status = 'RUNNING'"
+    f"SELECT task_id, {_CLAIM} FROM tasks WHERE task_id IN (SELECT value FROM json_each(?)) AND status = 'RUNNING'"
 )
 NEWEST_RUNNING = (
     "SELECT not_before FROM tasks INDEXED BY tasks_of_status "
@@ -98,17 +104,20 @@ COUNT_BY_STATUS = "SELECT status, count(*) FROM tasks GROUP BY status"
 UNDRIVEN = "SELECT task_id FROM tasks INDEXED BY tasks_undriven WHERE undriven = 1 LIMIT ?"
 
 
-_DUE_TASKS = (
-    "SELECT task_id, task_type, lane, status, dispatch_epoch, json_extract(document, '$.dispatches'), "
-    "fencing_token, crashes, not_before, {time} FROM tasks"
-)
+_DISPATCHES = f"json_extract({_DOCUMENT}, '$.dispatches')"
+
+
+def _due_tasks(time: str) -> str:
+    """The columns of due tasks, with this time."""
+    columns = "task_id, task_type, lane, status, dispatch_epoch"
+    return f"SELECT {columns}, {_DISPATCHES}, fencing_token, crashes, not_before, {time} FROM tasks"
 
 
 def _due_query(driver: Driver, comparison: str) -> str:
     """Tasks by the time of a driver. Only its partial index can answer this, so the index is not named."""
     column = DRIVER_COLUMNS[driver.name]
     held_back = f"AND {driver.also_passed} <= :now " if driver.also_passed else ""
-    return f"{_DUE_TASKS.format(time=column)} WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
+    return f"{_due_tasks(column)} WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
 
 
 DUE = {driver.name: _due_query(driver, "<= :before") for driver in DRIVERS}
@@ -116,15 +125,15 @@ UPCOMING = {driver.name: _due_query(driver, "> :now") for driver in DRIVERS}
 
 _DISPATCH_AT = DRIVER_COLUMNS[DISPATCH.name]
 PUT_OFF = (
-    f"{_DUE_TASKS.format(time=_DISPATCH_AT)} INDEXED BY tasks_to_dispatch "
+    f"{_due_tasks(_DISPATCH_AT)} INDEXED BY tasks_to_dispatch "
     f"WHERE {_DISPATCH_AT} >= :since AND {_DISPATCH_AT} <= :until AND task_type = :type "
-    f"AND {_DISPATCH_AT} > not_before AND json_extract(document, '$.dispatches') = 0 "
+    f"AND {_DISPATCH_AT} > not_before AND {_DISPATCHES} = 0 "
     f"ORDER BY {_DISPATCH_AT} LIMIT :limit"
 )
 
 #: In the index each lane has its own part, in this order.
 WAITING_FOR = (
-    f"{_DUE_TASKS.format(time=_DISPATCH_AT)} INDEXED BY tasks_waiting_for "
+    f"{_due_tasks(_DISPATCH_AT)} INDEXED BY tasks_waiting_for "
     "WHERE waits_for = :limit AND lane = :lane ORDER BY not_before LIMIT :most"
 )
 
@@ -150,7 +159,7 @@ STREAM_TIMES = (
 )
 _BLOCKED = f"FROM tasks INDEXED BY tasks_blocked WHERE {_THIS_STREAM} AND unblock_at IS NOT NULL"
 NEXT_BLOCKED = (
-    "SELECT task_id, json_extract(document, '$.generation'), stream_position "
+    f"SELECT task_id, json_extract({_DOCUMENT}, '$.generation'), stream_position "
     f"{_BLOCKED} ORDER BY stream_position LIMIT 1"
 )
 COUNT_BLOCKED = f"SELECT count(*) {_BLOCKED}"
@@ -172,7 +181,7 @@ DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 _RECORDS = "SELECT id, kind, data, revision, expires_at FROM records"
 RECORDS_BY_ID = f"{_RECORDS} WHERE id IN (SELECT value FROM json_each(?))"
 LIST_RECORDS = f"{_RECORDS} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
-HALTED_STREAMS = "SELECT id FROM records WHERE id > ? AND id < ? AND json_extract(data, '$.is_halted') LIMIT ?"
+HALTED_STREAMS = f"SELECT id FROM records WHERE id > ? AND id < ? AND json_extract({_DATA}, '$.is_halted') LIMIT ?"
 EXPIRED_RECORDS = f"{_RECORDS} INDEXED BY records_expiring WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
 #: Each row ends with the revision that was read. For a new record it is null; the join also gives null if no record
 #: exists.
@@ -185,7 +194,7 @@ WRITE_RECORDS = (
 )
 _THESE_RECORDS = "DELETE FROM records WHERE id IN (SELECT value FROM json_each(?))"
 DELETE_RECORDS = f"{_THESE_RECORDS} AND revision IN (SELECT value FROM json_each(?))"
-FORGET_KEYS = f"{_THESE_RECORDS} AND json_extract(data, '$.task_id') IN (SELECT value FROM json_each(?))"
+FORGET_KEYS = f"{_THESE_RECORDS} AND json_extract({_DATA}, '$.task_id') IN (SELECT value FROM json_each(?))"
 
 Query = tuple[str, list[Value]]
 
@@ -274,11 +283,11 @@ def _unindexed_conditions(filter: TaskFilter) -> list[tuple[str, Value]]:
     """The conditions without an index, each with its value."""
     limits = None if filter.waits_for_limit is None else to_json(limit_ids(filter.waits_for_limit))
     clauses = {
-        "json_extract(t.document, '$.correlation_id') = ?": filter.correlation_id,
+        f"json_extract({_DOCUMENT}, '$.correlation_id') = ?": filter.correlation_id,
         "t.idempotency_key = ?": filter.idempotency_key,
         "t.waits_for IN (SELECT value FROM json_each(?))": limits,
-        "json_extract(t.document, '$.error.fingerprint') = ?": filter.fingerprint,
-        "instr(lower(json_extract(t.document, '$.error.message')), lower(?)) > 0": filter.error,
+        f"json_extract({_DOCUMENT}, '$.error.fingerprint') = ?": filter.fingerprint,
+        f"instr(lower(json_extract({_DOCUMENT}, '$.error.message')), lower(?)) > 0": filter.error,
     }
     found: list[tuple[str, Value]] = [(clause, value) for clause, value in clauses.items() if value is not None]
     return found + ([] if filter.dead else _finished_bounds(filter))
@@ -331,7 +340,7 @@ def _further_conditions(filter: TaskFilter) -> list[tuple[str, Value]]:
     """
     clauses = _unindexed_conditions(filter)
     if filter.dead:
-        clauses += [("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"), *_finished_bounds(filter)]
+        clauses += [(f"coalesce(json_type({_DOCUMENT}, '$.discarded'), 'null') = ?", "null"), *_finished_bounds(filter)]
     return clauses
 
 
@@ -342,9 +351,9 @@ def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:
     clauses += [("t.user_id = ?", scope.owner)] if scope.owner is not None else []
     clauses += [("t.task_type = ?", filter.task_type)] if filter.task_type is not None else []
     text = (
-        "SELECT json_extract(t.document, '$.error.fingerprint') cause, t.task_type, "
+        f"SELECT json_extract({_DOCUMENT}, '$.error.fingerprint') cause, t.task_type, "
         "min(max(? - t.finished_at, 0) / 3600000, ?) hours, count(*), min(t.finished_at), max(t.finished_at), "
-        "json_extract(t.document, '$.error.type'), json_extract(t.document, '$.error.message') "
+        f"json_extract({_DOCUMENT}, '$.error.type'), json_extract({_DOCUMENT}, '$.error.message') "
         f"FROM ({newest} LIMIT ?) f CROSS JOIN tasks t USING (number) "
         f"WHERE {' AND '.join(clause for clause, _ in clauses)} GROUP BY cause, t.task_type, hours"
     )

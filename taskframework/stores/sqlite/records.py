@@ -61,10 +61,12 @@ def forget_keys(connection: sqlite3.Connection, tasks: Iterable[tuple[str, str, 
 
 
 def record_of(row: Row) -> Record:
-    identifier, kind, data, revision, expires_at = row
-    return Record(
-        identifier, kind, from_json(data), revision, None if expires_at is None else from_milliseconds(expires_at)
-    )
+    identifier, kind, text, revision, expires_at = row
+    try:
+        data = from_json(text)
+    except ValueError:  # damaged: no kind can read null either, and says so
+        data = None
+    return Record(identifier, kind, data, revision, None if expires_at is None else from_milliseconds(expires_at))
 
 
 def _columns(record: Record) -> tuple[Value, ...]:

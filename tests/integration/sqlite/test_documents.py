@@ -15,9 +15,11 @@ from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import ReserveDispatch
 from taskframework.model.query import TaskFilter
+from taskframework.model.records import RecordUnreadableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import SCHEMA_VERSION, Task, new_task_id
+from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions
+from taskframework.model.task import SCHEMA_VERSION, LimitWait, Task, new_task_id
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Complete
 from taskframework.recovery.loop import make_reservations
@@ -25,12 +27,14 @@ from taskframework.recovery.sweeper import forget_dispatches
 from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import (
+    HOUR,
     MINUTE,
     claim_task,
     insert_one,
     make_claim,
     make_move,
     put,
+    put_final,
     put_running,
     read_task,
 )
@@ -99,6 +103,46 @@ async def test_what_nobody_can_read_is_left_out_by_repairs(
     await store.close()
     with pytest.raises(StoreUnavailableError):
         await make_reservations(store, reservations)
+
+
+async def test_a_document_that_is_no_json_ends_no_query(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    now = store.now()
+    late: dict[str, Any] = {"not_before": now - 2 * MINUTE, "next_dispatch_at": now - MINUTE}
+    waiting = [await put(store, **late, waits_for_limit=LimitWait("slots/a", 1, now)) for _ in range(2)]
+    running = [await put_running(store) for _ in range(2)]
+    dead = [await put_final(store, TaskStatus.FAILED) for _ in range(2)]
+    for task, _ in running:
+        await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
+    for bad in (waiting[0], running[0][0], dead[0]):
+        _overwrite(raw, bad, "{")
+
+    ids = {task.task_id for task in waiting}
+    assert {task.task_id for task in await store.due(DISPATCH, 9)} == ids
+    assert {task.task_id for task in await store.waiting_for("slots/a", 9)} == ids
+    [put_off] = await store.put_off("test-task", now - HOUR, now + HOUR, 9)
+    assert put_off.task_id == waiting[1].task_id
+    assert list(await store.cancel_requests([fence for _, fence in running])) == [running[1][1]]
+    assert (await store.claims_of([task.task_id for task, _ in running]))[running[1][0].task_id]
+    listed = await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=9)
+    assert (listed.items, listed.left_out) == ((dead[1],), (dead[0].task_id,))
+    found = await store.search_tasks(EVERYONE, TaskFilter(correlation_id="correlation-1", error="a"), limit=9)
+    assert found.items == ()
+    assert sum(group.count for group in await store.count_dead(EVERYONE, TaskFilter(dead=True), most=9)) == 2
+
+
+async def test_a_record_that_is_no_json_hides_no_other(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    expired = {"expires_at": store.now() - MINUTE}
+    ids = ["stream/alice/a", "stream/alice/b"]
+    await store.write_records([STREAMS.new("alice", key, content=Stream(is_halted=True), **expired) for key in "ab"])
+    raw.execute("UPDATE records SET data = '{' WHERE id = ?", (ids[0],))
+
+    found = [await store.list_records("stream", limit=9), await store.expired_records(9)]
+    assert [[record.id for record in records] for records in found] == [ids, ids]
+    bad, good = (await store.read_records(ids)).values()
+    assert (STREAMS.is_readable(bad), STREAMS.is_readable(good)) == (False, True)
+    assert await store.halted_streams(9) == [StreamKey("alice", "b")]
+    with pytest.raises(RecordUnreadableError, match=ids[0]):
+        await store.change_record(TakePositions(StreamKey("alice", "a"), MINUTE, "serial", 1))
 
 
 async def test_a_time_that_was_changed_by_hand_harms_no_count(store: SqliteStore, raw: sqlite3.Connection) -> None:
