@@ -11,6 +11,7 @@ from taskframework.grouping import Grouping, together_or_alone
 from taskframework.model.query import Page
 from taskframework.model.records import Record, RecordKind, parts_of
 from taskframework.model.scope import EVERYONE
+from taskframework.model.streams import Turn
 from taskframework.model.task import SCHEMA_VERSION, Task
 from taskframework.stores.base import Records, TaskStore
 
@@ -71,6 +72,17 @@ def unreadable(document: Any, task_id: str, error: Exception) -> TaskUnreadableE
     version = document.get("schema_version") if isinstance(document, dict) else None
     is_newer = isinstance(version, int) and version > SCHEMA_VERSION
     return TaskUnreadableError(task_id, repr(error)[:200], is_newer=is_newer)
+
+
+def turn_of(task_id: str, generation: object, position: object) -> Turn:
+    """The turn of a task of which only these fields were read.
+
+    Raises:
+        TaskUnreadableError: if one of them is no number. With such a turn, the record of its stream could not be read.
+    """
+    if isinstance(generation, int) and isinstance(position, int):
+        return Turn(task_id, generation, position)
+    raise unreadable(None, task_id, TypeError("a wrong type in its generation or position"))
 
 
 class JointReads:

@@ -11,9 +11,11 @@ import pytest
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import OUTBOX
 from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.model.streams import StreamKey, Turn
 from taskframework.model.task import Subtasks
 from taskframework.model.transitions import Complete, Fail, Fence, Release
 from taskframework.model.waiting import Reopen, SendSignal, Wait, Wake
@@ -67,6 +69,17 @@ async def test_a_document_that_somebody_spoiled_does_not_keep_the_others_from_be
         spoiled, other = [await put(store, publish_at=store.now() - MINUTE) for _ in range(2)]
         await asyncio.to_thread(tasks.update_one, {"_id": spoiled.task_id}, change)
         assert [task.task_id for task in await store.due(OUTBOX, 10)] == [other.task_id]
+
+
+async def test_a_spoiled_task_gets_no_turn_that_the_record_of_its_stream_cannot_keep(mongo_url: str) -> None:
+    async with opened(mongo_url) as store, client(mongo_url) as tasks:
+        blocked = {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": store.now() + HOUR}
+        bad, good = [await put(store, **blocked, stream=StreamPlace(key, "serial", 0)) for key in "ab"]
+        await asyncio.to_thread(tasks.update_one, {"_id": bad.task_id}, {"$unset": {"generation": ""}})
+        with pytest.raises(TaskUnreadableError, match=bad.task_id):
+            await store.next_blocked([StreamKey("alice", "a"), StreamKey("alice", "b")])
+        stream = StreamKey("alice", "b")
+        assert await store.next_blocked([stream]) == {stream: Turn(good.task_id, 0, 0)}
 
 
 async def test_a_document_without_a_time_is_left_out_of_lists_and_named_where_it_is_asked_for(mongo_url: str) -> None:

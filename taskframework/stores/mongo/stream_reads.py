@@ -14,6 +14,7 @@ from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.documents import read_documents, task_of, with_utc
 from taskframework.stores.mongo.indexes import STREAM, TURNS
 from taskframework.stores.mongo.records import ids_of
+from taskframework.stores.reading import turn_of
 
 
 class StreamCalls(ABC):
@@ -50,7 +51,7 @@ class StreamCalls(ABC):
             return {}
         found = await self._tasks.aggregate(queries.next_blocked(streams), index=TURNS)
         return {
-            StreamKey(first["user_id"], first["_id"]): Turn(first["task_id"], first["generation"], first["position"])
+            StreamKey(first["user_id"], first["_id"]): turn_of(first["task_id"], first["generation"], first["position"])
             for first in found
         }
 

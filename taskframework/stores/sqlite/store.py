@@ -22,6 +22,7 @@ from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import SEARCH_PAGE_SIZE, DueTask, Inserted, StoreReport
+from taskframework.stores.reading import turn_of
 from taskframework.stores.sqlite import queries, traffic
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
@@ -182,7 +183,7 @@ class SqliteStore:
         found: dict[StreamKey, Turn] = {}
         for stream in streams:
             for row in await self._database.fetch(queries.NEXT_BLOCKED, {"user": stream.user_id, "key": stream.key}):
-                found[stream] = Turn(*row)
+                found[stream] = turn_of(*row)
         return found
 
     async def count_blocked(self, stream: StreamKey) -> int:

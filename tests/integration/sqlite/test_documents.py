@@ -14,11 +14,12 @@ from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import ReserveDispatch
+from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordUnreadableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions
+from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, Turn
 from taskframework.model.task import SCHEMA_VERSION, LimitWait, Task, new_task_id
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Complete
@@ -143,6 +144,18 @@ async def test_a_record_that_is_no_json_hides_no_other(store: SqliteStore, raw: 
     assert await store.halted_streams(9) == [StreamKey("alice", "b")]
     with pytest.raises(RecordUnreadableError, match=ids[0]):
         await store.change_record(TakePositions(StreamKey("alice", "a"), MINUTE, "serial", 1))
+
+
+async def test_a_spoiled_task_gets_no_turn_that_the_record_of_its_stream_cannot_keep(
+    store: SqliteStore, raw: sqlite3.Connection
+) -> None:
+    blocked = {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": store.now() + HOUR}
+    bad, good = [await put(store, **blocked, stream=StreamPlace(key, "serial", 0)) for key in "ab"]
+    _overwrite(raw, bad, "{}")
+    with pytest.raises(TaskUnreadableError, match=bad.task_id):
+        await store.next_blocked([StreamKey("alice", "a"), StreamKey("alice", "b")])
+    stream = StreamKey("alice", "b")
+    assert await store.next_blocked([stream]) == {stream: Turn(good.task_id, 0, 0)}
 
 
 async def test_a_time_that_was_changed_by_hand_harms_no_count(store: SqliteStore, raw: sqlite3.Connection) -> None:
