@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import orjson
 
 from taskframework.clock import from_milliseconds, to_milliseconds
-from taskframework.errors import StoreError
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.query import Cursor, DeadMessage, Page, SlotCursor, TaskFilter
 from taskframework.model.task import Task
 from taskframework.stores.sqlite.connection import Row
@@ -25,8 +25,8 @@ def tasks_of(rows: Sequence[Row], left_out: list[str] | None = None) -> list[Tas
     for row in map(TaskRow._make, rows):
         try:
             tasks.append(read_row(row).task)
-        except StoreError:
-            logger.exception("task %s is left out", row.task_id)
+        except TaskUnreadableError as error:
+            logger.warning("left out: %s %s", error.message, error.reason)
             if left_out is not None:
                 left_out.append(row.task_id)
     return tasks
