@@ -80,6 +80,15 @@ async def test_a_new_database_never_has_the_index(mongo_url: str, indexes: Any) 
         assert "earlier release" not in (await store.inspect()).facts
 
 
+async def test_a_collection_of_another_program_is_left_alone(mongo_url: str) -> None:
+    with MongoClient[dict[str, Any]](mongo_url) as client:
+        theirs = client.get_default_database()["task_types"]
+        await asyncio.to_thread(theirs.insert_one, {"_id": 1, "name": "theirs"})
+        async with opened(mongo_url) as store:
+            await look(store)
+        assert await asyncio.to_thread(theirs.count_documents, {}) == 1
+
+
 async def test_where_nobody_is_left_the_index_goes_at_the_first_start(mongo_url: str, indexes: Any) -> None:
     with EarlierRelease(mongo_url) as old:
         known = {f"k/%{n}": old.submit(f"k/%{n}") for n in range(1_200)}

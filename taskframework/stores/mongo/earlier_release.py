@@ -106,8 +106,8 @@ class EarlierRelease:
         """Remove the index and collection of an earlier release, if no such process is left."""
         try:
             with time_limit(INDEX_BUILD):
-                await self._copy_declarations()
                 if INDEX in await self._tasks.indexes():
+                    await self._copy_declarations()
                     await self._replace_index()
         except StoreUnavailableError as error:  # the outage is logged
             logger.debug("what is left of an earlier release is looked for later: %s", error.message)
