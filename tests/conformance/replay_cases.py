@@ -10,9 +10,10 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
+from taskframework.model.limits import limit_ids
 from taskframework.model.replays import REPLAY, Action, ActionFilter, BulkAction, BulkActionStatus
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task
+from taskframework.model.task import LimitWait, ParentLink, Task, new_task_id
 from taskframework.model.transitions import Fail
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
@@ -20,11 +21,13 @@ from taskframework.operations.replays import ReplayOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
+    MINUTE,
     SECOND,
     StoreSuite,
     claim_task,
     make_error,
     make_move,
+    put,
     put_final,
     read_task,
 )
@@ -86,6 +89,18 @@ class ReplayCases(StoreSuite):
         assert {task.generation for task in found} == {1}
         replays = [entry for task in found for entry in task.history if entry.type == "replayed"]
         assert len(replays) == 30
+
+    async def test_of_the_subtasks_of_a_task_only_those_are_cancelled_that_were_chosen(self, store: TaskStore) -> None:
+        parent, process = new_task_id(), Process(store)
+        wait = LimitWait(limit_ids("charge")[0], 1, store.now() + MINUTE)
+        links = [ParentLink(parent, 0, slot) for slot in range(2)]
+        chosen = await put(store, parent=links[0], waits_for_limit=wait)
+        other = await put(store, parent=links[1])
+        where = ActionFilter(parent_task_id=parent, waits_for_limit="charge")
+        assert (await process.replays.count_of(Action.CANCEL, where)).number == 1
+        await process.carry(await process.replays.begin(Action.CANCEL, where, by="ada"))
+        statuses = [(await read_task(store, task.task_id)).status for task in (chosen, other)]
+        assert statuses == [TaskStatus.CANCELLED, TaskStatus.QUEUED]
 
     async def test_several_processes_do_each_once(self, store: TaskStore) -> None:
         tasks, replay = await _planted(store, 150)

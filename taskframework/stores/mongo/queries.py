@@ -296,7 +296,7 @@ def matches_unindexed_conditions(wanted: TaskFilter) -> Expression:
 
 
 def _list_in_slot_order(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
-    those: Document = {"parent.task_id": wanted.parent_task_id, **in_scope(scope)}
+    those = {"parent.task_id": wanted.parent_task_id, **in_scope(scope), **unindexed_conditions(wanted)}
     if created := _created_bounds(wanted):
         those["created_at"] = created
     if wanted.stream is not None:
