@@ -91,7 +91,7 @@ async def test_tasks_that_cannot_be_read_hide_no_other_dead_letter(api: Api, tmp
         if letter == "message":
             await store.keep_dead_message(DeadMessage(name, b"", {}, "tasks.dlq", "it is not JSON", ended))
         else:
-            ends = {"finished_at": ended, "next_dispatch_at": None}
+            ends: dict[str, Any] = {"finished_at": ended, "next_dispatch_at": None}
             await insert_one(store, new_task(task_id=name, now=ended, status=TaskStatus.FAILED, **ends))
     with closing(sqlite3.connect(tmp_path / "tasks.db")) as raw, raw:
         raw.execute("UPDATE tasks SET document = json_set(document, '$.task_type', 7) WHERE task_id LIKE 'bad-%'")
