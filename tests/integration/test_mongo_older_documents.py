@@ -71,6 +71,18 @@ async def test_a_document_that_somebody_spoiled_does_not_keep_the_others_from_be
         assert [task.task_id for task in await store.due(OUTBOX, 10)] == [other.task_id]
 
 
+async def test_a_running_task_that_somebody_spoiled_loses_its_lease_alone(mongo_url: str) -> None:
+    async with opened(mongo_url) as store, client(mongo_url) as tasks:
+        (bad, lost), (good, held) = [await put_running(store) for _ in range(2)]
+        for task in (bad, good):
+            await make_request(store, Cancel(task.task_id, EVERYONE, "alice", None))
+        await asyncio.to_thread(tasks.update_one, {"_id": bad.task_id}, {"$set": {"cancel": True}})
+        assert list(await store.renew([lost, held], MINUTE)) == [held]
+        assert list(await store.cancel_requests([lost, held])) == [held]
+        await asyncio.to_thread(tasks.update_one, {"_id": bad.task_id}, {"$set": {"lease": None}})
+        assert await store.claims_of([bad.task_id, good.task_id]) == {good.task_id: held.claim_id}
+
+
 async def test_a_spoiled_task_gets_no_turn_that_the_record_of_its_stream_cannot_keep(mongo_url: str) -> None:
     async with opened(mongo_url) as store, client(mongo_url) as tasks:
         blocked = {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": store.now() + HOUR}

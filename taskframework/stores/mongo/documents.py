@@ -115,12 +115,17 @@ def dead_message_of(document: Document) -> DeadMessage:
     return DeadMessage(id=document["_id"], headers=orjson.loads(document["headers"]), **values)
 
 
-def fence_of(document: Document) -> Fence:
-    """The fence under which a task runs now, from its document."""
-    return Fence(document["_id"], document["fencing_token"], document["lease"]["claim_id"])
+def held_of(document: Document) -> tuple[Fence, CancelRequest | None]:
+    """The fence under which a task runs now, and the request to cancel the task, from its document.
 
-
-def cancel_of(document: Document) -> CancelRequest | None:
-    """The request to cancel a task, from its document."""
-    cancel = document["cancel"]
-    return None if cancel is None else CancelRequest(cancel["by"], with_utc(cancel["at"]), cancel["reason"])
+    Raises:
+        TaskUnreadableError: if this release cannot read these fields.
+    """
+    try:
+        fence = Fence(document["_id"], document["fencing_token"], document["lease"]["claim_id"])
+        cancel = document["cancel"]
+        if cancel is None:
+            return fence, None
+        return fence, CancelRequest(cancel["by"], with_utc(cancel["at"]), cancel["reason"])
+    except UNREADABLE as error:
+        raise unreadable(document, str(document["_id"]), error) from error

@@ -9,7 +9,7 @@ from collections.abc import Collection as Several
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from taskframework.errors import StoreClosedError, StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
@@ -35,10 +35,9 @@ from taskframework.stores.mongo.codec import encode_document
 from taskframework.stores.mongo.dead_letters import DeadLetterCalls
 from taskframework.stores.mongo.documents import (
     Document,
-    cancel_of,
     dead_message_document,
     dead_message_of,
-    fence_of,
+    held_of,
     read_documents,
     task_of,
     with_utc,
@@ -192,18 +191,19 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         tasks = self._heartbeats.tasks
         await tasks.update_by_ids(renewal.guard, renewal.stages, ("renew.reply",))
         found = await tasks.find(renewal.guard, fields=("fencing_token", "lease", "cancel"), index=BY_ID)
-        return {fence_of(document): cancel_of(document) for document in found}
+        return dict(read_documents(found, held_of))
 
     async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
         if not fences:
             return {}
         fields = ("fencing_token", "lease.claim_id", "cancel")
         found = await self._heartbeats.tasks.find(queries.with_cancel_request(fences), fields=fields, index=BY_ID)
-        asked = {fence_of(document): cast(CancelRequest, cancel_of(document)) for document in found}
-        return {fence: asked[fence] for fence in fences if fence in asked}
+        asked = dict(read_documents(found, held_of))
+        return {fence: cancel for fence in fences if (cancel := asked.get(fence)) is not None}
 
     async def claims_of(self, task_ids: Several[str]) -> dict[str, str]:
-        running = {**queries.with_ids(list(task_ids)), "status": TaskStatus.RUNNING}
+        claimed = {"status": TaskStatus.RUNNING, "lease.claim_id": {"$type": "string"}}
+        running = {**queries.with_ids(list(task_ids)), **claimed}
         found = await self._tasks.find(running, fields=("lease.claim_id",), index=BY_ID)
         return {document["_id"]: document["lease"]["claim_id"] for document in found}
 

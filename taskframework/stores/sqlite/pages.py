@@ -10,9 +10,11 @@ import orjson
 from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.query import Cursor, DeadMessage, Page, SlotCursor, TaskFilter
-from taskframework.model.task import Task
+from taskframework.model.task import UNREADABLE, CancelRequest, Task
+from taskframework.model.transitions import Fence
+from taskframework.stores.reading import unreadable
 from taskframework.stores.sqlite.connection import Row
-from taskframework.stores.sqlite.rows import TaskRow, Value, read_row, to_json
+from taskframework.stores.sqlite.rows import TaskRow, Value, read_cancel, read_row, to_json
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +28,26 @@ def tasks_of(rows: Sequence[Row], left_out: list[str] | None = None) -> list[Tas
         try:
             tasks.append(read_row(row).task)
         except TaskUnreadableError as error:
-            logger.warning("left out: %s %s", error.message, error.reason)
+            leave_out(error)
             if left_out is not None:
                 left_out.append(row.task_id)
     return tasks
+
+
+def leave_out(error: TaskUnreadableError) -> None:
+    """Log that a task is left out because it cannot be read."""
+    logger.warning("left out: %s %s", error.message, error.reason)
+
+
+def cancels_of(rows: Sequence[Row]) -> dict[Fence, CancelRequest]:
+    """The requests to cancel running tasks, from the rows of `queries.CANCEL_REQUESTS`, without unreadable requests."""
+    found = {}
+    for task_id, token, claim_id, text in rows:
+        try:
+            found[Fence(task_id, token, claim_id)] = read_cancel(text)
+        except UNREADABLE as error:
+            leave_out(unreadable(None, task_id, error))
+    return found
 
 
 def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from taskframework.clock import Clock, SystemClock, from_milliseconds, to_milliseconds
+from taskframework.errors import TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.letters import DeadCount
@@ -27,10 +28,19 @@ from taskframework.stores.sqlite import queries, traffic
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
-from taskframework.stores.sqlite.pages import message_of, message_page, message_row, search_page, task_page, tasks_of
+from taskframework.stores.sqlite.pages import (
+    cancels_of,
+    leave_out,
+    message_of,
+    message_page,
+    message_row,
+    search_page,
+    task_page,
+    tasks_of,
+)
 from taskframework.stores.sqlite.records import WriteRecords, changed, record_of
 from taskframework.stores.sqlite.retention import Purge
-from taskframework.stores.sqlite.rows import TaskRow, Value, read_cancel, read_row, to_json
+from taskframework.stores.sqlite.rows import TaskRow, Value, read_row, to_json
 
 #: How many tasks are remembered as they were last written, of some five kilobytes each: tasks that workers run now are
 #: written again within moments.
@@ -106,14 +116,20 @@ class SqliteStore:
 
     async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         changes = [Change.of(RenewLease(fence, lease)) for fence in fences]
-        replies = await asyncio.gather(*(self._group(change) for change in changes))
-        held = zip(fences, cast(list[Task | None], replies), strict=True)
-        return {fence: task.cancel for fence, task in held if task is not None}
+        replies = await asyncio.gather(*(self._group(change) for change in changes), return_exceptions=True)
+        held: dict[Fence, CancelRequest | None] = {}
+        for fence, reply in zip(fences, replies, strict=True):
+            if isinstance(reply, TaskUnreadableError):  # only its own attempt loses its lease
+                leave_out(reply)
+            elif isinstance(reply, BaseException):
+                raise reply
+            elif isinstance(reply, Task):
+                held[fence] = reply.cancel
+        return held
 
     async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
         task_ids = to_json([fence.task_id for fence in fences])
-        found = await self._database.fetch(queries.CANCEL_REQUESTS, [task_ids])
-        asked = {Fence(*held): read_cancel(cancel) for *held, cancel in found}
+        asked = cancels_of(await self._database.fetch(queries.CANCEL_REQUESTS, [task_ids]))
         return {fence: asked[fence] for fence in fences if fence in asked}
 
     async def claims_of(self, task_ids: Collection[str]) -> dict[str, str]:

@@ -242,3 +242,15 @@ def _document_of(raw: sqlite3.Connection, task: Task) -> dict[str, Any]:
 
 def _overwrite(raw: sqlite3.Connection, task: Task, document: str) -> None:
     raw.execute("UPDATE tasks SET document = ? WHERE task_id = ?", (document, task.task_id))
+
+
+async def test_a_running_task_that_nobody_can_read_loses_its_lease_alone(
+    store: SqliteStore, raw: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    (bad, lost), (good, held) = [await put_running(store) for _ in range(2)]
+    for task in (bad, good):
+        await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
+    _overwrite(raw, bad, json.dumps(_document_of(raw, bad) | {"cancel": True}))
+    assert list(await store.renew([lost, held], MINUTE)) == [held]
+    assert list(await store.cancel_requests([lost, held])) == [held]
+    assert f"left out: The task {bad.task_id} cannot be read" in caplog.text
