@@ -51,10 +51,11 @@ def cancels_of(rows: Sequence[Row]) -> dict[Fence, CancelRequest]:
 
 
 def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:
-    """A page of tasks. `rows` has one row more than the limit if another page follows."""
-    cursor = _cursor_after(TaskRow._make(rows[limit - 1]), filter) if len(rows) > limit else None
+    """A page of tasks, from the rows of `queries.list_tasks`."""
+    width = len(TaskRow._fields)
+    cursor = _cursor_at(rows[limit - 1][width:], filter) if len(rows) > limit else None
     left_out: list[str] = []
-    return Page(tuple(tasks_of(rows[:limit], left_out)), cursor, tuple(left_out))
+    return Page(tuple(tasks_of([row[:width] for row in rows[:limit]], left_out)), cursor, tuple(left_out))
 
 
 def search_page(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) -> tuple[list[str], str | None]:
@@ -71,14 +72,6 @@ def _cursor_at(place: Row, filter: TaskFilter) -> str:
         if filter.is_in_slot_order
         else Cursor(from_milliseconds(place[0]), place[1]).encode()
     )
-
-
-def _cursor_after(row: TaskRow, filter: TaskFilter) -> str:
-    """The cursor after a task, also for a task that this release cannot read."""
-    if filter.is_in_slot_order:
-        parent = orjson.loads(row.document)["parent"]
-        return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
-    return Cursor(from_milliseconds(getattr(row, filter.order)), row.task_id).encode()
 
 
 def message_page(rows: Sequence[Row], limit: int) -> Page[DeadMessage]:

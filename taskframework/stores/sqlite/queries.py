@@ -29,9 +29,10 @@ _WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"
 _TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
 
 
-def _indexed(index: str) -> str:
-    """Whole tasks by this index. It is named if SQLite has a choice, so that statistics never change the plan."""
-    return f"{_WHOLE_TASK} tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
+def _indexed(index: str, *more: str) -> str:
+    """Whole tasks by this index, with more columns. It is named so that statistics never change the plan."""
+    columns = ", ".join((*TaskRow._fields, *more))
+    return f"SELECT {columns} FROM tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
 
 
 def _json(column: str) -> str:
@@ -263,8 +264,8 @@ def list_subtasks(statuses: int) -> str:
 
 
 def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
-    """A page of tasks, and one more row, which shows that another page follows."""
-    return _list(_indexed, scope, filter, limit, cursor)
+    """A page of tasks, each with the values of its order; and one more row, which shows that another page follows."""
+    return _list(lambda index: _indexed(index, *_order(filter)), scope, filter, limit, cursor)
 
 
 def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None) -> Query:

@@ -20,7 +20,7 @@ from taskframework.model.records import RecordUnreadableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, Turn
-from taskframework.model.task import SCHEMA_VERSION, LimitWait, Task, new_task_id
+from taskframework.model.task import SCHEMA_VERSION, LimitWait, ParentLink, Task, new_task_id
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Complete
 from taskframework.recovery.loop import make_reservations
@@ -183,6 +183,17 @@ async def test_a_page_ends_where_it_ends_though_its_last_task_is_unreadable(
     _overwrite(raw, tasks[1], "{}")
     first = await store.list_tasks(EVERYONE, TaskFilter(), limit=2)
     second = await store.list_tasks(EVERYONE, TaskFilter(), limit=2, cursor=first.next_cursor)
+    assert [*first.items, *second.items] == [tasks[0], *tasks[2:]]
+
+
+async def test_a_page_of_subtasks_ends_where_it_ends_though_its_last_one_is_unreadable(
+    store: SqliteStore, raw: sqlite3.Connection
+) -> None:
+    tasks = [await put(store, parent=ParentLink("parent", 0, slot)) for slot in (3, 2, 1, 0)]
+    _overwrite(raw, tasks[1], "{}")
+    filter = TaskFilter(parent_task_id="parent")
+    first = await store.list_tasks(EVERYONE, filter, limit=2)
+    second = await store.list_tasks(EVERYONE, filter, limit=2, cursor=first.next_cursor)
     assert [*first.items, *second.items] == [tasks[0], *tasks[2:]]
 
 
