@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, new_router, page_response
 from taskframework.api.openapi import problem_responses
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.views import NextCursor
@@ -51,7 +51,6 @@ class AuditQuery(PageQuery):
 @router.get(
     "",
     summary="List what operators did",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": AuditPage, "description": "A page, newest first; it may be short although more pages follow"},
         **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),

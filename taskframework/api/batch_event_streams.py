@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
+from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router
 from taskframework.api.event_streams import LAST_EVENT_ID, PROBLEM_CODES, STREAM_RESPONSE, follow_family, follow_one
 from taskframework.api.items_follower import ItemsFollower
 from taskframework.api.openapi import problem_responses
@@ -32,7 +32,6 @@ class BatchStreamQuery(BaseModel):
     "/batches/{batch_id}/events",
     summary="Follow a batch",
     response_class=Response,
-    dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
         200: STREAM_RESPONSE,

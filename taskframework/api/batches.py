@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, cast
 
 import orjson
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -43,7 +43,6 @@ from taskframework.api.context import (
     json_response,
     new_router,
     page_response,
-    refuse_repeated,
     trace_of,
 )
 from taskframework.api.feed import Feed, Watcher
@@ -138,7 +137,6 @@ class ResultStream(StreamingResponse):
     "/batches",
     status_code=202,
     summary="Submit a batch",
-    dependencies=[Depends(refuse_repeated)],
     openapi_extra=_REQUEST_BODY | {"parameters": [*_UPLOAD_PARAMETERS, KEY_HEADER]},
     responses={
         202: {
@@ -236,7 +234,6 @@ async def _read_items(request: Request) -> AsyncIterator[list[Json]]:
 @router.get(
     "/batches",
     summary="List batches",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": BatchPage, "description": "A page, newest first"},
         **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
@@ -274,7 +271,6 @@ async def get_batch(request: Request, batch_id: IdInPath) -> Response:
 @router.get(
     "/batches/{batch_id}/results",
     summary="Read the results of a batch",
-    dependencies=[Depends(refuse_repeated)],
     response_class=Response,
     responses={
         200: {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Annotated, Any, Protocol, TypeVar, cast
@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import orjson
 from fastapi import APIRouter, Path
+from fastapi.routing import APIRoute
 from opentelemetry import context
 from opentelemetry.trace import SpanKind
 from starlette.convertors import PathConvertor, register_url_convertor
@@ -23,6 +24,7 @@ from taskframework.api.problems import RequestRefusedError
 from taskframework.brokers.base import Broker
 from taskframework.errors import StoreOnlyError, TaskNotFoundError
 from taskframework.model.query import Page
+from taskframework.model.values import MAX_PROBLEMS, NO_FIELD
 from taskframework.settings import Settings
 from taskframework.telemetry import current_trace_id, is_tracing, span, trace_named
 from taskframework.wiring.process_services import ProcessServices
@@ -46,14 +48,61 @@ class _KeyConvertor(PathConvertor):
 register_url_convertor("key", _KeyConvertor())
 
 
+class StrictRoute(APIRoute):
+    """A route that refuses every part of a query that would have no effect: `?dry_run=true` in place of the field in
+    the body would otherwise do what its author only wanted to see.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        more = (self.openapi_extra or {}).get("parameters", ())
+        has_parameters = bool(self.dependant.query_params) or any(one["in"] == "query" for one in more)
+        # Routes that are not documented refuse everything, with an answer of their own.
+        is_without_query = self.include_in_schema and not has_parameters
+
+        async def check_and_handle(request: Request) -> Response:
+            if request.query_params:
+                self._refuse_repeated(request)
+                if is_without_query:
+                    self._refuse_all(request)
+            return await handle(request)
+
+        return check_and_handle
+
+    def _refuse_repeated(self, request: Request) -> None:
+        """Refuse `?limit=1&limit=2`, of which one value would silently be ignored."""
+        counts = Counter(name for name, _ in request.query_params.multi_items())
+        if repeated := sorted(name[:100] for name, count in counts.items() if count > 1)[:50]:
+            raise RequestRefusedError(
+                f"Given more than once: {', '.join(repeated)}.",
+                hint="Give each parameter once.",
+                fields=[{"field": name, "message": "given more than once"} for name in repeated],
+            )
+
+    def _refuse_all(self, request: Request) -> None:
+        """Refuse the parameters of a request that takes none. Models of queries refuse what they do not have."""
+        names = [name[:100] for name in request.query_params][:MAX_PROBLEMS]
+        has_body = "requestBody" in (self.openapi_extra or {})
+        raise RequestRefusedError(
+            f"{names[0]}: there is no such parameter in the query.",
+            hint=f"Leave it out{', or send it in the body' if has_body else ''}; /docs describes the request.",
+            fields=[{"field": name, "message": NO_FIELD} for name in names],
+        )
+
+
 def new_router(path: str, tag: str) -> APIRouter:
     """A router for routes below a path.
 
     Args:
-        path: the beginning of the paths of the routes.
+        path: the beginning of the paths of the routes; empty for probes, which may have any query.
         tag: the section of the OpenAPI document. There each operation has the name of its function.
     """
-    return APIRouter(prefix=path, tags=[tag], generate_unique_id_function=attrgetter("name"))
+    return APIRouter(
+        prefix=path,
+        tags=[tag],
+        route_class=StrictRoute if path else APIRoute,
+        generate_unique_id_function=attrgetter("name"),
+    )
 
 
 def last_segment(scope: Scope) -> str | None:
@@ -107,21 +156,6 @@ def checked_id(text: str) -> str:
 def is_id(text: str) -> bool:
     """Return whether a task or dead letter may have this id."""
     return re.fullmatch(_ID, text) is not None
-
-
-def refuse_repeated(request: Request) -> None:
-    """Dependency of routes with query parameters: otherwise one value of `?limit=1&limit=2` would silently be ignored.
-
-    Raises:
-        RequestRefusedError: naming the parameters given twice.
-    """
-    counts = Counter(name for name, _ in request.query_params.multi_items())
-    if repeated := sorted(name[:100] for name, count in counts.items() if count > 1)[:50]:
-        raise RequestRefusedError(
-            f"Given more than once: {', '.join(repeated)}.",
-            hint="Give each parameter once.",
-            fields=[{"field": name, "message": "given more than once"} for name in repeated],
-        )
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,7 +25,6 @@ from taskframework.api.context import (
     json_response,
     new_router,
     page_response,
-    refuse_repeated,
 )
 from taskframework.api.letter_views import (
     DeadLetterPage,
@@ -90,7 +89,6 @@ class DeadLetterQuery(GroupQuery):
 @router.get(
     "",
     summary="List dead letters",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": DeadLetterPage, "description": "A page, newest first"},
         **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),
@@ -106,7 +104,6 @@ async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, 
 @router.get(
     "/groups",
     summary="List the causes of dead letters",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": LetterGroupPage, "description": "A page, the largest group first"},
         **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from taskframework.api import task_follower
 from taskframework.api.callers import caller_of, is_caller_still_valid, quota_name, scope_of
-from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
+from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.openapi import STREAM_CONTENT, problem_responses
 from taskframework.api.places import KnownTask, PlaceInvalidError, read_place
@@ -114,7 +114,6 @@ class FeedQuery(BaseModel):
     "/tasks/{task_id}/events",
     summary="Follow a task",
     response_class=Response,
-    dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
         200: STREAM_RESPONSE,
@@ -139,7 +138,6 @@ async def follow_task(request: Request, task_id: IdInPath, query: Annotated[Task
     "/events",
     summary="Follow all tasks",
     response_class=Response,
-    dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={200: STREAM_RESPONSE, **problem_responses("invalid_request", "too_many_streams", "stopping")},
 )

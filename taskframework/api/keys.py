@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from taskframework.api.auditing import audited
 from taskframework.api.bodies import BODY_CODES, CreateKey, read_body
 from taskframework.api.callers import caller_of
-from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response
 from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.page_queries import PageQuery
@@ -57,7 +57,6 @@ async def get_me(request: Request) -> Response:
 @router.get(
     "/admin/keys",
     summary="List API keys",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": KeyPage, "description": "A page, by prefix"},
         **problem_responses("invalid_request", "store_unavailable"),

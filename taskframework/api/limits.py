@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router
 from taskframework.api.limit_views import LimitPage
 from taskframework.api.openapi import problem_responses
 from taskframework.model.query import MAX_LIMIT
@@ -31,7 +31,6 @@ class LimitQuery(BaseModel):
 @router.get(
     "",
     summary="List rate limits and concurrency limits",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": LimitPage, "description": "The buckets, then the slots, by name and key"},
         **problem_responses("invalid_request", "limiter_unavailable", "store_unavailable"),

@@ -35,6 +35,8 @@ _MODELS: tuple[type, ...] = (
     ResyncView,
 )
 _REFERENCE = "#/components/schemas/{model}"
+#: Problems of every route that needs a caller. `invalid_request`: none ignores a query that it has no place for.
+_CODES_OF_ALL = ("unauthorized", "forbidden", "invalid_request", "too_many_requests")
 
 #: The entry for every other status, which any route may answer with. Without this entry FastAPI would document its own
 #: form of 422.
@@ -108,7 +110,8 @@ class DocumentedApi(FastAPI):
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 if path not in OPEN_PATHS:
-                    operation["responses"].update(problem_responses("unauthorized", "forbidden", "too_many_requests"))
+                    for status, response in problem_responses(*_CODES_OF_ALL).items():
+                        operation["responses"].setdefault(str(status), response)
                     # The empty entry: until the first key is made, callers need no key.
                     operation["security"] = [{"key": []}, {}]
                 for parameter in operation.get("parameters", ()):

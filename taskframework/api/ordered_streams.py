@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from time import monotonic
 from typing import Annotated, cast
 
-from fastapi import Depends, Path, Query
-from fastapi.routing import APIRoute
+from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,7 +19,7 @@ from starlette.types import Scope
 from taskframework.api import task_follower
 from taskframework.api.auditing import audited
 from taskframework.api.callers import caller_of, quota_name, scope_of, user_of
-from taskframework.api.context import PREFIX, framework_of, json_response, last_segment, new_router, refuse_repeated
+from taskframework.api.context import PREFIX, StrictRoute, framework_of, json_response, last_segment, new_router
 from taskframework.api.event_streams import LAST_EVENT_ID, EventStream
 from taskframework.api.feed import Feed, Watcher, sse_frame
 from taskframework.api.openapi import ITEM_SCHEMA, problem_responses
@@ -38,7 +37,7 @@ from taskframework.operations.streams import StreamOperations
 from taskframework.submission.options import Name
 
 
-class _StreamRoute(APIRoute):
+class _StreamRoute(StrictRoute):
     """A route of a stream. In an address, `%2F` is a slash of the key: `a%2Fresults` is the stream `a/results`."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -98,7 +97,6 @@ class GoOnQuery(StreamQuery):
     "/{key:key}/results",
     summary="Read the results of a stream in order",
     response_class=Response,
-    dependencies=[Depends(refuse_repeated)],
     openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
         200: {
@@ -137,7 +135,6 @@ async def refuse_to_show() -> None:
 @router.post(
     "/{key:key}/go-on",
     summary="Continue a halted stream",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": StreamView, "description": "The stream, which continues without the task that halted it"},
         **problem_responses("invalid_request", "task_not_found", "transition_refused", "store_unavailable"),
@@ -155,7 +152,6 @@ async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[Go
 @router.get(
     "/{key:key}",
     summary="Show a stream",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": StreamView, "description": "The stream"},
         **problem_responses("invalid_request", "task_not_found", "store_unavailable"),

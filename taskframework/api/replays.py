@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Query
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,7 +19,6 @@ from taskframework.api.context import (
     json_response,
     new_router,
     page_response,
-    refuse_repeated,
 )
 from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
 from taskframework.api.openapi import key_header, location_header, problem_responses, request_body
@@ -53,7 +52,6 @@ TAKES_KEY = {"parameters": [key_header("A second request with the same key is th
 @router.get(
     "/admin/replays",
     summary="List actions on many tasks",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": ReplayPage, "description": "A page, newest first"},
         **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),

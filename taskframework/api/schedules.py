@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +17,6 @@ from taskframework.api.context import (
     json_response,
     new_router,
     page_response,
-    refuse_repeated,
     trace_of,
 )
 from taskframework.api.openapi import key_header, location_header, problem_responses, request_body
@@ -52,7 +51,6 @@ class ScheduleQuery(PageQuery):
 @router.get(
     "",
     summary="List schedules",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": SchedulePage, "description": "A page, by name"},
         **problem_responses("invalid_request", "store_unavailable"),

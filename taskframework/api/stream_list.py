@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, new_router, page_response
 from taskframework.api.openapi import problem_responses
 from taskframework.api.page_queries import PageQuery, UserInQuery
 from taskframework.api.stream_views import StreamPage
@@ -29,7 +29,6 @@ class StreamListQuery(PageQuery):
 @router.get(
     "",
     summary="List ordered streams",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {
             "model": StreamPage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import Depends, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +20,6 @@ from taskframework.api.context import (
     framework_of,
     json_response,
     new_router,
-    refuse_repeated,
 )
 from taskframework.api.openapi import key_header, problem_responses, request_body
 from taskframework.api.page_queries import PageQuery
@@ -57,7 +56,6 @@ class SubtaskQuery(PageQuery):
 @router.get(
     "/tasks/{task_id}/subtasks",
     summary="List the sub-tasks of a task",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": TaskPage, "description": "A page in slot order: in the order in which they were planned"},
         **problem_responses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,7 +21,6 @@ from taskframework.api.context import (
     framework_of,
     json_response,
     new_router,
-    refuse_repeated,
     trace_of,
 )
 from taskframework.api.openapi import location_header, problem_responses, request_body
@@ -145,7 +144,6 @@ async def submit_tasks(request: Request) -> Response:
 @router.get(
     "/tasks",
     summary="List tasks",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": TaskPage, "description": "A page, newest first"},
         **problem_responses("invalid_request", "invalid_cursor", "store_unavailable"),

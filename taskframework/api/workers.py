@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import Depends, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, new_router, page_response
 from taskframework.api.openapi import problem_responses
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.pages import large_page_response
@@ -34,7 +34,6 @@ class WorkerQuery(PageQuery):
 @router.get(
     "",
     summary="List workers",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": WorkerPage, "description": "A page, by id"},
         **problem_responses("invalid_request", "store_unavailable"),
@@ -51,7 +50,6 @@ async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()])
 @router.get(
     "/{worker_id}/tasks",
     summary="List the running tasks of a worker",
-    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": TaskPage, "description": "A page, newest first; it may be short although more pages follow"},
         **problem_responses("invalid_request", "invalid_cursor", "worker_not_found", "store_unavailable"),

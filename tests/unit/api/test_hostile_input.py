@@ -256,6 +256,36 @@ async def test_query_parameters(api: Api, path: str, query: str, field: str) -> 
     assert problem_of(answer, 422, code)["errors"][0]["field"] == field
 
 
+async def test_no_request_ignores_a_parameter_that_it_does_not_have(api: Api) -> None:
+    document = (await api.get("/openapi.json")).json()
+    for path, operations in document["paths"].items():
+        for method in operations if path.startswith("/api") else ():
+            # A batch has its options in the query if its body has one item per line.
+            kind = "application/x-ndjson" if path == "/api/v1/batches" else "application/json"
+            answer = await api.request(method, path, params={"zzz": "1"}, headers={"Content-Type": kind})
+            problem = problem_of(answer, 422, "invalid_request")
+            assert {"field": "zzz", "message": "there is no such field"} in problem["errors"], (method, path)
+            answer = await api.request(
+                method, path, params=[("zzz", "1"), ("zzz", "2")], headers={"Content-Type": kind}
+            )
+            assert problem_of(answer, 422, "invalid_request")["detail"] == "Given more than once: zzz."
+
+
+async def test_a_dry_run_that_is_asked_for_in_the_query_is_not_a_real_one(api: Api) -> None:
+    task = await api.submit()
+    body = {"filter": {"task_type": "count-words"}}
+    problem = problem_of(await api.post(f"{TASKS}/cancel?dry_run=true", json=body), 422, "invalid_request")
+    assert problem["detail"] == "dry_run: there is no such parameter in the query."
+    assert "send it in the body" in problem["hint"]
+    assert (await api.get("/api/v1/admin/replays")).json()["items"] == []
+    problem = problem_of(await api.get(f"{TASKS}/{task['task_id']}?history=false"), 422, "invalid_request")
+    assert problem["hint"] == "Leave it out; /docs describes the request."
+
+
+async def test_probes_may_have_any_query(api: Api) -> None:
+    assert (await api.get("/healthz?from=balancer&from=here")).status_code == 200
+
+
 @pytest.mark.parametrize(
     "query",
     [

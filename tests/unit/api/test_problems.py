@@ -218,10 +218,10 @@ async def test_an_error_of_ours_gives_nothing_away(
     async def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(api.framework.services.tasks, "get", broken)
-    answer: httpx.Response = await api.get(f"{TASKS}/x?secret={SECRET}")
+    monkeypatch.setattr(api.framework.services.tasks, "list_tasks", broken)
+    answer: httpx.Response = await api.get(f"{TASKS}?error={SECRET}")
     problem_of(answer, 500, "internal_error")
-    assert f"a request failed: GET '{TASKS}/x'" in caplog.messages
+    assert f"a request failed: GET '{TASKS}'" in caplog.messages
     assert SECRET not in answer.text
     assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records), "the log has it all"
 

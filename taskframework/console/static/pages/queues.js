@@ -1,9 +1,9 @@
 // Waiting tasks by task type and lane; and pausing a type.
 import { to } from "../lib/address.js";
-import { part, post } from "../lib/api.js";
+import { get, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { at, count, perSecond, secondsSince, short } from "../lib/format.js";
-import { usePages } from "../lib/load.js";
+import { useLoad } from "../lib/load.js";
 import { Action, Head, Waiting } from "../parts/basics.js";
 import { ask, say } from "../parts/dialog.js";
 import { Table } from "../parts/table.js";
@@ -12,10 +12,10 @@ const LOOK = 2000;
 const LANES = ["high", "normal", "low"];
 
 export function Queues() {
-  const list = usePages("admin/queues", {}, { every: LOOK });
+  const loaded = useLoad((signal) => get("admin/queues", {}, signal), [], { every: LOOK });
   return html`<${Head} title="Queues">Tasks that wait for a worker, by task type and lane.<//>
-    <${Waiting} of=${list} />
-    ${list.items && html`<${Table} label="Queues" rows=${list.items} idOf=${(one) => one.task_type} columns=${columns(list.reload)}
+    <${Waiting} of=${loaded} />
+    ${loaded.data && html`<${Table} label="Queues" rows=${loaded.data.items} idOf=${(one) => one.task_type} columns=${columns(loaded.reload)}
       href=${(one) => to(["tasks"], { task_type: one.task_type, status: "QUEUED" })} empty="No worker has declared a task type yet." />`}`;
 }
 
