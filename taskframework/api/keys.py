@@ -85,7 +85,8 @@ async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Re
 async def create_key(request: Request) -> Response:
     """Create a key. Once the first key exists, every request needs a key."""
     body = await read_body(request, CreateKey)
-    async with audited(request, "key.create", body.principal, roles=list(body.roles)):
+    acts, roles = body.may_act_for_users or None, list(body.roles)
+    async with audited(request, "key.create", body.principal, roles=roles, may_act_for_users=acts):
         key, text = await framework_of(request).services.keys.create(
             body.principal,
             body.roles,

@@ -58,7 +58,7 @@ Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of 
 
 @app.command()
 @on_store
-@audited("key.create", target="principal")
+@audited("key.create", target="principal", details=["role", "act_for_users"])
 async def create(
     framework: AnyFramework,
     principal: Principal,

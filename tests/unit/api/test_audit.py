@@ -186,3 +186,12 @@ async def test_pages_and_filters(api: Api) -> None:
     assert {entry["target"] for entry in await _entries(api, action="queue")} == {"1", "3", "5"}
     assert {entry["target"] for entry in await _entries(api, action="schedule.run", by="operator-0")} == {"0", "6"}
     problem_of(await api.get(f"{AUDIT}?cursor=strange"), 422, "invalid_cursor")
+
+
+async def test_the_record_of_a_new_key_says_what_it_may_do(unlocked: Api) -> None:
+    await unlocked.post("/api/v1/admin/keys", json={"principal": "ada", "roles": ["reader"], "may_act_for_users": True})
+    await unlocked.post("/api/v1/admin/keys", json={"principal": "bob", "roles": ["reader"]})
+    assert [entry["details"] for entry in await _entries(unlocked, action="key")] == [
+        {"roles": ["reader"]},
+        {"roles": ["reader"], "may_act_for_users": True},
+    ]

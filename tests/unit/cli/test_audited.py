@@ -32,3 +32,14 @@ def test_what_came_to_nothing_is_noted_with_why(cli: Cli, folder: Path) -> None:
     noted = _noted(cli)
     assert [action for action, _ in noted] == ["dead-letter.discard", "dead-letter.edit", "dead-letter.replay"]
     assert all("There is no dead letter 'x'" in str(refusal) for _, refusal in noted)
+
+
+def test_the_record_of_a_new_key_says_what_it_may_do(cli: Cli, folder: Path) -> None:
+    work(folder)
+    assert cli("keys", "create", "ada", "--role", "reader", "--act-for-users").code == 0
+    assert cli("keys", "create", "bob").code == 0
+    listed = json.loads(cli("audit", "list", "--json").out)["items"]
+    assert [(entry["target"], entry["details"]) for entry in listed] == [
+        ("bob", {}),
+        ("ada", {"role": ["reader"], "act_for_users": True}),
+    ]
