@@ -81,6 +81,8 @@ class RepairLoop:
         #: When the last look succeeded, by the clock of this machine; None before the first.
         self.last_run: datetime | None = None
         self._last_success: float | None = None
+        #: What the last look failed with, if the log has it.
+        self._last_error: str | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -126,9 +128,12 @@ class RepairLoop:
             if (more := await self._run_unless_store_away()) is not None:
                 self._last_success, self.last_run = self._clock.monotonic(), self._clock.now()
                 self.looks += 1
+                self._last_error = None
                 return more
         except (StoreError, BrokerError) as error:
-            logger.warning("%s: %s", self.name, error.message)
+            # What only a person can mend fails at each look in the same way.
+            is_known, self._last_error = str(error) == self._last_error, str(error)
+            logger.log(logging.DEBUG if is_known else logging.WARNING, "%s: %s", self.name, error)
         except asyncio.CancelledError as error:
             if not is_failure(error):
                 raise

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
+from taskframework.errors import BrokerUnavailableError, StoreUnavailableError, TopologyMismatchError
 from taskframework.recovery.loop import RepairLoop
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
@@ -109,6 +109,21 @@ async def test_a_look_that_fails_is_told_and_counted_and_the_loop_goes_on(
     clock.advance(2 * INTERVAL)
     await eventually(lambda: loop.looks == 1)
     assert (loop.problem(), failures) == (None, ["sweep"])
+
+
+async def test_what_only_a_person_can_mend_is_told_once_until_it_changes(
+    loop: RepairLoop, repair: Repair, clock: FakeClock, failures: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (TopologyMismatchError(name, "its type differs") for name in ("tasks.a.normal", "tasks.b.normal"))
+    repair.ends = [first, first, second, False, second]
+    loop.start()
+    for _ in tuple(repair.ends):
+        await asleep(clock)
+        clock.advance(2 * INTERVAL)
+    await eventually(lambda: repair.looks == 6)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [f"sweep: {error}" for error in (first, second, second)], "the last one came back after a success"
+    assert len(failures) == 4
 
 
 @pytest.mark.parametrize("is_away", [True, False])
