@@ -319,6 +319,30 @@ async def test_what_was_asked_too_often_is_asked_again(window: Window, shop: Ins
     await window.page.get_by_role("link", name=task_id[-12:]).wait_for()
 
 
+async def test_a_press_that_is_refused_before_its_question_says_why(window: Window) -> None:
+    window.expected = ("429",)
+
+    async def too_many(route: Route) -> None:
+        told = {"detail": "Too many requests.", "hint": "Repeat it later.", "code": "too_many_requests"}
+        await route.fulfill(status=429, json=told)
+
+    await window.page.route("**/api/v1/admin/keys?limit=1", too_many)
+    await window.go("keys")
+    await window.button("New key").click()
+    await expect(window.page.locator(".messages")).to_contain_text("Too many requests. Repeat it later.")
+
+
+async def test_an_answer_without_a_reason_says_where_one_may_be(window: Window) -> None:
+    window.expected = ("500",)
+
+    async def broken(route: Route) -> None:
+        await route.fulfill(status=500, body="<h1>Internal error</h1>")
+
+    await window.page.route("**/api/v1/admin/limits?*", broken)
+    await window.go("limits")
+    await window.shows("The answer gives no reason. The logs of the API, or of a proxy before it, may say more.")
+
+
 _CUT = """cells => cells.filter(one => {
   const [own, cell] = [one, one.closest("td")].map(it => it.getBoundingClientRect());
   return own.right > cell.right;

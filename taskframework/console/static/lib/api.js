@@ -35,6 +35,8 @@ export class Problem extends Error {
   }
 }
 
+// For an answer of another program, such as the error page of a proxy.
+const NO_REASON = { hint: "The answer gives no reason. The logs of the API, or of a proxy before it, may say more." };
 const AWAY = { detail: "The API does not answer.", hint: "The page continues when the API answers again." };
 
 export function url(path, query = {}) {
@@ -90,7 +92,7 @@ export function refusal({ status, headers }, text) {
   try {
     return new Problem(status, parse(text), seconds);
   } catch {
-    return new Problem(status, {}, seconds); // for example the error page of a proxy
+    return new Problem(status, NO_REASON, seconds);
   }
 }
 

@@ -7,7 +7,6 @@ import { usePages } from "../lib/load.js";
 import { Action, Ago, Head, Status, Waiting } from "../parts/basics.js";
 import { askBulk } from "../parts/bulk.js";
 import { Bars } from "../parts/chart.js";
-import { say } from "../parts/dialog.js";
 import { Filters, asOptions, asTime, useTypes } from "../parts/filters.js";
 import { Table } from "../parts/table.js";
 
@@ -63,9 +62,9 @@ function filterOf(query) {
 // The actions on all dead letters of a list; only with at least one filter.
 const WithAll = ({ list, filter }) => list.items?.length > 0 && Object.keys(filter).length > 0 && html`<div class="actions bulk">
   <span>With all of these:</span>
-  <${Action} role="operator" hotkey="d" onPress=${() => orSay(() => dryRun(filter))}>Dry run<//>
-  <${Action} role="operator" hotkey="r" onPress=${() => orSay(() => askReplay(filter)).then(list.reload)}>Replay<//>
-  <${Action} role="operator" danger onPress=${() => orSay(() => askDiscard(filter)).then(list.reload)}>Discard<//>
+  <${Action} role="operator" hotkey="d" onPress=${() => dryRun(filter)}>Dry run<//>
+  <${Action} role="operator" hotkey="r" onPress=${() => askReplay(filter).then(list.reload)}>Replay<//>
+  <${Action} role="operator" danger onPress=${() => askDiscard(filter).then(list.reload)}>Discard<//>
 </div>`;
 
 function Each({ query }) {
@@ -123,13 +122,4 @@ async function askDiscard(filter) {
     title: `Discard ${plural(total, "dead letter")}?`,
     text: "They are removed from the list. A task can still be retried by its id; a message is deleted.",
   });
-}
-
-// A problem before the dialog opens is shown at the bottom of the page.
-async function orSay(run) {
-  try {
-    await run();
-  } catch (problem) {
-    say(problem.message, "bad");
-  }
 }

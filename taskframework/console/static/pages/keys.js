@@ -3,9 +3,10 @@ import { adopt, because, get, part, post, session } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { at } from "../lib/format.js";
 import { usePages } from "../lib/load.js";
+import { say } from "../lib/messages.js";
 import { store, useStore } from "../lib/store.js";
 import { Action, Ago, Head, Waiting } from "../parts/basics.js";
-import { ask, say } from "../parts/dialog.js";
+import { ask } from "../parts/dialog.js";
 import { REASON } from "../parts/field.js";
 import { Table } from "../parts/table.js";
 

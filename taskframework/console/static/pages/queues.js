@@ -4,8 +4,9 @@ import { get, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { at, count, perSecond, secondsSince, short } from "../lib/format.js";
 import { useLoad } from "../lib/load.js";
+import { say } from "../lib/messages.js";
 import { Action, Head, Waiting } from "../parts/basics.js";
-import { ask, say } from "../parts/dialog.js";
+import { ask } from "../parts/dialog.js";
 import { Table } from "../parts/table.js";
 
 const LOOK = 2000;

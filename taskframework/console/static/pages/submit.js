@@ -2,8 +2,8 @@
 import { go, refine, to } from "../lib/address.js";
 import { may, newKey, post } from "../lib/api.js";
 import { html, useMemo, useRef, useState } from "../lib/dom.js";
+import { say } from "../lib/messages.js";
 import { Action, Head, Problem } from "../parts/basics.js";
-import { say } from "../parts/dialog.js";
 import { Editor, sample } from "../parts/editor.js";
 import { asTime, useTypes } from "../parts/filters.js";
 

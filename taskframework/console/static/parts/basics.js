@@ -3,6 +3,7 @@ import { may } from "../lib/api.js";
 import { to } from "../lib/address.js";
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { ago, asJson, at, inline, shortId, words } from "../lib/format.js";
+import { say } from "../lib/messages.js";
 import { kindOf, percentOf } from "../lib/status.js";
 import { store } from "../lib/store.js";
 
@@ -85,6 +86,9 @@ export function Action({ role = "submitter", hotkey, danger, onPress, children, 
     setBusy(true);
     try {
       await onPress();
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      say(`${problem.message} ${problem.hint}`, "bad");
     } finally {
       setBusy(false);
     }

@@ -3,9 +3,10 @@ import { go } from "../lib/address.js";
 import { get, newKey, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
+import { say } from "../lib/messages.js";
 import { isFinal, mayRetry } from "../lib/status.js";
 import { Action } from "./basics.js";
-import { ask, say } from "./dialog.js";
+import { ask } from "./dialog.js";
 import { REASON, REOPEN } from "./field.js";
 
 const LOOK = 300;

@@ -1,25 +1,17 @@
-// Questions before something is done, and short messages after it.
+// Questions before something is done, and the place of short messages after it.
 import { address } from "../lib/address.js";
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
+import { messages } from "../lib/messages.js";
 import { store, useStore } from "../lib/store.js";
 import { Problem } from "./basics.js";
 import { Field } from "./field.js";
 
 const question = store(null);
-const messages = store([]);
-let number = 0;
 
 // Asks before an action. `run(values)` does the action; if it is refused, the dialog shows why and stays open.
 // fields: as `Field` takes them. Resolves to the return value of `run`, or undefined if the user closed the dialog.
 export function ask(given) {
   return new Promise((resolve) => question.set({ ...given, resolve, opener: document.activeElement }));
-}
-
-// Shows the result of an action in one line.
-export function say(text, kind = "good") {
-  const message = { id: ++number, text, kind };
-  messages.set([...messages.get(), message]);
-  setTimeout(() => messages.set(messages.get().filter((one) => one !== message)), 6000);
 }
 
 export function Dialog() {

@@ -3,8 +3,8 @@ import { go } from "../lib/address.js";
 import { part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
 import { parse } from "../lib/json.js";
+import { say } from "../lib/messages.js";
 import { Action, Facts, Problem, Section } from "./basics.js";
-import { say } from "./dialog.js";
 import { Editor, sample } from "./editor.js";
 import { useTypes } from "./filters.js";
 
