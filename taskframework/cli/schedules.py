@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 from rich.text import Text
@@ -17,6 +18,7 @@ from taskframework.cli.render import print_next_step, print_page, print_rows, sh
 from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.cli.submit import Type, read_json
 from taskframework.durations import format_duration
+from taskframework.errors import ApiUnavailableError, StoreUnavailableError
 from taskframework.model.message import rfc3339
 from taskframework.model.schedules import Missed, Overlap, Schedule
 from taskframework.model.status import TaskStatus
@@ -165,7 +167,12 @@ async def delete(framework: AnyFramework, name: Name, as_json: Json = False) -> 
 @audited("schedule.run", target="name")
 async def run(framework: AnyFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
     """Submit its task now, even if the previous one is still running or the schedule is paused."""
-    submission = await framework.services.schedules.run(name, key=key)
+    key = key or f"cli-{uuid4()}"
+    try:
+        submission = await framework.services.schedules.run(name, key=key)
+    except (StoreUnavailableError, ApiUnavailableError) as error:
+        error.hint = f"{error.hint} It may have run: to repeat it safely, give --key {key} too."
+        raise
     if as_json:
         print_json(public_view(submission.task))
     else:

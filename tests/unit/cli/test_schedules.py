@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import taskframework.wiring.process  # noqa: F401 - as above
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
+from taskframework.errors import StoreUnavailableError
+from taskframework.operations.schedules import ScheduleOperations
 from tests.unit.cli.conftest import Cli, Done
 
 NIGHTLY = ("nightly", "greets", '"ann"', "--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
@@ -160,3 +163,19 @@ def test_doctor_tells_of_limits_of_types_that_nobody_knows(cli: Cli, folder: Pat
     said = " ".join(done.out.split())
     assert "concurrency.limits: There is no task type 'greet'. Did you mean 'greets'?" in said
     assert "1 problem found" in said
+
+
+def test_a_run_whose_answer_is_lost_says_how_to_repeat_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("schedules", "create", *NIGHTLY)
+    run = ScheduleOperations.run
+
+    async def run_and_lose_the_answer(*arguments: Any, **options: Any) -> None:
+        await run(*arguments, **options)
+        raise StoreUnavailableError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ScheduleOperations, "run", run_and_lose_the_answer)
+        lost = cli("schedules", "run", "nightly")
+    assert lost.code == 1
+    [key] = re.findall(r"--key (\S+)", lost.err)
+    assert cli("schedules", "run", "nightly", "--key", key).out.startswith("Submitted before: greets ")
