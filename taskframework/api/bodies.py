@@ -162,7 +162,7 @@ class CreateSchedule(ScheduleDefinition):
 class KeyLimit(Body):
     """How many requests may be made with an API key."""
 
-    rate: float = Field(gt=0, le=1_000_000, description="Requests per second")
+    rate: float = Field(ge=0.001, le=1_000_000, description="Requests per second")
     burst: int = Field(default=1, ge=1, le=1_000_000, strict=True, description="Requests at once after a pause")
 
 

@@ -20,7 +20,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 class BucketSettings(Section):
     """How much a bucket lets through."""
 
-    rate: float = Field(gt=0, le=1_000_000, description="Attempts per second; 0.5 is one every two seconds")
+    # Below this minimum, the time of a turn could be after the year 9999.
+    rate: float = Field(
+        ge=0.00001,
+        le=1_000_000,
+        description="Attempts per second; 0.5 is one every two seconds, 0.00001 about one a day",
+    )
     burst_capacity: int = Field(
         default=1,
         ge=1,

@@ -441,3 +441,10 @@ async def test_a_stream_named_like_an_admin_path_needs_no_other_role(keyed: Keye
     await keyed.submit("other", stream={"key": key})
     shown = await keyed.ask("other", "GET", f"/api/v1/streams/{key}")
     assert (shown.status_code, shown.json()["key"]) == (200, key)
+
+
+@pytest.mark.parametrize("rate", [5e-324, 0.0001, 0, 1e7])
+async def test_a_rate_with_which_nobody_could_count_is_refused(api: Api, rate: float) -> None:
+    body = {"principal": "ada", "roles": ["reader"], "limit": {"rate": rate}}
+    problem = problem_of(await api.post(KEYS, json=body), 422, "invalid_request")
+    assert problem["errors"][0]["field"] == "limit.rate"

@@ -15,6 +15,7 @@ from taskframework.model.marks import MakeDue
 from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, HoldBucket, TakePermits
 from taskframework.model.slots import SLOTS, TakeSlot
 from taskframework.operations.limits import LimitOperations
+from taskframework.settings.limits import BucketSettings
 from taskframework.testing.factories import new_task
 from tests.unit.api.conftest import OpenApi, problem_of
 
@@ -51,6 +52,16 @@ async def test_each_bucket_is_listed_as_it_is_now(open_api: OpenApi) -> None:
     assert 60 < (waits.next_at - now).total_seconds() <= 101
     assert waits.last_turn_at is not None
     assert abs((waits.last_turn_at - waits.next_at).total_seconds()) < 1
+
+
+async def test_the_slowest_and_largest_bucket_can_be_used_up_and_shown(open_api: OpenApi) -> None:
+    slowest = BucketSettings(rate=0.00001, burst_capacity=1_000_000)
+    limit = AttemptLimit(slowest.rate, slowest.burst_capacity)
+    async with open_api(rate_limiter={"providers": {"slow": slowest.model_dump()}}) as api:
+        for wanted in (limit.burst, 1):
+            await api.framework.services.buckets.take(TakePermits(RATE.id_of("slow"), limit, wanted, in_line=True))
+        answer = await api.get(LIMITS)
+    assert (answer.status_code, answer.json()["items"][0]["available"]) == (200, 0)
 
 
 async def test_a_held_bucket_lets_nothing_through_until_the_hold_is_over(open_api: OpenApi) -> None:

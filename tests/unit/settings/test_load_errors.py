@@ -105,11 +105,11 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ("observability: {log_level: debug}", "is 'debug'; accepted: DEBUG | INFO | WARNING | ERROR | CRITICAL"),
         (
             "rate_limiter: {providers: {openai: {rate: 0}}}",
-            "rate_limiter.providers.openai.rate (application.yml:1) is 0; accepted: number above 0.",
+            "rate_limiter.providers.openai.rate (application.yml:1) is 0; accepted: number from 1e-05 to 1000000.",
         ),
         (
             "rate_limiter: {default: {burst_capacity: 2}}",
-            "rate_limiter.default.rate (application.yml:1) is missing; accepted: number above 0.",
+            "rate_limiter.default.rate (application.yml:1) is missing; accepted: number from 1e-05 to 1000000.",
         ),
         (
             "rate_limiter: {providers: {openai: {rate: 1, burst: 2}}}",
