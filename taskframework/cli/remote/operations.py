@@ -117,7 +117,7 @@ class RemoteQueues(RemoteService):
 
     async def resume(self, task_type: str) -> Pause | None:
         ended_pause = (await self.get(task_type)).pause
-        await self._post(f"/admin/queues/{quote(task_type, safe='')}/resume", {})
+        await self._post(f"{resource_path('/admin/queues', task_type, what='task type')}/resume", {})
         return ended_pause
 
 
@@ -244,7 +244,7 @@ class RemoteBatches(RemoteService):
 
 
 def _schedule_path(name: str) -> str:
-    return f"/admin/schedules/{quote(name, safe='')}"
+    return resource_path("/admin/schedules", name, what="schedule")
 
 
 def _stream_path(stream: StreamKey) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from urllib.parse import quote
 
-from taskframework.client.connection import ApiConnection, Call, json_call
+from taskframework.client.connection import ApiConnection, Call, json_call, resource_path
 from taskframework.durations import format_duration
 from taskframework.model.letters import LetterFilter
 from taskframework.model.query import Page, TaskFilter
@@ -25,7 +24,16 @@ Entry = TypeVar("Entry")
 #: `by` is a condition and is sent.
 _UNSENT_ARGUMENTS = frozenset({"broker"})
 _ACTOR = "by"
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+#: The part of a path that is named by an argument, and what that argument is the name of.
+_PATH_PART = re.compile(r"/\{(\w+)\}")
+_KINDS = {
+    "batch_id": "batch",
+    "worker_id": "worker",
+    "replay_id": "action on many tasks",
+    "task_type": "task type",
+    "prefix": "API key",
+    "name": "schedule",
+}
 
 
 class RemoteService:
@@ -66,7 +74,9 @@ def remote_method(
         del arguments["self"]
         if method != "GET":
             arguments.pop(_ACTOR, None)
-        path = _PLACEHOLDER.sub(lambda found: quote(str(arguments.pop(found[1])), safe=""), template)
+        path = _PATH_PART.sub(
+            lambda found: resource_path("", str(arguments.pop(found[1])), what=_KINDS.get(found[1], "task")), template
+        )
         if method == "POST":
             call = json_call(method, path, _body(arguments), is_repeatable=is_repeatable)
         else:

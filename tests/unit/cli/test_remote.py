@@ -293,6 +293,27 @@ def test_answers_of_another_program_are_told_from_those_of_an_api(
     assert said in done.err
 
 
+@pytest.mark.parametrize("name", [".", "..", "a/b"])
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("tasks show", "task"),
+        ("tasks cancel", "task"),
+        ("tasks explain", "task"),
+        ("batch show", "batch"),
+        ("workers", "worker"),
+        ("queues pause", "task type"),
+        ("schedules show", "schedule"),
+        ("schedules run", "schedule"),
+        ("keys revoke", "API key"),
+        ("replays stop", "action on many tasks"),
+    ],
+)
+def test_what_cannot_be_a_part_of_an_address_is_no_name(cli: Cli, command: str, what: str, name: str) -> None:
+    done = cli(*command.split(), name, "--api", "http://127.0.0.1:1")
+    assert (done.code, f"There is no {what} {name!r}." in done.err) == (1, True), done.err
+
+
 def test_a_command_that_tries_again_says_why_it_takes_long(cli: Cli) -> None:
     empty = b'{"items": [], "next_cursor": null}'
     away = b'{"code": "store_unavailable", "detail": "The store is away.", "hint": "", "status": 503}'
