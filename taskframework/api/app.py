@@ -140,7 +140,8 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
         title="taskframework",
         version=RELEASE,
         description=_DESCRIPTION,
-        # FastAPI's own page loads its scripts from the network.
+        # FastAPI's own page loads its scripts from the network, and it makes the document in the event loop.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         # A redirect would silently lose the body of a careless client.

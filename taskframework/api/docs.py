@@ -1,4 +1,4 @@
-"""The page at /docs: every operation and every problem code, on one page that loads nothing from other addresses."""
+"""The OpenAPI document; and the page at /docs with every operation and every problem code, which loads nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from taskframework.api.codes import CODES, TASK_CODES
 from taskframework.api.openapi import ITEM_SCHEMA
@@ -60,8 +60,17 @@ _PAGE = """<!doctype html>
 """
 
 
+# Plain functions run in threads: to make the document takes a quarter of a second.
+@router.head("/openapi.json", include_in_schema=False)
+@router.get("/openapi.json", include_in_schema=False)
+def give_document(request: Request) -> Response:
+    """Give the OpenAPI document, with the path at which the application is mounted."""
+    document = cast(FastAPI, request.app).openapi()
+    return JSONResponse(document | {"servers": [{"url": root}]} if (root := root_of(request)) else document)
+
+
 @router.get("/docs", include_in_schema=False)
-async def show_docs(request: Request) -> Response:
+def show_docs(request: Request) -> Response:
     """Show everything in the OpenAPI document, for people."""
     document = cast(FastAPI, request.app).openapi()
     return HTMLResponse(render_page(document, root_of(request)), headers={"Content-Security-Policy": _POLICY})

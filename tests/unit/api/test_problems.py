@@ -59,7 +59,7 @@ async def test_a_misspelt_field_is_named_before_the_one_that_is_missing(api: Api
     assert [error["field"] for error in problem["errors"]] == ["task_type", "task_typ"]
 
 
-@pytest.mark.parametrize("path", ["/api/v2", f"{TASKS}?state=FAILED"])
+@pytest.mark.parametrize("path", ["/api/v2", f"{TASKS}?state=FAILED", "/docs", "/openapi.json"])
 async def test_the_document_is_not_made_in_the_event_loop(api: Api, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made_in: list[threading.Thread] = []
     make = DocumentedApi.openapi
@@ -70,7 +70,7 @@ async def test_the_document_is_not_made_in_the_event_loop(api: Api, path: str, m
         return make(app)
 
     monkeypatch.setattr(DocumentedApi, "openapi", openapi)
-    assert (await api.get(path)).status_code in (404, 422)
+    assert (await api.get(path)).status_code in (200, 404, 422)
     assert len(made_in) == 1
     assert threading.main_thread() not in made_in
 
