@@ -34,7 +34,7 @@ from taskframework.api.letter_views import (
     ReplayResult,
     outcomes_view,
 )
-from taskframework.api.openapi import problem_responses, request_body
+from taskframework.api.openapi import key_header, problem_responses, request_body
 from taskframework.api.operator_bodies import (
     MAX_REPLAY,
     ChosenLetters,
@@ -59,6 +59,11 @@ from taskframework.operations.replays import replay_id_of
 from taskframework.submission.options import Moment
 
 router = new_router(f"{PREFIX}/admin/dead-letters", "dead letters")
+
+_DISCARD_KEY = key_header(
+    "With filter: a second request with the same key is the same action. With ids it has no effect: what was discarded "
+    "before is refused"
+)
 
 
 class GroupQuery(PageQuery):
@@ -188,7 +193,7 @@ async def replay_dead_letters(request: Request) -> Response:
 @router.post(
     "/discard",
     summary="Discard dead letters",
-    openapi_extra=request_body(DiscardDeadLetters) | TAKES_KEY,
+    openapi_extra=request_body(DiscardDeadLetters) | {"parameters": [_DISCARD_KEY]},
     responses={
         200: {
             "model": DiscardResult,
