@@ -26,15 +26,18 @@ async def read_values(request: Request) -> AsyncIterator[list[Json]]:
         RequestRefusedError: if a line is too long, is not JSON or does not come in time.
         ClientDisconnect: if the body broke off.
     """
-    index, rest = 0, b""
+    index, rest = 0, bytearray()
     async for piece in _receive_pieces(request):
-        *lines, rest = (rest + piece).split(b"\n")
-        values, wrong = _parse_lines(lines, index)
-        if values:
-            yield values
-            index += len(values)
-        if wrong is not None:
-            raise wrong
+        ended, line_feed, begun = piece.rpartition(b"\n")
+        rest += ended if line_feed else piece
+        if line_feed:  # only then: a long line that comes in small pieces must not be copied for each of them
+            values, wrong = _parse_lines(rest.split(b"\n"), index)
+            if values:
+                yield values
+                index += len(values)
+            if wrong is not None:
+                raise wrong
+            rest = bytearray(begun)
         if len(rest) > MAX_LINE_BYTES:
             raise _too_long(index)
     values, wrong = _parse_lines([rest], index)
@@ -44,7 +47,7 @@ async def read_values(request: Request) -> AsyncIterator[list[Json]]:
         raise wrong
 
 
-def _parse_lines(lines: list[bytes], index: int) -> tuple[list[Json], RequestRefusedError | None]:
+def _parse_lines(lines: list[bytearray], index: int) -> tuple[list[Json], RequestRefusedError | None]:
     """The values before the first wrong line, and the error of that line."""
     values: list[Json] = []
     for line in lines:

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
+from taskframework.api.ndjson import read_values
 from tests.support.eventually import eventually
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 
@@ -286,6 +288,18 @@ async def test_a_line_has_a_limit(api: Api) -> None:
     content = lines([{"text": "x"}]) + b'{"text": "' + b"x" * 3_000_000 + b'"}\n'
     answer = await api.post(BATCHES, content=content, headers=NDJSON, params={"task_type": "count-words"})
     assert problem_of(answer, 413, "body_too_large")["errors"][0]["field"] == "items.1"
+
+
+@pytest.mark.timeout(60)  # it takes two seconds; copied for each piece, the line took minutes
+async def test_a_long_line_in_small_pieces_is_not_copied_for_each_of_them() -> None:
+    pieces = [b'"', *[b"0123456789"] * 200_000, b'"\n2\n', b"3"]
+    messages = iter({"type": "http.request", "body": piece, "more_body": True} for piece in [*pieces, b""])
+
+    async def receive() -> Any:
+        return next(messages, {"type": "http.request", "body": b"", "more_body": False})
+
+    read = [values async for values in read_values(Request({"type": "http"}, receive))]
+    assert read == [["0123456789" * 200_000, 2], [3]]
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-ndjson; charset=latin-1"])
