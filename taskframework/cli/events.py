@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Config, Json
+from taskframework.cli.options import ApiKey, Config, Json
 from taskframework.cli.output import note, out, print_json_line, run
 from taskframework.cli.render import event_line
 from taskframework.events.http import EventsUnavailableError, HttpEvents
@@ -26,15 +26,11 @@ Url = Annotated[
         help="Listen to the HTTP interface at this address; the default with the embedded broker.",
     ),
 ]
-Key = Annotated[
-    str | None,
-    typer.Option("--key", metavar="KEY", envvar="TASKFRAMEWORK_KEY", help="API key for the HTTP interface."),
-]
 
 
 @app.command()
 def tail(
-    context: typer.Context, url: Url = None, key: Key = None, config: Config = None, as_json: Json = False
+    context: typer.Context, url: Url = None, key: ApiKey = None, config: Config = None, as_json: Json = False
 ) -> None:
     """Print events as they happen, until Ctrl-C: from RabbitMQ, or from a running `dev` or `api` over HTTP."""
     settings = Invocation.of(context, config).framework(registers=False).settings

@@ -30,7 +30,9 @@ def address_of(url: str) -> str:
 
     try:
         parsed = httpx.URL(url)
-        if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 0) <= _MAX_PORT:
+        is_whole = parsed.host and (parsed.port or 0) <= _MAX_PORT
+        # After a query or a fragment, the path of a call would belong to it.
+        if parsed.scheme in ("http", "https") and is_whole and not {"?", "#"} & set(url):
             return url.rstrip("/")
     except httpx.InvalidURL:
         pass

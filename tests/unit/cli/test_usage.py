@@ -100,6 +100,11 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
             "/taskframework.db.",
         ),
         (["events", "tail", "--url", "http://127.0.0.1:1"], "No events at http://127.0.0.1:1", "taskframework dev"),
+        (
+            ["events", "tail", "--url", "http://127.0.0.1:1", "--api-key", "x"],
+            "No events at http://127.0.0.1:1",
+            "taskframework dev",
+        ),
         (["events", "tail", "--url", "localhost:1"], "'localhost:1' is not the address of an API", "http://localhost:"),
     ],
 )

@@ -198,7 +198,11 @@ async def test_what_is_no_id_is_refused(connect: Connect) -> None:
 
 @pytest.mark.parametrize("client", [TaskClient, SyncTaskClient])
 @pytest.mark.parametrize(
-    "url", ["", "localhost:8000", "amqp://localhost", "http://", "http://[::", "http://localhost:99999", "/tasks"]
+    "url",
+    [
+        *("", "localhost:8000", "amqp://localhost", "http://", "http://[::", "http://localhost:99999", "/tasks"),
+        *("http://localhost?key=x", "http://localhost/tasks#x", "http://localhost/?"),
+    ],
 )
 def test_an_address_that_is_none_is_refused(client: Any, url: str) -> None:
     with pytest.raises(ConfigurationError, match="is not the address of an API"):
