@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from rich.text import Text
 
-from taskframework.cli.output import as_json_text, err, facts, note, out
+from taskframework.cli.output import as_json_text, err, facts, note, out, printable
 from taskframework.cli.render import print_rows, shorten, status_text
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.message import rfc3339
@@ -75,7 +75,7 @@ def print_end(status: BatchStatus) -> None:
         line.append(f" after {duration_text(batch.finished_at - batch.created_at)}", style="default")
     out().print(line.append(f", {_done_text(status)}{_unsuccessful_text(status)}", style="default"), soft_wrap=True)
     if batch.error is not None:
-        out().print(Text(batch.error.message, style="red"), soft_wrap=True)
+        out().print(Text(printable(batch.error.message), style="red"), soft_wrap=True)
     note(f"Results: taskframework batch results {batch_id}")
     if status.is_sealed and status.status is not TaskStatus.COMPLETED:
         note(f"To retry the failed ones: taskframework batch retry-failed {batch_id}")

@@ -335,7 +335,7 @@ def _print_traces(task: Task) -> None:
     for error in task.errors:
         if error.traceback:
             say(f"Attempt {error.attempt}:")
-            say(printable(error.traceback))
+            say(error.traceback)
     if task.discarded is not None:
         reason = f": {task.discarded.reason}" if task.discarded.reason else ""
         say(f"Discarded by {task.discarded.by} at {rfc3339(task.discarded.at)}{reason}")
@@ -347,7 +347,7 @@ def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, 
         ("Kind", "message"),
         ("Kept", rfc3339(message.at)),
         ("From queue", message.queue),
-        ("Reason", Text(message.reason, style="red")),
+        ("Reason", Text(printable(message.reason), style="red")),
         ("Headers", as_json_text(message.headers)),
         ("Body", pluralize(len(message.body), "byte")),
         ("", repr(message.body[:2000])[2:-1]),

@@ -44,22 +44,21 @@ def _console(*, stderr: bool) -> Console:
 
 def say(text: str, *, style: str = "") -> None:
     """Print one line about a result; it is never cut or wrapped."""
-    out().print(Text(text, style=style), soft_wrap=True)
+    out().print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def note(text: str) -> None:
     """Print one remark beside the result, on standard error."""
-    err().print(Text(text, style="dim"), soft_wrap=True)
+    err().print(Text(printable(text), style="dim"), soft_wrap=True)
 
 
 def show_error(error: TaskframeworkError) -> None:
     """Print the error in red, and what to do next."""
     console = err()
-    console.print(
-        Text("error: ", style="bold red").append(error.message.rstrip(), style="not bold red"), soft_wrap=True
-    )
+    message = printable(error.message.rstrip())
+    console.print(Text("error: ", style="bold red").append(message, style="not bold red"), soft_wrap=True)
     if error.hint:
-        console.print(Text(f"  {error.hint}"), soft_wrap=True)
+        console.print(Text(printable(f"  {error.hint}")), soft_wrap=True)
 
 
 def printable(text: str) -> str:

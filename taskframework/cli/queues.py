@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from taskframework.cli.options import Json
-from taskframework.cli.output import ago, note, print_json, say
+from taskframework.cli.output import ago, note, print_json, printable, say
 from taskframework.cli.render import print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.model.message import rfc3339
@@ -115,7 +115,8 @@ def _pause_text(queue: Queue) -> Text:
     pause = queue.pause
     if pause is None:
         return Text("-")
-    return Text(f"by {pause.by} at {rfc3339(pause.at)}{f': {pause.reason}' if pause.reason else ''}", style="yellow")
+    reason = f": {printable(pause.reason)}" if pause.reason else ""
+    return Text(f"by {pause.by} at {rfc3339(pause.at)}{reason}", style="yellow")
 
 
 def _view(queue: Queue) -> dict[str, object]:

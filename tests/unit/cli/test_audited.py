@@ -43,3 +43,11 @@ def test_the_record_of_a_new_key_says_what_it_may_do(cli: Cli, folder: Path) -> 
         ("bob", {}),
         ("ada", {"role": ["reader"], "act_for_users": True}),
     ]
+
+
+def test_a_reason_cannot_steer_the_terminal_of_another_operator(cli: Cli, folder: Path) -> None:
+    work(folder)
+    assert cli("queues", "pause", "greets", "--reason", "\x1b[2J").code == 0
+    for listed in (cli("queues", "list"), cli("audit", "list")):
+        assert "[2J" in listed.out
+        assert "\x1b" not in listed.out

@@ -6,9 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskframework.cli.output import ago, as_json_text, printable
+from taskframework.cli.batch_watching import print_end
+from taskframework.cli.output import ago, as_json_text, note, printable, say, show_error
 from taskframework.cli.render import counts_text, event_line, progress_text
+from taskframework.errors import ApiError
+from taskframework.model.batch_status import BatchStatus
+from taskframework.model.outcome import describe
+from taskframework.model.status import TaskStatus
 from taskframework.model.task import Subtasks
+from tests.unit.model.test_batches import sealed_batch
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -59,3 +65,13 @@ def test_foreign_text_cannot_steer_the_terminal() -> None:
         "data": {"task_type": "t", "error": {"type": "x.Error", "message": "\x1b[2J"}, "attempt": 1, "progress": None},
     }
     assert event_line(event).plain.endswith("t  1  Error: \ufffd[2J")
+
+
+def test_foreign_text_in_lines_and_errors_cannot_steer_it_either(capsys: pytest.CaptureFixture[str]) -> None:
+    say("\x1b[2J")
+    note("\x1b[2J")
+    show_error(ApiError("\x1b[2J", hint="\x9b2J"))
+    error = describe(ValueError("\x1b[2J"), retryable=False)
+    print_end(BatchStatus(sealed_batch().evolve(status=TaskStatus.FAILED, error=error), NOW, {}))
+    said = capsys.readouterr()
+    assert not {"\x1b", "\x9b"} & {*said.out, *said.err}
