@@ -31,6 +31,7 @@ from taskframework.api.letter_views import (
     DeadLetterView,
     DiscardResult,
     LetterGroupPage,
+    RepairPlanView,
     ReplayResult,
     outcomes_view,
 )
@@ -223,8 +224,11 @@ async def discard_dead_letters(request: Request) -> Response:
     summary="Make a task from an unreadable message",
     openapi_extra=request_body(RepairMessage),
     responses={
-        202: {"model": TaskView, "description": "The task made from the message; in a dry run there is none yet"},
-        200: {"model": TaskView, "description": "The task that was made from it before"},
+        202: {"model": TaskView, "description": "The task made from the message"},
+        200: {
+            "model": TaskView | RepairPlanView,
+            "description": "The task that was made from it before; or in a dry run, what would be submitted",
+        },
         **problem_responses(
             *BODY_CODES,
             *SUBMISSION_CODES,

@@ -108,6 +108,15 @@ class DiscardResult(_Outcomes):
     discarded: int
 
 
+class RepairPlanView(BaseModel):
+    """The task that a repair would submit."""
+
+    id: str = Field(description="The message")
+    task_type: str
+    parameters: Any
+    dry_run: Literal[True]
+
+
 class GroupErrorView(BaseModel):
     """The error of one dead letter of a group."""
 

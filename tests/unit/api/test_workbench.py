@@ -7,9 +7,19 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, InvalidParametersError, NonRetryableError, TaskClient, TaskContext
+from taskframework import (
+    BackgroundTaskExecutable,
+    InvalidParametersError,
+    NonRetryableError,
+    Settings,
+    TaskClient,
+    TaskContext,
+    TaskFramework,
+)
+from taskframework.api.app import create_app
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
 from taskframework.testing.conformance.store_suite import insert_one, make_error
@@ -18,6 +28,7 @@ from tests.support.eventually import eventually
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
 
 REPLAYS = "/api/v1/admin/replays"
+DOCUMENT = create_app(TaskFramework(Settings())).openapi()
 #: Seconds for 500 tasks on a crowded machine.
 _PATIENCE = 60.0
 
@@ -276,12 +287,18 @@ async def test_a_repaired_message_is_one_task_linked_to_it(shop: Api) -> None:
     assert (shown["body_text"], shown["body_hex"][:11]) == ('{"text": one two}', "7b 22 74 65")
     problem_of(await shop.post(path, json=COUNT_WORDS | {"task_type": "count-word"}), 422, "unknown_task_type")
     problem_of(await shop.post(path, json=COUNT_WORDS | {"parameters": {"text": 5}}), 422, "invalid_parameters")
-    assert (await shop.post(path, json=COUNT_WORDS | {"dry_run": True})).json()["dry_run"] is True
+    dry = await shop.post(path, json=COUNT_WORDS | {"dry_run": True})
+    assert (dry.status_code, dry.json()) == (200, {"id": "m-1", **COUNT_WORDS, "dry_run": True})
+    responses = DOCUMENT["paths"][f"{DEAD_LETTERS}/{{letter_id}}/repair"]["post"]["responses"]
+    schema = responses["200"]["content"]["application/json"]["schema"]
+    validator = Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+    assert validator.is_valid(dry.json()), "a dry run answers as the document says"
     assert (await shop.get(f"{TASKS}?limit=1")).json()["items"] == [], "nothing happened"
 
     answers = await asyncio.gather(*(shop.post(path, json=COUNT_WORDS) for _ in range(4)))
     assert {answer.json()["task_id"] for answer in answers} == {answers[0].json()["task_id"]}
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 202]
+    assert all(validator.is_valid(answer.json()) for answer in answers)
     task = await shop.finished(answers[0].json())
     assert (task["status"], task["result"], task["correlation_id"]) == ("COMPLETED", {"words": 3}, "m-1")
     assert (await shop.get(DEAD_LETTERS)).json()["items"] == []
