@@ -69,7 +69,7 @@ def _parameter(parameter: Schema) -> tuple[str, str, str, str]:
 def _answer(answer: Schema) -> str:
     content = answer.get("content", {})
     models = (part.get("schema") or part.get(ITEM_SCHEMA, {}) for part in content.values())
-    named = dict.fromkeys(type_of(model, _link) for model in models if "$ref" in model)
+    named = dict.fromkeys(type_of(model, _link) for model in models if {"$ref", "anyOf"} & model.keys())
     return f"{answer['description']}{': ' if named else ''}{', '.join(named)}"
 
 

@@ -51,6 +51,7 @@ PROBLEM_CODES = (
     "store_unavailable",
     "too_many_streams",
     "stopping",
+    "not_running",
 )
 STREAM_RESPONSE = {
     "description": "Server-sent events; a comment is sent after every 10 seconds without an event",
@@ -139,7 +140,10 @@ async def follow_task(request: Request, task_id: IdInPath, query: Annotated[Task
     summary="Follow all tasks",
     response_class=Response,
     openapi_extra={"parameters": [LAST_EVENT_ID]},
-    responses={200: STREAM_RESPONSE, **problem_responses("invalid_request", "too_many_streams", "stopping")},
+    responses={
+        200: STREAM_RESPONSE,
+        **problem_responses("invalid_request", "too_many_streams", "stopping", "not_running"),
+    },
 )
 async def follow_all(request: Request, query: Annotated[FeedQuery, Query()]) -> Response:
     """Send the events of all tasks from now on. Events from before, or from a time in which the client was not

@@ -58,7 +58,10 @@ async def get_readiness(request: Request) -> Response:
     "/metrics",
     summary="Metrics for Prometheus",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}, **problem_responses()},
+    responses={
+        200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"},
+        **problem_responses("not_running"),
+    },
 )
 async def get_metrics(request: Request) -> Response:
     """Return the metrics of this process, and numbers from the store and the broker."""

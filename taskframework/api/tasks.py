@@ -96,7 +96,16 @@ class TaskQuery(BatchQuery):
             "description": "The task of an earlier submission with this key",
             "headers": location_header("task"),
         },
-        **problem_responses(*BODY_CODES, *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
+        **problem_responses(
+            *BODY_CODES,
+            *SUBMISSION_CODES,
+            "idempotency_conflict",
+            "stream_mode",
+            "newer_version",
+            "version_conflict",
+            "record_unreadable",
+            "store_unavailable",
+        ),
     },
 )
 async def submit_task(request: Request) -> Response:

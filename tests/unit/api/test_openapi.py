@@ -100,6 +100,23 @@ def test_every_operation_documents_its_errors_as_problems(document: dict[str, An
                 assert list(answer["content"]) == ["application/problem+json"], (method, path, status)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "codes"),
+    [
+        ("post", "/api/v1/tasks", ["stream_mode", "newer_version", "version_conflict", "record_unreadable"]),
+        ("get", "/api/v1/events", ["not_running"]),
+        ("get", "/api/v1/tasks/{task_id}/events", ["not_running"]),
+        ("get", "/metrics", ["not_running"]),
+    ],
+)
+def test_problems_that_belong_to_what_a_route_does_are_named(
+    document: dict[str, Any], method: str, path: str, codes: list[str]
+) -> None:
+    answers = document["paths"][path][method]["responses"]
+    for code in codes:
+        assert f"`{code}`" in answers.get(str(CODES[code].status), {"description": ""})["description"]
+
+
 def test_the_document_is_whole(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     assert [name for name in references(document) if name.rpartition("/")[2] not in schemas] == []
