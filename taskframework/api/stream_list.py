@@ -13,7 +13,7 @@ from taskframework.api.callers import scope_of
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response
 from taskframework.api.openapi import problem_responses
 from taskframework.api.page_queries import PageQuery, UserInQuery
-from taskframework.api.stream_views import StreamPage
+from taskframework.api.stream_views import StreamCursor, StreamPage
 from taskframework.operations.streams import ListedStream
 
 router = new_router(f"{PREFIX}/admin/streams", "streams")
@@ -23,6 +23,7 @@ class StreamListQuery(PageQuery):
     """Which streams to list."""
 
     user_id: UserInQuery = None
+    cursor: StreamCursor | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
     is_halted: bool | None = Field(default=None, description="Only halted streams, or only others")
 
 

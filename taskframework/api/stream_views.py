@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from taskframework.api.views import NextCursor, TaskErrorView
+from taskframework.api.views import TaskErrorView
 from taskframework.model.options import StreamMode
 from taskframework.model.status import TaskStatus
+from taskframework.operations.streams import CURSOR_PATTERN
+
+#: As `CursorText`, for the list of streams: it has the user and the key.
+StreamCursor = Annotated[str, Field(max_length=2001, json_schema_extra={"pattern": f"^{CURSOR_PATTERN.pattern}$"})]
 
 
 class TurnView(BaseModel):
@@ -46,7 +50,9 @@ class StreamPage(BaseModel):
     """Ordered streams by user and key."""
 
     items: list[ListedStreamView]
-    next_cursor: NextCursor
+    next_cursor: StreamCursor | None = Field(
+        description="Give it as `cursor` to get the next page; null on the last one"
+    )
 
 
 class StreamResultView(BaseModel):

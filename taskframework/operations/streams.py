@@ -26,8 +26,8 @@ _RESULT_PAGE_SIZE = 50
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
 #: How many records one read takes for a list, and the most reads for one page: of a million streams few may be halted.
 _LIST_BATCH_SIZE, _MAX_READS = 500, 10
-#: User and key of a stream, as in the id of its record.
-_CURSOR_PATTERN = re.compile(r"[^/\s]{1,1000}/[^/\s]{0,1000}")
+#: User and key of a stream, as in the id of its record: a slash in one of them has three characters there.
+CURSOR_PATTERN = re.compile(r"[ -.0-~]{1,1000}/[ -.0-~]{0,1000}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class StreamOperations:
         Raises:
             CursorInvalidError: if the cursor does not belong to this list.
         """
-        if cursor is not None and _CURSOR_PATTERN.fullmatch(cursor) is None:
+        if cursor is not None and CURSOR_PATTERN.fullmatch(cursor) is None:
             raise CursorInvalidError
         prefix = f"{STREAMS.name}/" if scope.owner is None else STREAMS.id_of(scope.owner, "")
         after = prefix if cursor is None else f"{STREAMS.name}/{cursor}"

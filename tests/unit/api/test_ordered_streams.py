@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 
 from taskframework import BackgroundTaskExecutable, TaskContext
 from taskframework.api.stream_views import StreamPage, StreamResultPage, StreamView
@@ -145,6 +147,28 @@ async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None
 @pytest.mark.parametrize(("method", "end"), [("GET", ""), ("GET", "/results"), ("POST", "/go-on")])
 async def test_a_key_with_a_line_break_is_one_that_is_not_there(api: Api, method: str, end: str) -> None:
     problem_of(await api.request(method, f"{STREAMS}/%0A{end}"), 404, "task_not_found")
+
+
+async def test_the_list_goes_on_behind_every_key_and_its_cursor_is_as_the_document_says(api: Api) -> None:
+    store = api.framework.services.store
+    keys = ["/" * 200, "a/b c", "z"]
+    await store.write_records([streams.STREAMS.new("a b/c" * 40, key, content=streams.Stream()) for key in keys])
+    page = (await api.get("/api/v1/admin/streams", params={"limit": 1})).json()
+    for key in keys[1:]:
+        page = (await api.get("/api/v1/admin/streams", params={"limit": 1, "cursor": page["next_cursor"]})).json()
+        assert [one["key"] for one in page["items"]] == [key], page
+    assert page["next_cursor"] is None
+    document = (await api.get("/openapi.json")).json()
+    [cursor] = [
+        parameter["schema"]
+        for parameter in document["paths"]["/api/v1/admin/streams"]["get"]["parameters"]
+        if parameter["name"] == "cursor"
+    ]
+    page = (await api.get("/api/v1/admin/streams", params={"limit": 2})).json()
+    assert re.search(cursor["pattern"], page["next_cursor"])
+    assert len(page["next_cursor"]) <= cursor["maxLength"]
+    page_schema = {"$ref": "#/components/schemas/StreamPage", "components": document["components"]}
+    assert Draft202012Validator(page_schema).is_valid(page)
 
 
 async def test_few_halted_ones_are_found_among_many(api: Api) -> None:
