@@ -240,8 +240,6 @@ class TaskNotFoundError(TaskframeworkError):
             self.hint = "Check the key, and the user to whom it belongs: `taskframework streams list` shows both."
         elif what == "dead letter":
             self.hint = "Check the id, also with `tasks show`: a task that has not failed is no dead letter."
-        elif what not in ("task", "batch"):
-            self.hint = "Check the name; the list shows which there are."
         self.task_id = task_id
 
 
