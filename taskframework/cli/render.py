@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
@@ -93,7 +94,7 @@ def print_page(
     else:
         note(nothing)
     if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+        note(f"More: --cursor {shlex.quote(page.next_cursor)}")  # that of a stream has a key that a user chose
 
 
 def print_tasks(tasks: Iterable[Task], now: datetime) -> None:

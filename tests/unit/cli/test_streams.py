@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,15 @@ def test_a_stream_that_nobody_began_is_not_there(cli: Cli) -> None:
     for command in ("show", "results", "go-on"):
         done = cli("streams", command, "none")
         assert (done.code, "There is no stream 'none'." in done.err) == (1, True)
+
+
+def test_the_next_page_is_offered_so_that_a_shell_runs_nothing_of_a_key(cli: Cli, folder: Path) -> None:
+    work(folder)
+    for key in ("$(id); it's", "z"):
+        submitted(cli, '"ann"', json.dumps({"key": key}))
+    offered = cli("streams", "list", "--limit", "1").err
+    option, cursor = shlex.split(offered.removeprefix("More: "))
+    assert (option, "$(id)" in offered.replace(shlex.quote(cursor), "")) == ("--cursor", False)
+    assert [one["key"] for one in json.loads(cli("streams", "list", "--cursor", cursor, "--json").out)["items"]] == [
+        "z"
+    ]
