@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from taskframework.api.views import CursorText
-from taskframework.model.query import MAX_LIMIT
+from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.submission.options import Name
 
 DEFAULT_LIMIT = 50
@@ -21,6 +22,32 @@ class PageQuery(BaseModel):
 
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description=LIMIT_DESCRIPTION)
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
+
+
+class TypePageQuery(BaseModel):
+    """Which part of a list of task types to give."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int | None = Field(default=None, ge=1, le=MAX_LIMIT, description="Maximum number of entries; default: all")
+    cursor: str | None = Field(
+        default=None, max_length=300, description="`next_cursor` of the previous page, unchanged", pattern=r"^[!-~]+$"
+    )
+
+
+class _OfType(Protocol):
+    @property
+    def task_type(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=_OfType)
+
+
+def page_by_type(entries: Sequence[Entry], query: TypePageQuery) -> Page[Entry]:
+    """The part of a list that has one entry for each task type, in the order of their names."""
+    rest = [entry for entry in entries if query.cursor is None or entry.task_type > query.cursor]
+    items = rest[: query.limit]
+    return Page(tuple(items), items[-1].task_type if len(items) < len(rest) else None)
 
 
 UserInQuery = Annotated[

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.auditing import audited, reason_of
 from taskframework.api.bodies import BODY_CODES, PauseQueue, read_body
 from taskframework.api.callers import caller_of
-from taskframework.api.context import PREFIX, framework_of, json_response, new_router
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response
 from taskframework.api.openapi import problem_responses, request_body
+from taskframework.api.page_queries import TypePageQuery, page_by_type
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.queue_views import QueuePage, QueueView
 from taskframework.errors import UnknownTaskTypeError
+from taskframework.operations.queues import Queue
 
 router = new_router(f"{PREFIX}/admin/queues", "queues")
 
@@ -30,15 +32,15 @@ _REFUSALS = ("task_type_not_found", "store_unavailable", "not_running")
     "",
     summary="List queues",
     responses={
-        200: {"model": QueuePage, "description": "All of them, by task type"},
-        **problem_responses(*_REFUSALS[1:]),
+        200: {"model": QueuePage, "description": "All of them or a page, by task type"},
+        **problem_responses("invalid_request", *_REFUSALS[1:]),
     },
 )
-async def list_queues(request: Request) -> Response:
+async def list_queues(request: Request, query: Annotated[TypePageQuery, Query()]) -> Response:
     """List the task types, with the messages that wait in the broker, and who paused which type."""
     framework = framework_of(request)
     queues = await framework.services.queues.list_queues(framework.process.broker)
-    return json_response({"items": [queue.view() for queue in queues], "next_cursor": None})
+    return page_response(page_by_type(queues, query), Queue.view)
 
 
 @router.get("/{task_type}", summary="Show a queue", responses={**_QUEUE_RESPONSE, **problem_responses(*_REFUSALS)})

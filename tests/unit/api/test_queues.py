@@ -44,6 +44,19 @@ async def test_a_queue_is_paused_and_goes_on(working: Api) -> None:
     assert (await working.finished(waiting))["status"] == "COMPLETED"
 
 
+@pytest.mark.parametrize("path", [QUEUES, "/api/v1/task-types"])
+async def test_the_list_of_types_has_pages_for_those_who_ask(working: Api, path: str) -> None:
+    everything = [entry["task_type"] for entry in (await working.get(path)).json()["items"]]
+    assert len(everything) > 3
+    found, query = [], "?limit=2"
+    while query:
+        page = (await working.get(path + query)).json()
+        assert len(page["items"]) <= 2
+        found += [entry["task_type"] for entry in page["items"]]
+        query = f"?limit=2&cursor={page['next_cursor']}" if page["next_cursor"] else ""
+    assert found == everything
+
+
 @pytest.mark.parametrize("call", ["", "/pause", "/resume"])
 async def test_a_type_that_nobody_knows_is_not_found_with_the_nearest(working: Api, call: str) -> None:
     path = f"{QUEUES}/count-word{call}"
