@@ -47,6 +47,7 @@ _IN_SCOPE = "AND t.user_id = coalesce(?, t.user_id)"
 TASKS_IN_SCOPE = f"{TASKS_BY_ID} {_IN_SCOPE}"
 TASK = f"{_TASKS} WHERE t.task_id = ? {_IN_SCOPE}"
 _CANCEL, _CLAIM = f"json_extract({_DOCUMENT}, '$.cancel')", f"json_extract({_DOCUMENT}, '$.lease.claim_id')"
+_DISPATCHES = f"json_extract({_DOCUMENT}, '$.dispatches')"
 CANCEL_REQUESTS = (
     f"SELECT task_id, fencing_token, {_CLAIM}, {_CANCEL} FROM tasks "
     f"WHERE task_id IN (SELECT value FROM json_each(?)) AND {_CANCEL} IS NOT NULL"
@@ -103,9 +104,6 @@ NEWEST_RUNNING = (
 )
 COUNT_BY_STATUS = "SELECT status, count(*) FROM tasks GROUP BY status"
 UNDRIVEN = "SELECT task_id FROM tasks INDEXED BY tasks_undriven WHERE undriven = 1 LIMIT ?"
-
-
-_DISPATCHES = f"json_extract({_DOCUMENT}, '$.dispatches')"
 
 
 def _due_tasks(time: str) -> str:
