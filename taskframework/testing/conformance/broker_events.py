@@ -47,6 +47,26 @@ class EventCases(BrokerSuite):
         await after.expect("1", "2")
         assert before.received == []
 
+    async def test_events_in_hand_at_the_stop_come_again_in_order(self, broker: Broker) -> None:
+        """A subscriber drops an event that comes after a later one of its task, so it would never hear of it."""
+        started, finish = asyncio.Event(), asyncio.Event()
+
+        async def hold(_: ExternalMessage) -> None:
+            started.set()
+            await finish.wait()
+
+        subscription = broker.subscribe(hold, durable_name="billing")
+        await wait_until_live(subscription)
+        texts = [str(number) for number in range(200)]
+        for text in texts:
+            await broker.publish_event(event(text))
+        await started.wait()
+        await subscription.stop()
+        finish.set()
+        after = Listener()
+        broker.subscribe(after, durable_name="billing")
+        await after.expect(*texts[1:])
+
     async def test_an_exclusive_queue_goes_with_its_subscription(self, broker: Broker) -> None:
         before, after = Listener(), Listener()
         subscription = broker.subscribe(before)
