@@ -119,18 +119,22 @@ class EventCases(BrokerSuite):
         finish.set()
         await eventually(lambda: heard == [b"1", b"2"], what="the second event is handled")
 
-    async def test_an_event_in_hand_at_the_close_comes_again_to_a_durable_queue(self, broker: Broker) -> None:
+    async def test_events_in_hand_at_the_close_come_again_in_order_to_a_durable_queue(self, broker: Broker) -> None:
         started = asyncio.Event()
 
         async def hang(_: ExternalMessage) -> None:
             started.set()
             await asyncio.Event().wait()
 
-        await wait_until_live(broker.subscribe(hang, durable_name="billing"))
-        await broker.publish_event(event("1"))
+        subscription = broker.subscribe(hang, durable_name="billing")
+        await wait_until_live(subscription)
+        texts = [str(number) for number in range(10)]
+        for text in texts:
+            await broker.publish_event(event(text))
         await started.wait()
+        await subscription.stop()
         await broker.close()
         reopened, listener = await self.open_broker(), Listener()
         reopened.subscribe(listener, durable_name="billing")
-        await listener.expect("1")
+        await listener.expect(*texts)
         await reopened.close()
