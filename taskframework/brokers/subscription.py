@@ -52,6 +52,9 @@ class Subscription:
         self._consumption = consume(self._deliveries.put_nowait)
         self.is_stopped = False
         self._is_handling = False
+        #: The message that was handed over last, until it is handled or put back.
+        self._in_hand: EventDelivery | None = None
+        self._has_stopped_consuming = False
         self._worker = asyncio.create_task(self._work())
 
     @property
@@ -64,8 +67,10 @@ class Subscription:
         """
         self.is_stopped = True
         await self._consumption.stop()
+        self._has_stopped_consuming = True
         if not self._is_handling:
             await end(self._worker)
+            await self._put_back_in_hand()
         while not self._deliveries.empty():
             await self._deliveries.get_nowait().put_back()
 
@@ -77,13 +82,20 @@ class Subscription:
 
     async def _work(self) -> None:
         while not self.is_stopped:
-            delivery = await self._deliveries.get()
+            self._in_hand = await self._deliveries.get()
             try:
-                await self._handle_until_done(delivery)
+                await self._handle_until_done(self._in_hand)
+                self._in_hand = None
             except BaseException as error:
-                await delivery.put_back()  # no effect if its channel is gone: then the broker delivers it again anyway
+                await self._put_back_in_hand()
                 if not is_failure(error):
                     raise
+
+    async def _put_back_in_hand(self) -> None:
+        """Put the message in hand back if no more come. Before, it would come here again, behind the others."""
+        if self._has_stopped_consuming and self._in_hand is not None:
+            delivery, self._in_hand = self._in_hand, None
+            await delivery.put_back()  # no effect if its channel is gone: then the broker delivers it again anyway
 
     async def _handle_until_done(self, delivery: EventDelivery) -> None:
         """Repeat until the message is handled. It is not put back, because then other messages would overtake it."""
