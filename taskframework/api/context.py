@@ -72,7 +72,7 @@ class StrictRoute(APIRoute):
     def _refuse_repeated(self, request: Request) -> None:
         """Refuse `?limit=1&limit=2`, of which one value would silently be ignored."""
         counts = Counter(name for name, _ in request.query_params.multi_items())
-        if repeated := sorted(name[:100] for name, count in counts.items() if count > 1)[:50]:
+        if repeated := sorted(name[:100] for name, count in counts.items() if count > 1)[:MAX_PROBLEMS]:
             raise RequestRefusedError(
                 f"Given more than once: {', '.join(repeated)}.",
                 hint="Give each parameter once.",

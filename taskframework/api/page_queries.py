@@ -15,6 +15,13 @@ DEFAULT_LIMIT = 50
 LIMIT_DESCRIPTION = "Maximum number of entries per page; large entries make a page shorter"
 
 
+#: A cursor that is the name of the last entry, of a worker or a task type.
+NameCursor = Annotated[
+    str | None,
+    Field(max_length=300, description="`next_cursor` of the previous page, unchanged", pattern=r"^[!-~]+$"),
+]
+
+
 class PageQuery(BaseModel):
     """Which page of a list to give."""
 
@@ -30,9 +37,7 @@ class TypePageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int | None = Field(default=None, ge=1, le=MAX_LIMIT, description="Maximum number of entries; default: all")
-    cursor: str | None = Field(
-        default=None, max_length=300, description="`next_cursor` of the previous page, unchanged", pattern=r"^[!-~]+$"
-    )
+    cursor: NameCursor = None
 
 
 class _OfType(Protocol):

@@ -6,13 +6,12 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, framework_of, new_router, page_response
 from taskframework.api.openapi import problem_responses
-from taskframework.api.page_queries import PageQuery
+from taskframework.api.page_queries import NameCursor, PageQuery
 from taskframework.api.pages import large_page_response
 from taskframework.api.views import TaskPage, WorkerPage
 from taskframework.model.view import public_view
@@ -26,9 +25,7 @@ WorkerInPath = Annotated[str, Path(description="A worker's id", max_length=300)]
 class WorkerQuery(PageQuery):
     """Which page of workers to list."""
 
-    cursor: str | None = Field(
-        default=None, max_length=300, description="`next_cursor` of the previous page, unchanged", pattern=r"^[!-~]+$"
-    )
+    cursor: NameCursor = None
 
 
 @router.get(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 import pytest
 
-from taskframework.brokers.base import Broker, ExternalMessage
+from taskframework.brokers.base import Broker, Consumption, ExternalMessage
 from taskframework.errors import PublishRefusedError
 from taskframework.testing.conformance.broker_suite import BrokerSuite, Listener, event, wait_until_live
 from taskframework.testing.eventually import eventually
@@ -49,18 +50,9 @@ class EventCases(BrokerSuite):
 
     async def test_events_in_hand_at_the_stop_come_again_in_order(self, broker: Broker) -> None:
         """A subscriber drops an event that comes after a later one of its task, so it would never hear of it."""
-        started, finish = asyncio.Event(), asyncio.Event()
-
-        async def hold(_: ExternalMessage) -> None:
-            started.set()
-            await finish.wait()
-
-        subscription = broker.subscribe(hold, durable_name="billing")
-        await wait_until_live(subscription)
+        finish = asyncio.Event()
         texts = [str(number) for number in range(200)]
-        for text in texts:
-            await broker.publish_event(event(text))
-        await started.wait()
+        subscription = await self._hold_first(broker, texts, until=finish)
         await subscription.stop()
         finish.set()
         after = Listener()
@@ -120,21 +112,26 @@ class EventCases(BrokerSuite):
         await eventually(lambda: heard == [b"1", b"2"], what="the second event is handled")
 
     async def test_events_in_hand_at_the_close_come_again_in_order_to_a_durable_queue(self, broker: Broker) -> None:
-        started = asyncio.Event()
-
-        async def hang(_: ExternalMessage) -> None:
-            started.set()
-            await asyncio.Event().wait()
-
-        subscription = broker.subscribe(hang, durable_name="billing")
-        await wait_until_live(subscription)
         texts = [str(number) for number in range(10)]
-        for text in texts:
-            await broker.publish_event(event(text))
-        await started.wait()
+        subscription = await self._hold_first(broker, texts, until=asyncio.Event())
         await subscription.stop()
         await broker.close()
         reopened, listener = await self.open_broker(), Listener()
         reopened.subscribe(listener, durable_name="billing")
         await listener.expect(*texts)
         await reopened.close()
+
+    async def _hold_first(self, broker: Broker, texts: Sequence[str], until: asyncio.Event) -> Consumption:
+        """Publish events to a durable queue whose listener stays with the first one."""
+        started = asyncio.Event()
+
+        async def hold(_: ExternalMessage) -> None:
+            started.set()
+            await until.wait()
+
+        subscription = broker.subscribe(hold, durable_name="billing")
+        await wait_until_live(subscription)
+        for text in texts:
+            await broker.publish_event(event(text))
+        await started.wait()
+        return subscription
