@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -14,6 +15,9 @@ from taskframework.brokers.base import Consumption, Delivery, ExternalMessage, O
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that a stop waits for a running handler. Its message is acknowledged if it ends within that time; after that,
+#: only a broker that does not need the order of the others takes the acknowledgement.
+_HANDLER_SECONDS = 1.0
 #: Longest pause before a message that could not be handled is handed over again, in seconds.
 _MAX_RETRY_PAUSE_SECONDS = 5.0
 
@@ -51,7 +55,8 @@ class Subscription:
         self._deliveries: asyncio.Queue[EventDelivery] = asyncio.Queue()
         self._consumption = consume(self._deliveries.put_nowait)
         self.is_stopped = False
-        self._is_handling = False
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
         #: The message that was handed over last, until it is handled or put back.
         self._in_hand: EventDelivery | None = None
         self._has_stopped_consuming = False
@@ -62,13 +67,18 @@ class Subscription:
         return self._consumption.is_live
 
     async def stop(self) -> None:
-        """Stop consuming. After this returns no more messages are handed over; a running handler may still end, and its
-        message is then acknowledged.
+        """Stop consuming. After this returns no more messages are handed over, and the broker has those in hand back.
+
+        A running handler may still end. Its message is then acknowledged, or comes again if that takes too long.
         """
         self.is_stopped = True
+        if asyncio.current_task() is not self._worker:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HANDLER_SECONDS):
+                    await self._is_idle.wait()
         await self._consumption.stop()
         self._has_stopped_consuming = True
-        if not self._is_handling:
+        if self._is_idle.is_set():
             await end(self._worker)
             await self._put_back_in_hand()
         while not self._deliveries.empty():
@@ -113,11 +123,11 @@ class Subscription:
         await delivery.ack()
 
     async def _handle(self, message: ExternalMessage) -> None:
-        self._is_handling = True
+        self._is_idle.clear()
         try:
             await self._on_message(message)
         finally:
-            self._is_handling = False
+            self._is_idle.set()
 
 
 def _log_failure(state: RetryCallState) -> None:

@@ -43,6 +43,8 @@ class Source:
     arguments: Mapping[str, int] | None = None
     #: Called with the broker's consumer timeout when a delivery was kept for longer.
     on_timeout: Callable[[timedelta], None] | None = None
+    #: At the end, unanswered messages go back to the queue in their order. Otherwise they can be answered later.
+    keeps_order: bool = False
 
 
 class QueueConsumer:
@@ -71,6 +73,13 @@ class QueueConsumer:
     async def stop(self) -> None:
         self.is_stopped = True
         if (channel := await self._channel.stop()) is not None:
+            await self._end(channel)
+
+    async def _end(self, channel: ConsumerChannel) -> None:
+        """End a consumer; after this returns no new deliveries come."""
+        if self._source.keeps_order:
+            await channel.close_unanswered()
+        else:
             await channel.cancel()
             self._close_channel(channel)
 
@@ -87,7 +96,7 @@ class QueueConsumer:
             # Shielded: a cancelled request would close the channel, and deliveries may have come on it already.
             await asyncio.shield(registering)
         except asyncio.CancelledError:
-            self._background.start(_cancel_once_registered(registering, consumer))
+            self._background.start(self._end_once_registered(registering, consumer))
             try:
                 # Deliveries that have come are handed over: if they were put back, they would count as failed. If the
                 # broker does not answer, the next cancellation ends the wait.
@@ -106,6 +115,10 @@ class QueueConsumer:
             raise
         self._background.start(self._watch(consumer))
         return consumer
+
+    async def _end_once_registered(self, registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:
+        await asyncio.gather(registering, return_exceptions=True)
+        await self._end(consumer)
 
     async def _watch(self, consumer: ConsumerChannel) -> None:
         """Register the consumer again if the broker stops serving it without a message about that."""
@@ -136,12 +149,6 @@ def _is_about_arguments(cause: BaseException | None, arguments: Mapping[str, int
     return isinstance(cause, ChannelPreconditionFailed) and any(
         f"invalid arg '{name}'" in str(cause) for name in arguments
     )
-
-
-async def _cancel_once_registered(registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:
-    await asyncio.gather(registering, return_exceptions=True)
-    await consumer.cancel()
-    await consumer.close_when_answered()
 
 
 class Consumers:

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which a channel stays open after its last answer.
 _LINGER_SECONDS = 1.0
+#: The same for a channel that is closed without all answers. Of 100 channels closed at once, 25 acknowledgements were
+#: lost; after this time none. A lost one only means that its message comes again.
+_SHORT_LINGER_SECONDS = 0.1
 
 Verb = Literal["ack", "reject", "put back"]
 
@@ -184,9 +187,21 @@ class ConsumerChannel:
         """Close the channel soon after every delivery is answered."""
         if self._open_deliveries and not self.is_closed:
             await self._all_answered.wait()
+        await self._close(_LINGER_SECONDS)
+
+    async def close_unanswered(self) -> None:
+        """Close the channel soon, so that the queue gets all unanswered messages back, in their order.
+
+        If the consumer were cancelled first, RabbitMQ would put messages that are on their way back before those that
+        are put back from here.
+        """
+        await self._close(_SHORT_LINGER_SECONDS)
+        self.lost.set()
+
+    async def _close(self, linger_seconds: float) -> None:
         # RabbitMQ passes acknowledgements to a quorum queue about 30 at a time, and drops the rest with the channel.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0 if self.is_closed else _LINGER_SECONDS):
+            async with asyncio.timeout(0 if self.is_closed else linger_seconds):
                 await self._closed.wait()
         try:
             with driver_errors(f"closing the channel of {self.queue}"):

@@ -9,15 +9,15 @@ from aio_pika.abc import AbstractChannel
 from taskframework.brokers.rabbitmq.consumer import Source
 from taskframework.brokers.rabbitmq.topology import NO_DELIVERY_LIMIT, QUORUM, Names
 
-#: RabbitMQ puts up to 32 messages back in their order, and more of them in any order (seen with 3.10): an event that
-#: comes after a later one of its task is dropped as old. A message has up to a hundred events when many are published.
-_PREFETCH = 30
+#: A message has up to a hundred events when many are published.
+_PREFETCH = 100
 
 
 def event_source(names: Names, durable_name: str | None) -> Source:
     """Return the source of a subscriber."""
     name = f"events ({durable_name or 'exclusive'})"
-    return Source(name, _PREFETCH, partial(_declare_queue, names, durable_name))
+    # An event that comes after a later one of its task is dropped as old, so the next subscriber needs the order.
+    return Source(name, _PREFETCH, partial(_declare_queue, names, durable_name), keeps_order=True)
 
 
 async def _declare_queue(names: Names, durable_name: str | None, channel: AbstractChannel) -> str:

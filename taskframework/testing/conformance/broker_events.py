@@ -53,8 +53,9 @@ class EventCases(BrokerSuite):
         finish = asyncio.Event()
         texts = [str(number) for number in range(200)]
         subscription = await self._hold_first(broker, texts, until=finish)
-        await subscription.stop()
+        stopping = asyncio.create_task(subscription.stop())
         finish.set()
+        await stopping
         after = Listener()
         broker.subscribe(after, durable_name="billing")
         await after.expect(*texts[1:])

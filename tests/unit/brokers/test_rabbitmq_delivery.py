@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ TIMED_OUT = (
 @pytest.fixture(autouse=True)
 def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_module, "_LINGER_SECONDS", 0)
+    monkeypatch.setattr(delivery_module, "_SHORT_LINGER_SECONDS", 0)
 
 
 class FakeChannel:
@@ -46,6 +48,7 @@ class FakeChannel:
         self.answers: list[tuple[str, int, bool]] = []
         self.error: BaseException | None = None
         self.is_consumed = False
+        self.is_cancelled = False
         self.prefetch: tuple[int, bool] | None = None
         self.arguments: Mapping[str, int] = {}
         self.registered = asyncio.Event()
@@ -64,6 +67,7 @@ class FakeChannel:
 
     async def basic_cancel(self, consumer_tag: str) -> None:
         assert consumer_tag == "tag"
+        self.is_cancelled = True
 
     async def basic_ack(self, delivery_tag: int, *, multiple: bool, wait: bool) -> None:
         await self._answer("ack", delivery_tag, multiple)
@@ -73,6 +77,8 @@ class FakeChannel:
 
     async def close(self) -> None:
         self.is_closed = True
+        for callback in self.close_callbacks:
+            callback(None, None)
 
     async def _answer(self, verb: str, tag: int, flag: bool) -> None:
         if self.is_closed:
@@ -250,37 +256,64 @@ async def test_a_retired_channel_lingers_so_that_the_broker_can_pass_on_the_answ
     await closing
 
 
-async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() -> None:
-    fake, background, deliveries = FakeChannel(), Background(), list[RabbitDelivery]()
-    fake.registered.clear()
-
+@contextlib.asynccontextmanager
+async def consumer_of(
+    fake: FakeChannel, take: Callable[[RabbitDelivery], None], **options: Any
+) -> AsyncIterator[QueueConsumer]:
     async def connect() -> BrokerConnection:
         return cast(BrokerConnection, FakeConnection(fake))
 
     async def queue(_: AbstractChannel) -> str:
         return "tasks.a.low"
 
+    background = Background()
     connection = Supervised("connection", connect, lambda _: None)
     connection.start()
-    consumer = QueueConsumer(connection, Source("a", 5, queue), deliveries.append, background)
+    consumer = QueueConsumer(connection, Source("a", 5, queue, **options), take, background)
     await eventually(lambda: fake.is_consumed)
-    await fake.deliver(1)
-    stopping = asyncio.create_task(consumer.stop())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    await fake.deliver(2)
-    fake.registered.set()
-    await stopping
-    await fake.deliver(3)
-    assert [delivery.headers["task_id"] for delivery in deliveries] == ["t1", "t2"]
-    await eventually(lambda: len(fake.answers) == 1)
-    assert fake.answers == [("put back", 3, False)]
-    assert not fake.is_closed
-    for delivery in deliveries:
-        await delivery.ack()
+    yield consumer
     await background.finished()
-    assert fake.is_closed
     await connection.stop()
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+async def test_a_consumer_that_keeps_the_order_closes_its_channel_and_puts_nothing_back_itself(
+    is_registered: bool,
+) -> None:
+    """After a cancel, RabbitMQ puts messages that are on their way back first, before those that are put back here."""
+    fake, deliveries = FakeChannel(), list[RabbitDelivery]()
+    if not is_registered:
+        fake.registered.clear()
+    async with consumer_of(fake, deliveries.append, keeps_order=True) as consumer:
+        await fake.deliver(1)
+        stopping = asyncio.create_task(consumer.stop())
+        await asyncio.sleep(0)
+        fake.registered.set()
+        await stopping
+        assert fake.is_closed
+        await deliveries[0].put_back()
+    assert (fake.is_cancelled, fake.answers) == (False, [])
+
+
+async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() -> None:
+    fake, deliveries = FakeChannel(), list[RabbitDelivery]()
+    fake.registered.clear()
+    async with consumer_of(fake, deliveries.append) as consumer:
+        await fake.deliver(1)
+        stopping = asyncio.create_task(consumer.stop())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await fake.deliver(2)
+        fake.registered.set()
+        await stopping
+        await fake.deliver(3)
+        assert [delivery.headers["task_id"] for delivery in deliveries] == ["t1", "t2"]
+        await eventually(lambda: len(fake.answers) == 1)
+        assert fake.answers == [("put back", 3, False)]
+        assert not fake.is_closed
+        for delivery in deliveries:
+            await delivery.ack()
+    assert fake.is_closed
 
 
 async def test_a_closed_channel_waits_for_no_answers() -> None:

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import cast
 
+import pytest
+
+from taskframework.brokers import subscription as subscription_module
 from taskframework.brokers.base import Consumption, ExternalMessage
 from taskframework.brokers.subscription import EventDelivery, Subscription
 from tests.support.eventually import eventually
@@ -39,28 +42,62 @@ class _Consumption:
         await self.may_stop.wait()
 
 
+class _Bench:
+    """A subscription with three messages, whose handler stays with the first one."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+        self.consumption = _Consumption()
+        self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.error: Exception | None = None
+        self.subscription = Subscription(self._handle, self._consume)
+
+    async def _handle(self, _: ExternalMessage) -> None:
+        self.begun.set()
+        await self.goes_on.wait()
+        if self.error is not None:
+            raise self.error
+
+    def _consume(self, on_event: Callable[[EventDelivery], None]) -> Consumption:
+        for name in ("1", "2", "3"):
+            on_event(cast(EventDelivery, _Delivery(name, self.answers)))
+        return cast(Consumption, self.consumption)
+
+
 async def test_a_message_that_fails_during_the_stop_goes_back_first_and_only_once_no_more_come() -> None:
     """Put back earlier, the broker would deliver it here again, and it would go back behind the others."""
-    answers: list[str] = []
-    consumption, begun, fails = _Consumption(), asyncio.Event(), asyncio.Event()
-
-    async def handle(_: ExternalMessage) -> None:
-        begun.set()
-        await fails.wait()
-        raise RuntimeError("nobody listens")
-
-    def consume(on_event: Callable[[EventDelivery], None]) -> Consumption:
-        for name in ("1", "2", "3"):
-            on_event(cast(EventDelivery, _Delivery(name, answers)))
-        return cast(Consumption, consumption)
-
-    subscription = Subscription(handle, consume)
-    await begun.wait()
-    stopping = asyncio.create_task(subscription.stop())
-    await consumption.is_stopping.wait()
-    fails.set()
-    await eventually(lambda: not subscription._is_handling)
-    assert answers == []
-    consumption.may_stop.set()
+    bench = _Bench()
+    bench.error = RuntimeError("nobody listens")
+    await bench.begun.wait()
+    stopping = asyncio.create_task(bench.subscription.stop())
+    await asyncio.sleep(0)
+    bench.goes_on.set()
+    await bench.consumption.is_stopping.wait()
+    assert bench.answers == []
+    bench.consumption.may_stop.set()
     await stopping
-    assert answers == ["put back 1", "put back 2", "put back 3"]
+    assert bench.answers == ["put back 1", "put back 2", "put back 3"]
+
+
+async def test_a_stop_waits_for_the_running_handler_so_that_its_message_is_acknowledged() -> None:
+    bench = _Bench()
+    bench.consumption.may_stop.set()
+    await bench.begun.wait()
+    stopping = asyncio.create_task(bench.subscription.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not bench.consumption.is_stopping.is_set()
+    bench.goes_on.set()
+    await stopping
+    assert bench.answers == ["ack 1", "put back 2", "put back 3"]
+
+
+async def test_a_stop_does_not_wait_long_for_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_module, "_HANDLER_SECONDS", 0)
+    bench = _Bench()
+    bench.consumption.may_stop.set()
+    await bench.begun.wait()
+    await bench.subscription.stop()
+    assert bench.answers == ["put back 2", "put back 3"]
+    bench.goes_on.set()
+    await eventually(lambda: bench.answers[2:] == ["ack 1"])
