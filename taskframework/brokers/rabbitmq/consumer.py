@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 #: After this many seconds without a delivery a consumer asks the broker whether it is still served.
 _WATCH_INTERVAL_SECONDS = 5.0
+#: After this many seconds without a delivery the consumer of a queue of tasks registers again, and then after twice as
+#: long each time, up to the maximum. When a queue is deleted and declared again, RabbitMQ 3.10 may list a consumer and
+#: count messages as delivered to it that it does not send. A new consumer gets these messages.
+_FIRST_SILENCE_SECONDS = 30.0
+_MAX_SILENCE_SECONDS = 900.0
 #: Longest time to register a consumer, its declarations included, in seconds.
 _REGISTER_TIMEOUT_SECONDS = 10.0
 
@@ -62,6 +67,7 @@ class QueueConsumer:
         self._on_delivery = on_delivery
         self._background = background
         self._arguments = source.arguments
+        self._max_silence = _FIRST_SILENCE_SECONDS
         self._channel = Supervised(f"consumer of {source.name}", self._establish, self._close_channel)
         self._channel.start()
         self.is_stopped = False
@@ -135,6 +141,19 @@ class QueueConsumer:
                 if not is_served:
                     logger.warning("the consumer of %s is no longer served; registering it again", self._source.name)
                     consumer.lost.set()
+                elif self._source.declare is None and await self._was_silent_for_long(consumer):
+                    return
+        self._max_silence = _FIRST_SILENCE_SECONDS
+
+    async def _was_silent_for_long(self, consumer: ConsumerChannel) -> bool:
+        if consumer.has_delivered:
+            self._max_silence = _FIRST_SILENCE_SECONDS
+        if consumer.silence_seconds <= self._max_silence:
+            return False
+        logger.debug("the consumer of %s got nothing for %g s; registering it again", consumer.queue, self._max_silence)
+        self._max_silence = min(2 * self._max_silence, _MAX_SILENCE_SECONDS)
+        await consumer.cancel()
+        return True
 
     async def _register(self, channel: AbstractChannel, consumer: ConsumerChannel) -> None:
         with driver_errors(f"consuming {self._source.name}"):

@@ -55,6 +55,7 @@ class ConsumerChannel:
         self._open_deliveries = 0
         self._answers = _Answers()
         self._flush_task: asyncio.Task[None] | None = None
+        self._last_delivery_at = asyncio.get_running_loop().time()  # or the start
         self._has_new_deliveries = True
         self._has_idle_messages = False
         self._puts_back_deliveries = False
@@ -62,6 +63,7 @@ class ConsumerChannel:
         self._closed = asyncio.Event()
         self.queue = ""
         self.lane = lane
+        self.has_delivered = False
         #: The consumer is gone: the channel was closed, or the broker cancelled it because the queue was deleted.
         self.lost = asyncio.Event()
         channel.close_callbacks.add(self._on_close)
@@ -85,6 +87,8 @@ class ConsumerChannel:
 
         def on_message(tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
             self._open_deliveries += 1
+            self._last_delivery_at = loop.time()
+            self.has_delivered = True
             self._has_new_deliveries = True
             self._all_answered.clear()
             self._answers.add_delivery(tag)
@@ -93,10 +97,16 @@ class ConsumerChannel:
             else:
                 on_delivery(RabbitDelivery(self, tag, body, properties))
 
+        loop = asyncio.get_running_loop()
         self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
         await self._channel.set_qos(prefetch, global_=False)
         self._tag = await self._wire.consume(self._channel, queue, on_message, arguments)
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long nothing was delivered, in seconds; 0 while a delivery is unanswered."""
+        return 0.0 if self._open_deliveries else asyncio.get_running_loop().time() - self._last_delivery_at
 
     async def is_served(self) -> bool:
         """Return whether the broker seems to serve the consumer still. Asks the broker only after a long silence.

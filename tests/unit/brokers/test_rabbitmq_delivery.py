@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiormq.abc
@@ -15,6 +16,7 @@ from aiormq import spec
 from aiormq.exceptions import ChannelInvalidStateError, ChannelPreconditionFailed
 
 from taskframework.background import Background
+from taskframework.brokers.rabbitmq import consumer as consumer_module
 from taskframework.brokers.rabbitmq import delivery as delivery_module
 from taskframework.brokers.rabbitmq.connection import BrokerConnection
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
@@ -75,6 +77,10 @@ class FakeChannel:
     async def basic_nack(self, delivery_tag: int, *, multiple: bool, requeue: bool, wait: bool) -> None:
         await self._answer("put back" if requeue else "reject", delivery_tag, multiple)
 
+    async def queue_declare(self, *_: object, **__: object) -> SimpleNamespace:
+        """Answer that there is a consumer and no message, as RabbitMQ does for one that it serves no longer."""
+        return SimpleNamespace(consumer_count=1, message_count=0)
+
     async def close(self) -> None:
         self.is_closed = True
         for callback in self.close_callbacks:
@@ -95,15 +101,18 @@ class FakeChannel:
 
 
 class FakeConnection:
-    """A connection with that channel."""
+    """A connection, and what carries the messages of its channels."""
 
-    def __init__(self, channel: FakeChannel) -> None:
+    def __init__(self, make_channel: Callable[[], FakeChannel]) -> None:
         self.lost = asyncio.Event()
-        self.wire = channel
-        self._channel = channel
+        self.wire = self
+        self._make_channel = make_channel
 
     async def channel(self) -> FakeChannel:
-        return self._channel
+        return self._make_channel()
+
+    async def consume(self, channel: FakeChannel, *arguments: Any) -> str:
+        return await channel.consume(channel, *arguments)
 
 
 class Bench:
@@ -258,10 +267,10 @@ async def test_a_retired_channel_lingers_so_that_the_broker_can_pass_on_the_answ
 
 @contextlib.asynccontextmanager
 async def consumer_of(
-    fake: FakeChannel, take: Callable[[RabbitDelivery], None], **options: Any
+    make_channel: Callable[[], FakeChannel], take: Callable[[RabbitDelivery], None], **options: Any
 ) -> AsyncIterator[QueueConsumer]:
     async def connect() -> BrokerConnection:
-        return cast(BrokerConnection, FakeConnection(fake))
+        return cast(BrokerConnection, FakeConnection(make_channel))
 
     async def queue(_: AbstractChannel) -> str:
         return "tasks.a.low"
@@ -269,8 +278,8 @@ async def consumer_of(
     background = Background()
     connection = Supervised("connection", connect, lambda _: None)
     connection.start()
-    consumer = QueueConsumer(connection, Source("a", 5, queue, **options), take, background)
-    await eventually(lambda: fake.is_consumed)
+    source = Source("tasks.a.low", 5, **{"declare": queue, **options})
+    consumer = QueueConsumer(connection, source, take, background)
     yield consumer
     await background.finished()
     await connection.stop()
@@ -284,7 +293,8 @@ async def test_a_consumer_that_keeps_the_order_closes_its_channel_and_puts_nothi
     fake, deliveries = FakeChannel(), list[RabbitDelivery]()
     if not is_registered:
         fake.registered.clear()
-    async with consumer_of(fake, deliveries.append, keeps_order=True) as consumer:
+    async with consumer_of(lambda: fake, deliveries.append, keeps_order=True) as consumer:
+        await eventually(lambda: fake.is_consumed)
         await fake.deliver(1)
         stopping = asyncio.create_task(consumer.stop())
         await asyncio.sleep(0)
@@ -295,10 +305,49 @@ async def test_a_consumer_that_keeps_the_order_closes_its_channel_and_puts_nothi
     assert (fake.is_cancelled, fake.answers) == (False, [])
 
 
+async def test_a_consumer_that_gets_nothing_registers_again_and_then_waits_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RabbitMQ 3.10 may list a consumer of a queue that was declared again, and never send it anything."""
+    monkeypatch.setattr(consumer_module, "_WATCH_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(consumer_module, "_FIRST_SILENCE_SECONDS", 0.002)
+    channels, deliveries = list[FakeChannel](), list[RabbitDelivery]()
+
+    def make_channel() -> FakeChannel:
+        channels.append(FakeChannel())
+        return channels[-1]
+
+    async with consumer_of(make_channel, deliveries.append, declare=None) as consumer:
+        await eventually(lambda: consumer._max_silence > 0.1)
+        assert len(channels) >= 6
+        assert all(channel.is_cancelled for channel in channels[:-1])
+        await eventually(lambda: channels[-1].is_consumed and not channels[-1].is_cancelled)
+        last = channels[-1]
+        await last.deliver(1)
+        await eventually(lambda: consumer._max_silence == 0.002)
+        await asyncio.sleep(0.02)
+        assert channels[-1] is last, "a consumer with an open delivery is not silent"
+        await deliveries[0].ack()
+        await consumer.stop()
+
+
+async def test_a_subscriber_that_gets_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue without a durable name ends with its consumer."""
+    monkeypatch.setattr(consumer_module, "_WATCH_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(consumer_module, "_FIRST_SILENCE_SECONDS", 0)
+    fake = FakeChannel()
+    async with consumer_of(lambda: fake, lambda _: None) as consumer:
+        await eventually(lambda: fake.is_consumed)
+        await asyncio.sleep(0.02)
+        assert not fake.is_cancelled
+        await consumer.stop()
+
+
 async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() -> None:
     fake, deliveries = FakeChannel(), list[RabbitDelivery]()
     fake.registered.clear()
-    async with consumer_of(fake, deliveries.append) as consumer:
+    async with consumer_of(lambda: fake, deliveries.append) as consumer:
+        await eventually(lambda: fake.is_consumed)
         await fake.deliver(1)
         stopping = asyncio.create_task(consumer.stop())
         await asyncio.sleep(0)
