@@ -96,7 +96,10 @@ class QueueConsumer:
         connection = await self._connection.wait()
         channel = await connection.channel()
         inner = await channel.get_underlay_channel()
-        consumer = ConsumerChannel(channel, inner, connection.wire, self._source.lane, self._source.on_timeout)
+        source = self._source
+        consumer = ConsumerChannel(
+            channel, inner, connection.wire, source.lane, source.on_timeout, keeps_order=source.keeps_order
+        )
         registering = asyncio.create_task(self._register(channel, consumer))
         try:
             # Shielded: a cancelled request would close the channel, and deliveries may have come on it already.

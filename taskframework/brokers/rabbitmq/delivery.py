@@ -45,12 +45,24 @@ class ConsumerChannel:
         wire: Wire,
         lane: Priority,
         on_timeout: Callable[[timedelta], None] | None = None,
+        *,
+        keeps_order: bool = False,
     ) -> None:
-        """Take a fresh channel; `on_timeout` is called with the consumer timeout if that ends the channel."""
+        """Take a fresh channel.
+
+        Args:
+            channel: of the driver.
+            inner: the channel inside it.
+            wire: carries the messages.
+            lane: of the queue.
+            on_timeout: called with the consumer timeout if that ends the channel.
+            keeps_order: whether messages go back to the queue only with the end of the channel, all in their order.
+        """
         self._channel = channel  # keep a reference: without it the driver drops the inner channel
         self._inner = inner
         self._wire = wire
         self._on_timeout = on_timeout
+        self._keeps_order = keeps_order
         self._tag: str | None = None
         self._open_deliveries = 0
         self._answers = _Answers()
@@ -172,6 +184,8 @@ class ConsumerChannel:
         A slow connection may take no frame for a while. The answer is not given up before the channel is closed,
         because until then the broker would count the delivery against the prefetch, and not deliver it again.
         """
+        if answer.verb == "put back" and self._keeps_order:
+            return False
         last, is_multiple = answer.tags[-1], len(answer.tags) > 1
         while True:
             try:

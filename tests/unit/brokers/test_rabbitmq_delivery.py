@@ -118,7 +118,7 @@ class FakeConnection:
 class Bench:
     """A consumer on a fake channel."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_order: bool = False) -> None:
         self.fake = FakeChannel()
         self.deliveries: list[RabbitDelivery] = []
         self.channel = ConsumerChannel(
@@ -126,6 +126,7 @@ class Bench:
             cast(aiormq.abc.AbstractChannel, self.fake),
             cast(Wire, self.fake),
             Priority.LOW,
+            keeps_order=keeps_order,
         )
 
     async def consume(self, *tags: int) -> None:
@@ -263,6 +264,19 @@ async def test_a_retired_channel_lingers_so_that_the_broker_can_pass_on_the_answ
     for callback in bench.fake.close_callbacks:  # the connection is gone: nothing to wait for
         callback(None, None)
     await closing
+
+
+async def test_a_channel_that_keeps_the_order_puts_nothing_back_before_its_end() -> None:
+    """RabbitMQ puts more than 32 messages back in any order, and puts those that come late before them."""
+    bench = Bench(keeps_order=True)
+    await bench.consume(1, 2, 3)
+    await bench.deliveries[0].put_back()
+    await bench.deliveries[1].ack()
+    bench.channel.put_back_later_deliveries()
+    await bench.deliveries[2].put_back()
+    await bench.fake.deliver(4)
+    await bench.channel.close_when_answered()
+    assert bench.fake.answers == [("ack", 2, False)]
 
 
 @contextlib.asynccontextmanager
