@@ -10,8 +10,9 @@ from starlette.responses import Response
 from taskframework.api.context import PREFIX, json_response
 from taskframework.api.openapi import key_header
 from taskframework.api.problems import RequestRefusedError, root_of
+from taskframework.model.values import is_name
 from taskframework.model.view import public_view
-from taskframework.submission.options import SharedOptions
+from taskframework.submission.options import NAME_RULE, SharedOptions
 from taskframework.submission.service import Submission
 
 SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
@@ -29,9 +30,20 @@ def submission_response(request: Request, submission: Submission) -> Response:
 
 
 def key_in_header(request: Request) -> str | None:
+    """The idempotency key that the request has as a header.
+
+    Raises:
+        RequestRefusedError: if there are two, or it is no key.
+    """
     keys = request.headers.getlist("idempotency-key")
     if len(keys) > 1:
         raise RequestRefusedError("The header Idempotency-Key was sent twice.", hint="Send it once.")
+    if keys and not is_name(keys[0]):
+        raise RequestRefusedError(
+            f"The header Idempotency-Key {NAME_RULE}.",
+            hint="Send another key, such as a UUID.",
+            fields=[{"field": "idempotency_key", "message": NAME_RULE}],
+        )
     return keys[0] if keys else None
 
 

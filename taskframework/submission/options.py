@@ -40,7 +40,8 @@ _MAX_FUTURE = timedelta(days=3660)
 #: An earlier time becomes this time, so that the indexes of a store need not support the year 1.
 _MIN_TIME = EPOCH
 _MIN_SPAN, _MAX_SPAN = timedelta(milliseconds=1), timedelta(days=366)
-_NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
+#: What `is_name` asks for, in words.
+NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
@@ -77,7 +78,7 @@ def _parse_lane(value: str) -> Priority:
 
 def _require_name(value: str) -> str:
     if not is_name(value):
-        raise ValueError(_NAME_RULE)
+        raise ValueError(NAME_RULE)
     return value
 
 
@@ -285,7 +286,7 @@ def accept_name(name: str, field: str) -> str:
     """
     if not is_name(name):
         raise InvalidRequestError(
-            field, f"{_NAME_RULE}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."
+            field, f"{NAME_RULE}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."
         )
     return name
 

@@ -102,3 +102,17 @@ async def test_a_document_without_a_time_is_left_out_of_lists_and_named_where_it
         assert [task.task_id for task in listed.items] == [other.task_id]
         with pytest.raises(TaskUnreadableError, match=spoiled.task_id):
             await store.get(spoiled.task_id, EVERYONE)
+
+
+@pytest.mark.parametrize("change", [{"$unset": {"created_at": ""}}, {"$set": {"created_at": "yesterday"}}])
+@pytest.mark.parametrize("is_search", [False, True])
+async def test_a_list_goes_to_its_end_though_documents_have_no_time_of_creation(
+    mongo_url: str, change: dict[str, dict[str, object]], is_search: bool
+) -> None:
+    async with opened(mongo_url) as store, client(mongo_url) as tasks:
+        readable, *spoiled = [await put(store) for _ in range(4)]
+        ids = [task.task_id for task in spoiled]
+        await asyncio.to_thread(tasks.update_many, {"_id": {"$in": ids}}, change)
+        find = store.search_tasks if is_search else store.list_tasks
+        listed = await find(EVERYONE, TaskFilter(), limit=2)
+        assert ([task.task_id for task in listed.items], listed.next_cursor) == ([readable.task_id], None)

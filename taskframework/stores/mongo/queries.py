@@ -356,14 +356,18 @@ def after(cursor: str | None, field: str) -> Document:
     return {field: {"$lte": place.at}, "$or": older}
 
 
-def cursor_after(document: Document, wanted: TaskFilter) -> str:
-    """The cursor of a list after this task."""
+def cursor_after(document: Document, wanted: TaskFilter) -> str | None:
+    """The cursor of a list after this task; None if no other one can follow."""
     if wanted.is_in_slot_order:
         parent = document["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
     return cursor_by_time(document, wanted.order)
 
 
-def cursor_by_time(document: Document, field: str) -> str:
-    """The cursor after this entry, in a list that is ordered by a time."""
-    return Cursor(with_utc(document[field]), document["_id"]).encode()
+def cursor_by_time(document: Document, field: str) -> str | None:
+    """The cursor after this entry, in a list that is ordered by a time.
+
+    Entries whose time somebody spoiled come last, so only entries that cannot be read follow them.
+    """
+    at = document.get(field)
+    return Cursor(with_utc(at), document["_id"]).encode() if isinstance(at, datetime) else None

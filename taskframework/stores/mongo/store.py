@@ -364,7 +364,7 @@ async def _insert_messages(messages: Collection, documents: Sequence[Any]) -> Se
 
 
 def _page(
-    found: Sequence[Document], limit: int, read: Callable[[Document], Entry], cursor: Callable[[Document], str]
+    found: Sequence[Document], limit: int, read: Callable[[Document], Entry], cursor: Callable[[Document], str | None]
 ) -> Page[Entry]:
     """A page of a list. `found` has one entry more than the limit if another page follows."""
     end = cursor(found[limit - 1]) if len(found) > limit else None

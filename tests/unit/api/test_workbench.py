@@ -205,6 +205,14 @@ async def test_what_a_filter_finds_is_done_at_once_if_it_is_little(shop: Api) ->
     assert entry["details"]["filter"] == {"text": "provider"}
 
 
+@pytest.mark.parametrize("key", [b"", b"k" * 201, "schl\u00fcssel".encode()])
+@pytest.mark.parametrize("body", [{"ids": ["a"]}, {"filter": {"task_type": "charges"}}])
+async def test_a_key_that_cannot_be_one_is_refused(shop: Api, key: bytes, body: dict[str, Any]) -> None:
+    answer = await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers={b"Idempotency-Key": key})
+    [wrong] = problem_of(answer, 422, "invalid_request")["errors"]
+    assert wrong == {"field": "idempotency_key", "message": "must be 1 to 200 printable ASCII characters"}
+
+
 async def test_a_key_makes_a_repeated_replay_by_filter_the_same_action(shop: Api) -> None:
     await _charge(shop, {"cause": 0}, {"cause": 0})
     body, key = {"filter": {"task_type": "charges"}}, {"Idempotency-Key": "monday"}
