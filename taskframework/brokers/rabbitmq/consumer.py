@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 #: After this many seconds without a delivery a consumer asks the broker whether it is still served.
 _WATCH_INTERVAL_SECONDS = 5.0
 #: After this many seconds without a delivery the consumer of a queue of tasks registers again, and then after twice as
-#: long each time, up to the maximum. When a queue is deleted and declared again, RabbitMQ 3.10 may list a consumer and
-#: count messages as delivered to it that it does not send. A new consumer gets these messages.
+#: long each time, up to the maximum. When a queue is deleted and declared again, RabbitMQ 3.10 may list a consumer,
+#: count messages as delivered to it, and send none; a new consumer gets them. Reasons in docs/decisions/0052.
 _FIRST_SILENCE_SECONDS = 30.0
 _MAX_SILENCE_SECONDS = 900.0
 #: Longest time to register a consumer, its declarations included, in seconds.
@@ -136,27 +136,27 @@ class QueueConsumer:
                 async with asyncio.timeout(_WATCH_INTERVAL_SECONDS):
                     await consumer.lost.wait()
             except TimeoutError:
-                try:
-                    is_served = await consumer.is_served()
-                except BrokerError as error:
-                    logger.debug("%s", error)
-                    is_served = False
-                if not is_served:
+                if not await self._is_served(consumer):
                     logger.warning("the consumer of %s is no longer served; registering it again", self._source.name)
                     consumer.lost.set()
-                elif self._source.declare is None and await self._was_silent_for_long(consumer):
+                elif self._is_silent(consumer):
+                    logger.debug("the consumer of %s got nothing for long; registering it again", self._source.name)
+                    self._max_silence = min(2 * self._max_silence, _MAX_SILENCE_SECONDS)
+                    await consumer.cancel()
                     return
         self._max_silence = _FIRST_SILENCE_SECONDS
 
-    async def _was_silent_for_long(self, consumer: ConsumerChannel) -> bool:
+    async def _is_served(self, consumer: ConsumerChannel) -> bool:
+        try:
+            return await consumer.is_served()
+        except BrokerError as error:
+            logger.debug("%s", error)
+            return False
+
+    def _is_silent(self, consumer: ConsumerChannel) -> bool:
         if consumer.has_delivered:
             self._max_silence = _FIRST_SILENCE_SECONDS
-        if consumer.silence_seconds <= self._max_silence:
-            return False
-        logger.debug("the consumer of %s got nothing for %g s; registering it again", consumer.queue, self._max_silence)
-        self._max_silence = min(2 * self._max_silence, _MAX_SILENCE_SECONDS)
-        await consumer.cancel()
-        return True
+        return self._source.declare is None and consumer.silence_seconds > self._max_silence
 
     async def _register(self, channel: AbstractChannel, consumer: ConsumerChannel) -> None:
         with driver_errors(f"consuming {self._source.name}"):
