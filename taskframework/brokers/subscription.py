@@ -15,8 +15,8 @@ from taskframework.brokers.base import Consumption, Delivery, ExternalMessage, O
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a stop waits for a running handler. Its message is acknowledged if it ends within that time; after that,
-#: only a broker that does not need the order of the others takes the acknowledgement.
+#: Seconds that a stop waits for a running handler, so that its message is acknowledged. After that RabbitMQ delivers it
+#: again: it puts messages back in order only with the end of their channel, and other subscribers wait for them.
 _HANDLER_SECONDS = 1.0
 #: Longest pause before a message that could not be handled is handed over again, in seconds.
 _MAX_RETRY_PAUSE_SECONDS = 5.0

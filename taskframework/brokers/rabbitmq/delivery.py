@@ -67,7 +67,7 @@ class ConsumerChannel:
         self._open_deliveries = 0
         self._answers = _Answers()
         self._flush_task: asyncio.Task[None] | None = None
-        self._last_delivery_at = asyncio.get_running_loop().time()  # or the start
+        self._active_at = asyncio.get_running_loop().time()
         self._has_new_deliveries = True
         self._has_idle_messages = False
         self._puts_back_deliveries = False
@@ -99,7 +99,7 @@ class ConsumerChannel:
 
         def on_message(tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
             self._open_deliveries += 1
-            self._last_delivery_at = loop.time()
+            self._active_at = loop.time()
             self.has_delivered = True
             self._has_new_deliveries = True
             self._all_answered.clear()
@@ -117,8 +117,8 @@ class ConsumerChannel:
 
     @property
     def silence_seconds(self) -> float:
-        """How long nothing was delivered, in seconds; 0 while a delivery is unanswered."""
-        return 0.0 if self._open_deliveries else asyncio.get_running_loop().time() - self._last_delivery_at
+        """Seconds since the last delivery or answer; 0 while a delivery is unanswered."""
+        return 0.0 if self._open_deliveries else asyncio.get_running_loop().time() - self._active_at
 
     async def is_served(self) -> bool:
         """Return whether the broker seems to serve the consumer still. Asks the broker only after a long silence.
@@ -203,6 +203,7 @@ class ConsumerChannel:
                     return False
 
     def _note_answered(self, count: int) -> None:
+        self._active_at = asyncio.get_running_loop().time()
         self._open_deliveries -= count
         if not self._open_deliveries:
             self._all_answered.set()

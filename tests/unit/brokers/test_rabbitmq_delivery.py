@@ -279,6 +279,16 @@ async def test_a_channel_that_keeps_the_order_puts_nothing_back_before_its_end()
     assert bench.fake.answers == [("ack", 2, False)]
 
 
+async def test_the_silence_of_a_consumer_begins_with_its_last_answer() -> None:
+    bench = Bench()
+    await bench.consume(1)
+    bench.channel._active_at -= 3600  # the task ran for an hour
+    assert bench.channel.silence_seconds == 0
+    await bench.deliveries[0].ack()
+    await eventually(lambda: bench.fake.answers == [("ack", 1, False)])
+    assert bench.channel.silence_seconds < 60
+
+
 @contextlib.asynccontextmanager
 async def consumer_of(
     make_channel: Callable[[], FakeChannel], take: Callable[[RabbitDelivery], None], **options: Any
