@@ -67,6 +67,7 @@ class ConsumerChannel:
         self._open_deliveries = 0
         self._answers = _Answers()
         self._flush_task: asyncio.Task[None] | None = None
+        #: The time of the last answer; before that, of the start.
         self._active_at = asyncio.get_running_loop().time()
         self._has_new_deliveries = True
         self._has_idle_messages = False
@@ -99,7 +100,6 @@ class ConsumerChannel:
 
         def on_message(tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
             self._open_deliveries += 1
-            self._active_at = loop.time()
             self.has_delivered = True
             self._has_new_deliveries = True
             self._all_answered.clear()
@@ -109,7 +109,6 @@ class ConsumerChannel:
             else:
                 on_delivery(RabbitDelivery(self, tag, body, properties))
 
-        loop = asyncio.get_running_loop()
         self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
         await self._channel.set_qos(prefetch, global_=False)
@@ -117,7 +116,7 @@ class ConsumerChannel:
 
     @property
     def silence_seconds(self) -> float:
-        """Seconds since the last delivery or answer; 0 while a delivery is unanswered."""
+        """Seconds since the last answer or the start; 0 while a delivery is unanswered."""
         return 0.0 if self._open_deliveries else asyncio.get_running_loop().time() - self._active_at
 
     async def is_served(self) -> bool:
@@ -185,7 +184,7 @@ class ConsumerChannel:
         because until then the broker would count the delivery against the prefetch, and not deliver it again.
         """
         if answer.verb == "put back" and self._keeps_order:
-            return False
+            return False  # the end of the channel puts it back
         last, is_multiple = answer.tags[-1], len(answer.tags) > 1
         while True:
             try:
