@@ -234,6 +234,7 @@ def zombie_effects(world: World) -> list[Zombie]:
     """What an attempt did after a later one of its task had begun.
 
     Nobody can prevent it when the attempt's worker was paused, cut off or being stopped; otherwise it must not happen.
+    An attempt begins with its claim: a worker may be paused after it and before the code.
     """
     found = []
     for story in world.stories.values():
@@ -242,6 +243,8 @@ def zombie_effects(world: World) -> list[Zombie]:
             token = seen["token"]
             if token < largest:
                 since = began[token].monotonic if token in began else seen.monotonic
+                if (claimed := story.claimed_at(token)) is not None:
+                    since = min(since, world.monotonic(claimed))
                 what = f"{seen.kind} of token {token} in process {seen['pid']} came after token {largest} had begun"
                 excused = world.was_faulty(seen["pid"], since, seen.monotonic)
                 found.append(Zombie(Violation("zombie_effect", story.task_id, what), excused))

@@ -18,6 +18,7 @@ from tests.chaos.listener import QUEUE, Listener
 from tests.chaos.load import Job, Load
 from tests.chaos.story import FINAL_STATUSES
 from tests.chaos.truth import Truth, TruthUnavailable
+from tests.support.eventually import eventually
 
 TASK_TYPES = ("async-work", "plain-work", "parent", "asks", "exits")
 _LOOK_INTERVAL = 0.5
@@ -145,6 +146,16 @@ class Scenario:
                 return running
             assert time.monotonic() < end, f"{len(running)} of {count} tasks run"
             await asyncio.sleep(0.1)
+
+    async def begun(self, count: int, *, timeout: float = 30) -> None:
+        """Wait until the code of so many attempts has begun. A task is RUNNING a little earlier, from its claim on."""
+
+        async def seen() -> bool:
+            # Only counted, not read: the last line may be half written.
+            history = await asyncio.to_thread(self.recorder.path.read_text)
+            return history.count('"execution.start"') >= count
+
+        await eventually(seen, timeout=timeout)
 
     async def drained(self, timeout: float) -> float:
         """Wait until every task is final and its events were heard; return the seconds that took.

@@ -80,6 +80,11 @@ class Story:
         """Whether no entry was cut off."""
         return len(self.entries) < KEPT
 
+    def claimed_at(self, token: int) -> float | None:
+        """When the attempt with this token was claimed; None where the history was cut or does not say it."""
+        claims = [entry.at for entry in self.entries if entry.type == "started"]
+        return claims[token - 1] if self.is_whole and token <= len(claims) else None
+
 
 @dataclass
 class World:
@@ -113,6 +118,11 @@ class World:
             (seen, min((end for end in ends[seen["fault"], seen["target"]] if end >= seen.monotonic), default=2e18))
             for seen in self.of_kind("fault.start")
         ]
+
+    def monotonic(self, wall: float) -> float:
+        """A time in a document as seconds of the machine's monotonic clock."""
+        first = self.history[0]
+        return wall - first.wall + first.monotonic
 
     def was_faulty(self, pid: int, since: float, until: float) -> bool:
         """Whether a fault touched this process in this time (monotonic seconds)."""

@@ -347,6 +347,17 @@ def test_the_late_work_of_a_paused_worker_is_counted_and_excused() -> None:
     assert (report.violations, report.zombie_effects) == ((), 1)
 
 
+def test_an_attempt_that_was_paused_between_its_claim_and_its_code_is_excused() -> None:
+    tale = Tale()
+    tale.drop("fault.start")
+    tale.line("execution.start", token=2)["at"] = 5.25
+    assert [violation.rule for violation in check(tale.told()).violations] == ["zombie_effect"]
+    tale.see(1.95, "fault.start", fault="pause", target="worker-1", pids=[10])
+    tale.see(5.2, "fault.stop", fault="pause", target="worker-1", pids=[10])
+    report = check(tale.told())
+    assert (report.violations, report.zombie_effects) == ((), 1)
+
+
 def test_a_delay_counts_only_once_it_was_written_down() -> None:
     tale = Tale()
     _before_delay(tale)

@@ -19,7 +19,7 @@ async def test_a_frozen_worker_finds_its_tasks_finished_by_another(on_servers: M
     async with on_servers(RECOVERY__REDISPATCH="2s") as scenario:
         [frozen] = await scenario.cluster.up(workers=1)
         await scenario.submit([Job(0, task_type, {"seconds": 2}) for task_type in TYPES])
-        await scenario.running(2, worker_pid=frozen.pid)
+        await scenario.begun(2)
         frozen.pause()
         other = scenario.cluster.add_worker()
         await other.ready()
