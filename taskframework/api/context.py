@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from taskframework.api.addresses import query_names
 from taskframework.api.problems import RequestRefusedError
 from taskframework.brokers.base import Broker
 from taskframework.errors import StoreOnlyError, TaskNotFoundError
@@ -55,10 +56,8 @@ class StrictRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        more = (self.openapi_extra or {}).get("parameters", ())
-        has_parameters = bool(self.dependant.query_params) or any(one["in"] == "query" for one in more)
         # Routes that are not documented refuse everything, with an answer of their own.
-        is_without_query = self.include_in_schema and not has_parameters
+        is_without_query = self.include_in_schema and not query_names(self)
 
         async def check_and_handle(request: Request) -> Response:
             if request.query_params:

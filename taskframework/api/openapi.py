@@ -89,7 +89,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 class DocumentedApi(FastAPI):
     """A FastAPI application whose document is complete."""
 
-    #: FastAPI cannot make two documents at once: the second one fails. Unknown addresses need it in several threads.
+    #: FastAPI cannot make two documents at once: the second one fails. Two requests for it run in two threads.
     _making: ClassVar = threading.Lock()
 
     def openapi(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import logging
 import re
@@ -18,8 +17,8 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from taskframework.api.addresses import is_documented, methods_at, query_names
 from taskframework.api.codes import CODES
 from taskframework.errors import (
     WHOLE,
@@ -324,24 +323,8 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     """Answer errors of FastAPI's own validation: query parameters, each with its location as the first part."""
     found = error.errors() if isinstance(error, RequestValidationError) else ()
     problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MAX_PROBLEMS]]
-    known = _parameters_of(request, await _documented_paths(request))
+    known = query_names(request.scope.get("route"))
     return problem_response(problem_of(_field_refusal(problems, known)), request)
-
-
-async def _documented_paths(request: Request) -> dict[str, dict[str, Any]]:
-    """The paths of the OpenAPI document. To make it takes 0.1 s once, in a thread, to not block the event loop."""
-    app: FastAPI = request.app
-    if app.openapi_schema is None:
-        await asyncio.to_thread(app.openapi)
-    paths: dict[str, dict[str, Any]] = app.openapi()["paths"]
-    return paths
-
-
-def _parameters_of(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
-    """The parameters that the query of a request may have."""
-    operations = paths.get(getattr(request.scope.get("route"), "path", ""), {})
-    parameters = operations.get(request.method.lower(), {}).get("parameters", ())
-    return [parameter["name"] for parameter in parameters if parameter["in"] == "query"]
 
 
 def _path_of(request: Request) -> str:
@@ -349,28 +332,10 @@ def _path_of(request: Request) -> str:
     return path.removeprefix(root_of(request))
 
 
-def _methods_at(path: str, paths: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """All methods of a path; the router names only those of the first route that it reached."""
-    templates = (
-        operations
-        for template, operations in paths.items()
-        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)
-    )
-    operations = paths[path] if path in paths else next(templates, {})
-    return sorted(method.upper() for method in operations)
-
-
-def _takes_head(app: FastAPI, path: str) -> bool:
-    """Whether a path that has no parameters takes the method HEAD, which the OpenAPI document leaves out."""
-    return any(
-        "HEAD" in (route.methods or ()) for route in app.routes if isinstance(route, Route) and route.path == path
-    )
-
-
-def _suggested_address(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _suggested_address(request: Request) -> str | None:
     """The address that the client probably meant: without a slash at its end, or with the prefix."""
     short = _path_of(request).rstrip("/")[:_MAX_SHOWN_CHARACTERS]
-    return next((path for path in (short, f"/api/v1{short}") if _methods_at(path, paths)), None)
+    return next((path for path in (short, f"/api/v1{short}") if is_documented(request.app, path)), None)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
@@ -379,13 +344,11 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     match status:
         case 404:
-            suggestion = _suggested_address(request, await _documented_paths(request))
+            suggestion = _suggested_address(request)
             hint = f"Did you mean {root_of(request)}{suggestion}?" if suggestion else "/docs lists all addresses."
             problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
-            path = _path_of(request)
-            methods = _methods_at(path, await _documented_paths(request)) or ["GET"]
-            headers["Allow"] = allowed = ", ".join([*methods, *(["HEAD"] if _takes_head(request.app, path) else ())])
+            headers["Allow"] = allowed = ", ".join(methods_at(request.app, _path_of(request)))
             problem = Problem(
                 "method_not_allowed",
                 f"The method {request.method[:20]} is not allowed at this address.",

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import ModuleType
 from typing import Annotated, Any, TypeGuard
 
@@ -276,8 +277,8 @@ def _to_instance(
 
 
 def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
-    for name in dir(type(instance)):
-        if name != "options" and isinstance(inspect.getattr_static(instance, name), TaskOptions):
+    for name, value in chain.from_iterable(vars(kind).items() for kind in type(instance).__mro__):
+        if name != "options" and isinstance(value, TaskOptions):
             raise RegistrationError(
                 f"{describe_executable(instance)} has its options under the name {name}, where nothing reads them.",
                 hint="Write options = TaskOptions(...).",

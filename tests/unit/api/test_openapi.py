@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 
 import taskframework.api as api_package
 from taskframework import Settings, TaskFramework
+from taskframework.api.addresses import methods_at, query_names
 from taskframework.api.app import create_app
 from taskframework.api.codes import CODES, TASK_CODES
 from taskframework.api.letter_views import DeadLetterView
@@ -49,6 +50,19 @@ def references(part: Any) -> Iterator[str]:
     elif isinstance(part, list):
         for value in part:
             yield from references(value)
+
+
+def test_the_routes_say_what_the_document_says(document: dict[str, Any]) -> None:
+    """Refusals name methods and parameters; they ask the routes, because making the document takes long."""
+    app = create_app(TaskFramework(Settings()))
+    ways = {(path, method.upper()): operation for path, method, operation in operations(document)}
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    assert len(routes) == len(ways)
+    for route in routes:
+        path, [method] = route.path_format, list(route.methods or ())
+        named = [one["name"] for one in ways[path, method].get("parameters", ()) if one["in"] == "query"]
+        assert sorted(query_names(route)) == sorted(named), path
+        assert [one for one in methods_at(app, path) if one != "HEAD"] == sorted(m for p, m in ways if p == path)
 
 
 def test_every_route_is_documented(document: dict[str, Any]) -> None:
