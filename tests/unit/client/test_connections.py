@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from taskframework.client import SyncTaskClient, TaskClient
+from taskframework.errors import ApiUnavailableError
+from tests.support.certificates import Authority
 from tests.unit.client.conftest import task_view
 
 
@@ -45,6 +51,29 @@ def url() -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize("spelling", ["https", "HTTPS"])
+def test_a_certificate_that_is_not_trusted_is_refused_on_this_machine_too(tmp_path: Path, spelling: str) -> None:
+    certificate, key, _ = Authority(tmp_path).signed("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+        url = f"{spelling}://127.0.0.1:{listening.getsockname()[1]}"
+
+        def shake_hands() -> None:
+            for _ in range(2):
+                with suppress(OSError), context.wrap_socket(listening.accept()[0], server_side=True):
+                    pass
+
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(shake_hands)
+            with closing(SyncTaskClient(url)) as client, pytest.raises(ApiUnavailableError, match="SSL_CERT_FILE"):
+                client.get("t")
+            with pytest.raises(ApiUnavailableError, match="SSL_CERT_FILE"):
+                asyncio.run(TaskClient(url).get("t"))
+            done.result()
 
 
 def test_a_process_that_was_forked_opens_its_own_connections(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
