@@ -20,7 +20,7 @@ from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
 from taskframework.model.message import TaskMessage, claimable_since, read_message
 from taskframework.model.outcome import Failed
-from taskframework.model.status import Priority, lane_of
+from taskframework.model.status import Priority
 from taskframework.model.stream_moves import ClaimTurn
 from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
@@ -28,7 +28,7 @@ from taskframework.telemetry import log_with, mark_failed, span
 from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
-from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, Stage, WithoutMessage
+from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, Stage, TurnWithoutMessage
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.lanes import LanePolicy, Lanes
@@ -44,6 +44,9 @@ _MARK_TIMEOUT_SECONDS = 5.0
 #: Seconds that a delivery waits for a slot here while another worker has a free one. Messages come in turns to all
 #: workers that run a type, also to those whose slots are taken by tasks that take long.
 _MAX_WAIT_BESIDE_IDLE_SECONDS = 3.0
+#: Seconds that the next task of a stream waits for a slot here. Then it gets a message, which any worker may take. When
+#: many short tasks wait, a slot comes sooner; when all slots have long tasks, another worker may be idle.
+_MAX_WAIT_OF_TURN_SECONDS = 0.5
 #: For a delivery that is handed over although no admission check put it off: its task is due at once.
 _DUE_AT_ONCE = PutOff(timedelta(0))
 
@@ -115,16 +118,29 @@ class TaskConsumer:
             self.lanes.put(self.deliveries.add(delivery, message, consumed_as), delivery.lane)
 
     async def try_start_turn(self, claim: ClaimTurn) -> bool:
-        """Claim a task that got the turn of its stream, and start it, if a slot is free.
+        """Claim a task that got the turn of its stream, and start it, if it soon gets a slot.
+
+        It stands in line for the slot like the messages that wait here.
 
         Returns:
             Whether the task is claimed. Its attempt runs on.
         """
-        if not self.lanes.try_take_slot(lane_of(claim.priority)):
+        if self._is_closing:
             return False
-        is_claimed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._start_work(self._handle_turn(claim, is_claimed))
-        return await is_claimed
+        turn = TurnWithoutMessage(claim, asyncio.get_running_loop().create_future())
+        message = TaskMessage(claim.task_id, claim.task_type, 0, turn.lane)
+        pending = self.deliveries.add(turn, message, claim.task_type)
+        self.lanes.put(pending, turn.lane)
+        if pending.stage is Stage.WAITING:
+            late = asyncio.create_task(self.deliveries.sleep(_MAX_WAIT_OF_TURN_SECONDS))
+            waits: tuple[asyncio.Future[Any], ...] = (turn.is_claimed, late)
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                late.cancel()
+            if pending.stage is Stage.WAITING:
+                self._hand_over_all([pending])
+        return await turn.is_claimed
 
     async def watch_deliveries(self) -> None:
         """Until cancelled, acknowledge deliveries that run for long, and hand over deliveries that wait for long."""
@@ -217,6 +233,9 @@ class TaskConsumer:
 
     async def handle(self, pending: PendingDelivery) -> None:
         """Admit, claim, execute and settle one delivery."""
+        if isinstance(pending.delivery, TurnWithoutMessage):
+            await self._claim_turn_and_run(pending, pending.delivery)
+            return
         registration = self._registry.get(pending.message.task_type)
         claim = self._claims.request(pending.message)
         async with AsyncExitStack() as holding:
@@ -241,28 +260,16 @@ class TaskConsumer:
                 pending.stage = Stage.RUNNING
                 await self._run(registration, result, pending)
 
-    async def _handle_turn(self, claim: ClaimTurn, is_claimed: asyncio.Future[bool]) -> None:
+    async def _claim_turn_and_run(self, pending: PendingDelivery, turn: TurnWithoutMessage) -> None:
         """Claim and execute a task that has no message."""
-        lane = lane_of(claim.priority)
-        message = TaskMessage(claim.task_id, claim.task_type, 0, lane)
-        pending = self.deliveries.add(WithoutMessage(claim.task_type, lane), message, claim.task_type)
-        pending.stage = Stage.CLAIMING
         try:
-            await self._finish(pending, self._claim_turn_and_run(pending, claim, is_claimed))
+            attempt, registration = await self._claim_turn(pending, turn.claim), self._registry.get(pending.consumed_as)
+            if attempt is not None and registration is not None:
+                turn.mark_claimed()
+                pending.stage = Stage.RUNNING
+                await self._run(registration, attempt, pending)
         finally:
-            self.lanes.release(lane)
-            if not is_claimed.done():
-                is_claimed.set_result(False)
-
-    async def _claim_turn_and_run(
-        self, pending: PendingDelivery, claim: ClaimTurn, is_claimed: asyncio.Future[bool]
-    ) -> None:
-        attempt, registration = await self._claim_turn(pending, claim), self._registry.get(claim.task_type)
-        if attempt is not None and registration is not None:
-            if not is_claimed.done():  # the waiting caller may have been cancelled
-                is_claimed.set_result(True)
-            pending.stage = Stage.RUNNING
-            await self._run(registration, attempt, pending)
+            await turn.put_back()  # if it is not claimed: who asked for the start waits for the answer
 
     async def _claim_turn(self, pending: PendingDelivery, claim: ClaimTurn) -> RunningAttempt | None:
         is_repeated = False
@@ -328,6 +335,9 @@ class TaskConsumer:
 
         If the store does not take the mark, the task is late but not lost: its document says when it is due.
         """
+        if isinstance(pending.delivery, TurnWithoutMessage):
+            await pending.put_back()  # who asked for the start sends a message instead
+            return
         refusal = Refusal.NOT_OURS
         try:
             async with asyncio.timeout(_MARK_TIMEOUT_SECONDS):

@@ -7,17 +7,19 @@ acknowledged early. A delivery that has waited for long is handed over, so that 
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.brokers.base import Delivery
 from taskframework.clock import Clock
 from taskframework.model.message import TaskMessage
-from taskframework.model.status import Priority
+from taskframework.model.status import Priority, lane_of
+from taskframework.model.stream_moves import ClaimTurn
 
 #: A delivery whose task is not claimed is handed over after this share of the consumer timeout.
 _MAX_UNCLAIMED_SHARE = 1 / 4
@@ -30,8 +32,9 @@ _MAX_RUNNING_SHARE_AFTER_STOP = 1 / 8
 _LOOK_INTERVAL_SHARE = 1 / 16
 _MAX_PAUSE_SECONDS = 1.0
 #: A task that was started without a message has a slot that the prefetch does not know of. After this many seconds, the
-#: slot is counted like that of a delivery that was acknowledged early. A shorter time is not worth new consumers.
-_MAX_UNCOUNTED_SECONDS = 1.0
+#: slot is counted like that of a delivery that was acknowledged early. With one second, a crowded worker with short
+#: tasks registered new consumers again and again.
+_MAX_UNCOUNTED_SECONDS = 5.0
 
 
 class Stage(enum.Enum):
@@ -44,19 +47,44 @@ class Stage(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class WithoutMessage:
-    """`Delivery` of a task that a worker starts without a message: the broker waits for no answer."""
+class TurnWithoutMessage:
+    """`Delivery` of a task of a stream that a worker starts without a message. Whoever asked for that waits for the
+    answer whether the task is claimed, as the broker waits for an answer to a message.
+    """
 
-    queue: str
-    lane: Priority
-    headers: Mapping[str, str] = field(default_factory=dict)
+    claim: ClaimTurn
+    #: Whether the task is claimed. If it is not, it has to be unblocked.
+    is_claimed: asyncio.Future[bool]
     body: bytes = b""
 
-    async def ack(self) -> None: ...
+    @property
+    def queue(self) -> str:
+        return self.claim.task_type
 
-    async def reject(self) -> None: ...
+    @property
+    def lane(self) -> Priority:
+        return lane_of(self.claim.priority)
 
-    async def put_back(self) -> None: ...
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {}
+
+    async def ack(self) -> None:
+        self._answer(False)
+
+    async def reject(self) -> None:
+        self._answer(False)
+
+    async def put_back(self) -> None:
+        self._answer(False)
+
+    def mark_claimed(self) -> None:
+        """Answer that the task is claimed; later answers have no effect."""
+        self._answer(True)
+
+    def _answer(self, is_claimed: bool) -> None:
+        if not self.is_claimed.done():  # the caller may have been cancelled
+            self.is_claimed.set_result(is_claimed)
 
 
 class PendingDelivery:
@@ -147,6 +175,9 @@ class PendingDeliveries:
             if pending.is_consumer_stopped and not pending.is_answered and pending.stage in unclaimed
         }
 
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
     async def pause(self) -> None:
         """Wait until the next search for deliveries that take long."""
         timeout = self._timeout_seconds
@@ -173,7 +204,7 @@ class PendingDeliveries:
         uncounted = [
             pending
             for pending in self._here_for(_MAX_UNCOUNTED_SECONDS)
-            if isinstance(pending.delivery, WithoutMessage)
+            if isinstance(pending.delivery, TurnWithoutMessage)
         ]
         return [
             pending

@@ -65,14 +65,6 @@ class Lanes(Generic[Item]):
         self._waiting[lane].append(item)
         self._fill()
 
-    def try_take_slot(self, lane: Priority) -> bool:
-        """Take a slot if one is free, so that no item waits; `release` gives it back."""
-        if self._free <= 0 or self._closed:
-            return False
-        self._free -= 1
-        self._running[lane] += 1
-        return True
-
     def release(self, lane: Priority) -> None:
         """Give back the slot of an item that is done."""
         self._running[lane] -= 1

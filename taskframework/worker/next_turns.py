@@ -21,7 +21,7 @@ _TASKS_BETWEEN_MESSAGES = 10
 
 
 class NextTurns:
-    """Starts the next task of a stream in this worker, if a slot is free and nothing has to be checked before."""
+    """Starts the next task of a stream in this worker, if it soon gets a slot and nothing has to be checked before."""
 
     def __init__(
         self, consumer: TaskConsumer, intake: Intake, registry: TaskRegistry, worker_id: str, lease: timedelta

@@ -425,12 +425,59 @@ async def test_a_turn_takes_a_free_slot_and_keeps_it_while_its_task_runs(bench: 
     assert await bench.consumer.try_start_turn(turn())
     await bench.after(0.25)
     assert (list(bench.work.running), bench.heartbeat.kept, bench.consumer.lanes.running) == (["t1"], ["t1"], 1)
-    waiting = bench.take("t2")
-    assert not await bench.consumer.try_start_turn(turn("t3"))
-    assert bench.claims.asked == 1, "a turn without a slot is not claimed"
+    bench.work.running["t1"].set()
+    await bench.after(0)
+    assert bench.consumer.lanes.running == 0
+
+
+async def test_a_turn_stands_in_line_behind_the_messages_that_wait(bench: Bench) -> None:
+    bench.take("t1")
+    await bench.after(0)
+    bench.take("t2")
+    started = asyncio.create_task(bench.consumer.try_start_turn(turn("t3")))
+    await bench.after(0)
+    bench.take("t4")
+    for running in ("t1", "t2", "t3"):
+        assert list(bench.work.running) == [running]
+        bench.work.running[running].set()
+        await bench.after(0)
+    assert (started.result(), list(bench.work.running)) == (True, ["t4"])
+
+
+async def test_a_turn_that_gets_no_slot_soon_is_left_to_a_message(bench: Bench) -> None:
+    bench.take("t1")
+    await bench.after(0)
+    waiting, started = bench.take("t2"), asyncio.create_task(bench.consumer.try_start_turn(turn("t3")))
+    await bench.after(0.25)
+    assert not started.done()
+    await bench.after(0.5)
+    assert not started.result()
+    assert (bench.claims.asked, bench.claims.due) == (1, []), "it is neither claimed nor marked as due"
     bench.work.running["t1"].set()
     await bench.after(0)
     assert (list(bench.work.running), waiting.answers) == (["t2"], [])
+
+
+@pytest.mark.parametrize("end", ["close", "hand_over_waiting"])
+async def test_a_turn_in_line_is_left_to_a_message_when_the_worker_starts_no_more(bench: Bench, end: str) -> None:
+    bench.take("t1")
+    await bench.after(0)
+    started = asyncio.create_task(bench.consumer.try_start_turn(turn("t2")))
+    await bench.after(0)
+    if (closing := getattr(bench.consumer, end)()) is not None:
+        await closing
+    await bench.after(0)
+    assert not started.result()
+    assert bench.claims.due == []
+
+
+async def test_a_turn_whose_work_is_abandoned_has_its_answer(bench: Bench) -> None:
+    bench.claims.is_away = True
+    started = asyncio.create_task(bench.consumer.try_start_turn(turn()))
+    await bench.after(1)
+    bench.consumer.abandon()
+    await bench.after(0)
+    assert not started.result()
 
 
 async def test_a_turn_that_is_not_claimed_gives_its_slot_back(bench: Bench) -> None:
@@ -468,9 +515,9 @@ async def test_a_turn_does_not_wait_for_the_store_while_the_worker_stops(bench: 
     assert not await bench.consumer.try_start_turn(turn("t2")), "nothing begins after the stop"
 
 
-async def test_the_slot_of_a_turn_is_counted_once_its_task_has_run_for_a_second(bench: Bench) -> None:
+async def test_the_slot_of_a_turn_is_counted_once_its_task_has_run_for_five_seconds(bench: Bench) -> None:
     assert await bench.consumer.try_start_turn(turn())
-    await bench.after(0.5)
+    await bench.after(4)
     assert bench.deliveries.acked_early == 0
     await bench.after(2)
     assert bench.deliveries.acked_early == 1, "the prefetch would count on its slot"
