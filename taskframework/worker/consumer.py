@@ -46,7 +46,7 @@ _MARK_TIMEOUT_SECONDS = 5.0
 _MAX_WAIT_BESIDE_IDLE_SECONDS = 3.0
 #: Seconds that the next task of a stream waits for a slot here. Then it gets a message, which any worker may take. When
 #: many short tasks wait, a slot comes sooner; when all slots have long tasks, another worker may be idle.
-_MAX_WAIT_OF_TURN_SECONDS = 0.5
+_MAX_WAIT_OF_TURN_SECONDS = 1.0
 #: For a delivery that is handed over although no admission check put it off: its task is due at once.
 _DUE_AT_ONCE = PutOff(timedelta(0))
 
