@@ -116,7 +116,7 @@ def _what_is_left_open_is_found() -> Iterator[None]:
     """A socket that nobody closed fails a test of the file that left it, not one that happens to run much later."""
     yield
     gc.collect()
-    gc.freeze()  # what is left has been looked at, and needs no second look: that took a twentieth of the tests' time
+    gc.freeze()  # what is left needs no second look, which took a tenth of the unit tests' time
 
 
 @pytest.fixture(scope="session")

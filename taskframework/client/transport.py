@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from taskframework.events.requests import is_loopback
+from taskframework.events.requests import is_loopback, uses_tls
 from taskframework.tasks.steps import refuse_on_event_loop
 
 Value = TypeVar("Value")
@@ -133,7 +133,7 @@ class AsyncTransport:
 
     async def _open(self) -> AsyncGenerator[httpx.AsyncClient, None]:
         """Give the client of one event loop. At its end a loop closes its generators, and so this client."""
-        own = httpx.AsyncHTTPTransport(verify=_uses_tls(self._url)) if is_loopback(self._url) else None
+        own = httpx.AsyncHTTPTransport(verify=uses_tls(self._url)) if is_loopback(self._url) else None
         async with httpx.AsyncClient(transport=own) as http:
             while True:
                 yield http
@@ -200,15 +200,10 @@ class BlockingTransport:
             raise RuntimeError(_CLOSED)
         pid = os.getpid()
         if (http := self._own_clients.get(pid)) is None:
-            own = httpx.HTTPTransport(verify=_uses_tls(self._url)) if is_loopback(self._url) else None
+            own = httpx.HTTPTransport(verify=uses_tls(self._url)) if is_loopback(self._url) else None
             http = httpx.Client(transport=own)
             http = self._own_clients.setdefault(pid, http)  # another thread may have been faster
         return http
-
-
-def _uses_tls(url: str) -> bool:
-    """Whether there is a certificate to verify. Without TLS, the known ones are not loaded, which takes 0.03 s."""
-    return not url.lower().startswith("http:")
 
 
 async def _as_generator(pieces: AsyncIterable[Value]) -> AsyncGenerator[Value, None]:

@@ -18,6 +18,7 @@ from taskframework.events.requests import (
     is_heartbeat,
     is_loopback,
     require_event_stream,
+    uses_tls,
 )
 from taskframework.urls import redacted
 
@@ -78,7 +79,7 @@ class HttpEvents:
 
         try:
             timeout = httpx.Timeout(5.0, read=MAX_SILENCE_SECONDS)
-            direct = httpx.AsyncHTTPTransport() if is_loopback(self.url) else None
+            direct = httpx.AsyncHTTPTransport(verify=uses_tls(self.url)) if is_loopback(self.url) else None
             self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, transport=direct)
             async with self._connection(is_first=True):
                 pass

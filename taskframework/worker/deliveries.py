@@ -11,12 +11,12 @@ import asyncio
 import enum
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.brokers.base import Delivery
-from taskframework.clock import Clock
+from taskframework.clock import Clock, happens_within
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import Priority, lane_of
 from taskframework.model.stream_moves import ClaimTurn
@@ -46,15 +46,16 @@ class Stage(enum.Enum):
     HANDING_OVER = "handing over"  # to the sweeper
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnWithoutMessage:
     """`Delivery` of a task of a stream that a worker starts without a message. Whoever asked for that waits for the
     answer whether the task is claimed, as the broker waits for an answer to a message.
     """
 
     claim: ClaimTurn
-    #: Whether the task is claimed. If it is not, it has to be unblocked.
-    is_claimed: asyncio.Future[bool]
+    #: Whether the task is claimed, once that is answered. If it is not, it has to be unblocked.
+    is_claimed: bool = False
+    is_answered: asyncio.Event = field(default_factory=asyncio.Event)
     body: bytes = b""
 
     @property
@@ -83,8 +84,9 @@ class TurnWithoutMessage:
         self._answer(True)
 
     def _answer(self, is_claimed: bool) -> None:
-        if not self.is_claimed.done():  # the caller may have been cancelled
-            self.is_claimed.set_result(is_claimed)
+        if not self.is_answered.is_set():
+            self.is_claimed = is_claimed
+            self.is_answered.set()
 
 
 class PendingDelivery:
@@ -175,8 +177,9 @@ class PendingDeliveries:
             if pending.is_consumer_stopped and not pending.is_answered and pending.stage in unclaimed
         }
 
-    async def sleep(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
+    async def answered_within(self, turn: TurnWithoutMessage, seconds: float) -> None:
+        """Wait for the answer to a turn, at most for so long."""
+        await happens_within(turn.is_answered, seconds, self._clock)
 
     async def pause(self) -> None:
         """Wait until the next search for deliveries that take long."""

@@ -59,7 +59,9 @@ async def test_a_misspelt_field_is_named_before_the_one_that_is_missing(api: Api
     assert [error["field"] for error in problem["errors"]] == ["task_type", "task_typ"]
 
 
-@pytest.mark.parametrize(("path", "times"), [("/api/v2", 0), (f"{TASKS}?state=FAILED", 0), ("/docs", 1)])
+@pytest.mark.parametrize(
+    ("path", "times"), [("/api/v2", 0), (f"{TASKS}?state=FAILED", 0), ("/docs", 1), ("/openapi.json", 1)]
+)
 async def test_the_document_is_made_for_those_who_ask_for_it_and_not_in_the_event_loop(
     api: Api, path: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
