@@ -52,7 +52,7 @@ def is_loopback(url: str) -> bool:
 
 
 def uses_tls(url: str) -> bool:
-    """Return whether there is a certificate to verify. Without TLS the known ones are not loaded, which takes 0.03 s."""
+    """Return whether there is a certificate to verify. Without TLS none are loaded, which would take 0.03 s."""
     return not url.lower().startswith("http:")
 
 
