@@ -22,7 +22,7 @@ from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.submission.service import Submission, SubmitRequest
-from taskframework.submission.types import naming_store
+from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
@@ -233,7 +233,7 @@ class TaskFramework(Extensible):
             StoreUnavailableError: if the task could not be stored.
         """
         request = SubmitRequest(task_type=task_type, parameters=parameters, user_id=user_id, **options)
-        with naming_store(self.settings.store.url):
+        with NamingStore(self.settings.store.url):
             submission = await self.services.submission.submit(request)
         return self._handle(submission.task.task_id, submission.is_new, task_type)
 
@@ -288,7 +288,7 @@ class TaskFramework(Extensible):
             StoreUnavailableError: if the batch could not be stored.
         """
         request = BatchRequest(task_type=task_type, user_id=user_id, **options)
-        with naming_store(self.settings.store.url):
+        with NamingStore(self.settings.store.url):
             if isinstance(items := check_iterable(items), Sequence):
                 submission = await self.services.batch_submission.submit(request, items)
             else:

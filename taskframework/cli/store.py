@@ -21,7 +21,7 @@ from taskframework.cli.output import run
 from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings, sqlite_file
-from taskframework.submission.types import naming_store
+from taskframework.submission.types import NamingStore
 
 if TYPE_CHECKING:
     from taskframework.cli.remote.framework import RemoteFramework
@@ -59,7 +59,7 @@ def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
             async with framework.store_only():
                 await command(framework, **arguments)
 
-        with naming_store(framework.settings.store.url) if isinstance(framework, TaskFramework) else nullcontext():
+        with NamingStore(framework.settings.store.url) if isinstance(framework, TaskFramework) else nullcontext():
             run(work())
 
     signature = inspect.signature(command, eval_str=True)

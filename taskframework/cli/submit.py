@@ -40,7 +40,7 @@ from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 from taskframework.submission.options import SubmissionOptions, option_schemas
 from taskframework.submission.service import SubmitRequest
-from taskframework.submission.types import naming_store
+from taskframework.submission.types import NamingStore
 from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
 
@@ -226,7 +226,7 @@ def _submit_locally(
     framework = invocation.framework(registers=bool(invocation.apps))
     if is_store_missing(framework.settings):  # no type is declared then, and a refused submission must make no file
         _check_request(register_types(invocation, framework), request)
-    with naming_store(framework.settings.store.url):
+    with NamingStore(framework.settings.store.url):
         try:
             return run(_submit(framework, request, should_wait, timeout, as_json))
         except UnknownTaskTypeError:

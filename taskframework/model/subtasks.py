@@ -169,6 +169,7 @@ def subtask_of(
     not_before = max(now, _moment(group.get("not_before")) or now)
     start_limit = _record(StartLimit, group.get("start_limit"))
     return Task.new(
+        initial_fields(not_before, now, dispatch_after, start_limit),
         task_id=subtask_id(parent.task_id, parent.generation, subtasks.round, slot),
         schema_version=FAMILY_VERSION,
         task_type=group["task_type"],
@@ -188,7 +189,6 @@ def subtask_of(
         updated_at=now,
         start_limit=start_limit,
         retention=_record(KeptFor, group.get("retention")),
-        **initial_fields(not_before, now, dispatch_after, start_limit),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import uuid_utils
@@ -323,13 +324,13 @@ class Task:
         return cls._of(values if values.keys() == _NAMES else {name: values[name] for name in _NAMES})
 
     @classmethod
-    def new(cls, **values: Any) -> Self:
-        """The same as the constructor, for the one place where every task is made.
+    def new(cls, given: Mapping[str, Any] = MappingProxyType({}), /, **others: Any) -> Self:
+        """The same as the constructor, for the places where new tasks are made; fields may be given as a mapping too.
 
         Raises:
             TypeError: if a field is missing or does not exist.
         """
-        values = {**_DEFAULTS, **values}
+        values = {**_DEFAULTS, **given, **others}
         if values.keys() != _NAMES:
             raise TypeError(f"missing or unknown fields of a task: {', '.join(sorted(values.keys() ^ _NAMES))}")
         return cls._of(values)

@@ -196,7 +196,7 @@ class BatchSubmissionService:
             "check_at": fields["created_at"] + CHECK_INTERVAL,
             "seal_by": fields["created_at"] + self._upload_timeout,
         }
-        return Task.new(**{**fields, **waiting})
+        return Task.new(fields, **waiting)
 
     def _with_plan(self, batch: Task, items: Sequence[Item]) -> Task | None:
         """Return the batch with its items as the plan, sealed from the beginning; None if the items are too large."""

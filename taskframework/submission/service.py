@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -138,7 +138,7 @@ class TaskSubmissionService:
         """
         task = self._new_task(request, await self._new_tasks.find(request.task_type))
         await failpoint.reached("submit.before_insert")
-        [stored] = await self._insert([task])
+        [stored] = await self._way_of(task)([task])
         return await self._accept(stored)
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
@@ -179,13 +179,17 @@ class TaskSubmissionService:
         An error of the store is the reply to one part of the list only: tasks of the parts before are stored.
         """
         stored: list[Inserted | Exception] = []
-        for is_shared, group in groupby(tasks, _shares_a_key):
-            insert, part = self._insert_by_key if is_shared else self._new_tasks.inserts.insert, list(group)
+        for insert, group in groupby(tasks, self._way_of):
+            part = list(group)
             try:
                 stored += await insert(part)
             except StoreError as error:
                 stored += [error] * len(part)
         return stored
+
+    def _way_of(self, task: Task) -> Callable[[Sequence[Task]], Awaitable[Sequence[Inserted | Exception]]]:
+        """Return what stores this task, together with others of its way."""
+        return self._new_tasks.inserts.insert if _key_of(task) is None else self._insert_by_key
 
     async def _insert_by_key(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         """Store versions of keys and debounced tasks: those of one key one after the other, and keys side by side. If
@@ -194,7 +198,7 @@ class TaskSubmissionService:
         is_ordered = any(task.stream is not None for task in tasks)
         places = defaultdict[object, list[int]](list)
         for place, task in enumerate(tasks):
-            places[None if is_ordered else _shared_key(task)].append(place)
+            places[None if is_ordered else _key_of(task)].append(place)
         stored: dict[int, Inserted | Exception] = {}
         slots = asyncio.Semaphore(_MAX_KEYS_AT_ONCE)
 
@@ -253,16 +257,14 @@ class TaskSubmissionService:
             options |= _stream_fields(options)
         throttle = options.pop("throttle", None)
         fields = self._new_tasks.fields(kind, request.user_id, options, throttle)
-        task = Task.new(**fields, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
+        task = Task.new(fields, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
         return task if throttle is None else with_throttle_id(task, throttle)
 
 
-def _shares_a_key(task: Task) -> bool:
-    return task.unique is not None or task.debounce is not None
-
-
-def _shared_key(task: Task) -> object:
-    """What two tasks have in common if they may have the same key."""
+def _key_of(task: Task) -> object | None:
+    """What two tasks have in common if they may have the same key; None for a task without a key."""
+    if task.unique is None and task.debounce is None:
+        return None
     return task.user_id, task.unique and task.unique.key, task.debounce and task.debounce.key
 
 

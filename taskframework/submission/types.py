@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -57,21 +57,24 @@ class Submittable(Protocol):
     def accept(self, value: Any) -> tuple[Json, bytes]: ...
 
 
-@contextmanager
-def naming_store(url: str) -> Iterator[None]:
-    """Add to the error of an unknown task type in which store the type was searched: it may be the wrong store.
+class NamingStore:
+    """Adds to the error of an unknown task type in which store the type was searched: it may be the wrong store.
 
     Use this only for people who may know the address of the store. Callers over HTTP may not know it.
-
-    Args:
-        url: the address of the store; its secrets are left out.
     """
-    try:
-        yield
-    except UnknownTaskTypeError as error:
-        store = sqlite_file(url).absolute() if scheme_of(url) == "sqlite" else redacted(url)
-        error.hint = f"{error.hint} This store is {store}."
-        raise
+
+    def __init__(self, url: str) -> None:
+        """Take the address of the store; its secrets are left out."""
+        self._url = url
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, UnknownTaskTypeError):
+            is_file = scheme_of(self._url) == "sqlite"
+            store = sqlite_file(self._url).absolute() if is_file else redacted(self._url)
+            error.hint = f"{error.hint} This store is {store}."
 
 
 class TaskTypes:

@@ -18,7 +18,7 @@ from taskframework import (
     UnknownTaskTypeError,
 )
 from taskframework.api.views import TaskTypePage
-from taskframework.submission.types import naming_store
+from taskframework.submission.types import NamingStore
 from tests.support.kitchen_sink import CountWords
 from tests.unit.api.conftest import COUNT_WORDS, TASKS, Api, OpenApi, problem_of
 
@@ -77,7 +77,7 @@ async def test_what_nobody_knows_is_refused_with_the_nearest_type_and_how_types_
         await bare.framework.submit("count-word")
     with (
         pytest.raises(UnknownTaskTypeError, match=r"This store is mongodb://ann:\*\*\*@db:27017/shop\."),
-        naming_store("mongodb://ann:secret@db:27017/shop"),
+        NamingStore("mongodb://ann:secret@db:27017/shop"),
     ):
         raise UnknownTaskTypeError("count-word", [])
 
