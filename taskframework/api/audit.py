@@ -42,9 +42,14 @@ class AuditPage(BaseModel):
 class AuditQuery(PageQuery):
     """Which entries to list."""
 
-    by: str | None = Field(default=None, max_length=MAX_NAME_LENGTH, description="Only actions of this operator")
+    by: str | None = Field(
+        default=None, min_length=1, max_length=MAX_NAME_LENGTH, description="Only actions of this operator"
+    )
     action: str | None = Field(
-        default=None, max_length=100, description="Only this action, or all actions on one thing, such as `queue`"
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="Only this action, or all actions on one thing, such as `queue`",
     )
 
 

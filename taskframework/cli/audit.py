@@ -59,7 +59,8 @@ async def list_entries(
         ]
         print_rows(("When", "Who", "What", "Target", "Why"), rows)
 
-    print_page(page, show, audit_view, as_json=as_json, nothing="No entries yet.")
+    nothing = "No entries yet." if by is None and action is None else "No such entries."
+    print_page(page, show, audit_view, as_json=as_json, nothing=nothing)
 
 
 def _target_text(entry: AuditEntry) -> str:

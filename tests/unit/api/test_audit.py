@@ -186,6 +186,8 @@ async def test_pages_and_filters(api: Api) -> None:
     assert {entry["target"] for entry in await _entries(api, action="queue")} == {"1", "3", "5"}
     assert {entry["target"] for entry in await _entries(api, action="schedule.run", by="operator-0")} == {"0", "6"}
     problem_of(await api.get(f"{AUDIT}?cursor=strange"), 422, "invalid_cursor")
+    for name in ("by", "action"):
+        problem_of(await api.get(AUDIT, params={name: ""}), 422, "invalid_request")
 
 
 async def test_the_record_of_a_new_key_says_what_it_may_do(unlocked: Api) -> None:

@@ -51,3 +51,11 @@ def test_a_reason_cannot_steer_the_terminal_of_another_operator(cli: Cli, folder
     for listed in (cli("queues", "list"), cli("audit", "list")):
         assert "[2J" in listed.out
         assert "\x1b" not in listed.out
+
+
+def test_a_list_without_entries_says_whether_a_filter_left_them_out(cli: Cli, folder: Path) -> None:
+    work(folder)
+    assert "No entries yet." in cli("audit", "list").err
+    assert cli("queues", "pause", "greets").code == 0
+    for name, value in (("--action", "queue.resume"), ("--by", "nobody"), ("--action", "")):
+        assert "No such entries." in cli("audit", "list", name, value).err
