@@ -48,15 +48,26 @@ class SubtaskKinds:
             TypeError: for an option that sub-tasks do not have.
             StoreUnavailableError: if the type is not registered here and the store does not answer.
         """
-        refuse_unknown("a sub-task", options, SUBTASK_OPTIONS)
+        given = accept_subtask_options(options, self._now())
         name = type_name(task_type)
         kind = (await self._types.find([name]))[name]
         if isinstance(kind, SubmissionError):
             raise kind
-        given = accept_options(cast(SubmissionOptions, options))
-        accept_times(given, self._now())
         header = {**defaults_of(kind, self._max_attempts), **given}
         return SubtaskKind({"task_type": name, **{key: _json(value) for key, value in header.items()}}, kind)
+
+
+def accept_subtask_options(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the options that are given, as `accept_options` does.
+
+    Raises:
+        InvalidRequestError: if an option is wrong.
+        TypeError: for an option that sub-tasks do not have.
+    """
+    refuse_unknown("a sub-task", options, SUBTASK_OPTIONS)
+    given = accept_options(cast(SubmissionOptions, options))
+    accept_times(given, now)
+    return given
 
 
 def _json(value: Any) -> Json:

@@ -17,7 +17,14 @@ class FakeClock:
     """Virtual time for `Clock`. A sleeper wakes when the time is advanced past the end of its sleep."""
 
     def __init__(self, start: datetime = START) -> None:
-        self._start = start
+        """Begin at a time.
+
+        Raises:
+            ValueError: if the time has no time zone.
+        """
+        if start.tzinfo is None:
+            raise ValueError(f"{start} has no time zone; write datetime({start.year}, {start.month}, …, tzinfo=UTC)")
+        self._start = start.astimezone(UTC)
         self._passed = timedelta(0)
         self._sleepers: list[tuple[timedelta, int, asyncio.Future[None]]] = []
         self._order = itertools.count()

@@ -18,6 +18,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Signal, StepOutcome, new_task_id
 from taskframework.model.values import MAX_PROGRESS_BYTES, Json
 from taskframework.submission.options import refuse_unknown
+from taskframework.submission.subtasks import accept_subtask_options
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.extensions import Middleware, WorkerExtensions
@@ -35,6 +36,7 @@ from taskframework.tasks.subtasks import (
 )
 from taskframework.tasks.values import storable_parameters, to_storable_json
 from taskframework.worker.attempt_outcome import refuse_forgotten_calls, storable_result
+from taskframework.worker.plan import common_policy, require_enough
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -108,13 +110,13 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
         about: the attempt; see `About`.
 
     Raises:
-        SubmissionError: if the parameters of the task or of a sub-task do not fit.
+        SubmissionError: if the parameters of the task do not fit, or what a sub-task was given.
         BadResultError: if the result does not fit the class, or cannot be stored.
         ConfigurationError: if the code asks for a resource that is not given.
-        TypeError: for an argument that does not exist; names the nearest one.
+        TypeError: for an argument that does not exist, which names the nearest one, or one that means nothing here.
         Exception: any error that the code raises.
     """
-    refuse_unknown("run", about, About.__annotations__)
+    _check(about)
     registration = TaskRegistry().register(task)
     ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
     control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
@@ -130,11 +132,24 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
         case _:
             returned = await _call(registration, surroundings, "execute", context)
     refuse_forgotten_calls(context, returned)
+    control.check_policy(registration.executable.options.subtasks)
     if isinstance(returned, WaitForSignal):
         ran.waits_for = returned
     elif not (ran.subtasks and returned is None and "resume" in registration.stages):
         ran.result = read_result(kind_of(task), storable_result(registration, returned))
     return ran
+
+
+def _check(about: About) -> None:
+    refuse_unknown("run", about, About.__annotations__)
+    if "signal" in about and "outcomes" in about:
+        raise TypeError("run: signal calls on_signal, and outcomes calls on_subtasks_finished; give one of them")
+    for name in ("payload", "timed_out"):
+        if name in about and "signal" not in about:
+            raise TypeError(f'run: {name} describes a signal; give its name too, such as signal="approved"')
+    attempt: object = about.get("attempt", 1)
+    if not isinstance(attempt, int) or attempt < 1:
+        raise TypeError(f"run: attempt is the number of the attempt, from 1, not {attempt!r:.50}")
 
 
 class _Control:
@@ -146,6 +161,8 @@ class _Control:
         self._ran = ran
         self._outcomes = outcomes
         self._slot_numbers = itertools.count()
+        self._is_planned = False
+        self._policy: str | None = None
         self.cancel_requested = cancelled
         self.steps = Steps([StepOutcome(step, outcome) for step, outcome in ran.steps.items()], self)
         self.family = self
@@ -163,13 +180,21 @@ class _Control:
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
         future: Future[list[str]] = Future()
         try:
+            accept_subtask_options(wanted.options, SystemClock().now())
+            policy = common_policy(self._policy, wanted.policy)
             subtasks = [_check_subtask(wanted, number, parameters) for number, parameters in wanted.numbered()]
         except Exception as error:
             future.set_exception(error)
         else:
+            self._is_planned, self._policy = True, policy
             self._ran.subtasks += subtasks
             future.set_result([f"subtask-{next(self._slot_numbers)}" for _ in subtasks])
         return future
+
+    def check_policy(self, of_type: str) -> None:
+        """Refuse a policy that the planned sub-tasks can never meet; `of_type` is that of the task type."""
+        if self._is_planned:
+            require_enough(self._policy or of_type, len(self._ran.subtasks))
 
     def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
         return _completed_future(list(self._outcomes[after_slot + 1 :]))

@@ -28,12 +28,13 @@ from taskframework.testing.faults import Faults, FaultyStore, ProcessClock
 from taskframework.urls import sqlite_file
 from taskframework.wiring.store_services import StoreServices
 
-#: The settings of a harness; all others have their defaults.
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "broker": {"url": "embedded://"},
+#: The settings of a harness that a test may change; all others have their usual defaults.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "shutdown": {"await_termination_timeout": "0s"},
     "retry": {"jitter_factor": 0},  # so that a retry comes when the test expects it
 }
+#: The settings that a test cannot change, besides the store.
+_FIXED: Mapping[str, Mapping[str, Any]] = {"broker": {"url": "embedded://"}}
 
 #: Lets time pass until a task is final; the timeout, in virtual time, is that of the handle.
 PassTime = Callable[[str, timedelta | float | None], Awaitable[Task]]
@@ -107,10 +108,29 @@ def id_of(task: TaskHandle[Any] | BatchHandle[Any] | str) -> str:
     return task.batch_id if isinstance(task, BatchHandle) else task.task_id
 
 
+def as_duration(duration: timedelta | float) -> timedelta:
+    """Return a length of virtual time, which may be given in seconds.
+
+    Raises:
+        ValueError: if it is negative.
+    """
+    time = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+    if time < timedelta(0):
+        raise ValueError(f"{time.total_seconds():g} s: time does not pass backwards")
+    return time
+
+
 def settings_with(sections: Mapping[str, dict[str, Any]], file: Path) -> Settings:
-    """Return the settings of a harness with the sections that a test gives, on a SQLite file."""
-    merged = {name: {**_SETTINGS.get(name, {}), **sections.get(name, {})} for name in {*_SETTINGS, *sections}}
-    return Settings.model_validate({**merged, "store": {"url": f"sqlite:///{file}"}})
+    """Return the settings of a harness with the sections that a test gives, on a SQLite file.
+
+    Raises:
+        ConfigurationError: if the settings are wrong.
+    """
+    merged: dict[str, Any] = {**_DEFAULTS, **_FIXED, **sections, "store": {"url": f"sqlite:///{file}"}}
+    for name, section in merged.items():
+        if isinstance(section, Mapping):  # anything else gets the error of the settings
+            merged[name] = {**_DEFAULTS.get(name, {}), **section, **_FIXED.get(name, {})}
+    return Settings.model_validate(merged)
 
 
 @contextlib.asynccontextmanager

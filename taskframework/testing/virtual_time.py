@@ -35,7 +35,7 @@ from taskframework.tasks.kinds import AnyTaskType, read_result, type_name
 from taskframework.testing.clock import START, FakeClock
 from taskframework.testing.faults import Faults
 from taskframework.testing.timeline import Timeline
-from taskframework.testing.virtual_process import VirtualFramework, id_of, settings_with, temporary_folder
+from taskframework.testing.virtual_process import VirtualFramework, as_duration, id_of, settings_with, temporary_folder
 from taskframework.wiring import process as _process  # noqa: F401 - imported now: on the loop it would hold that up
 from taskframework.worker import containment as _containment  # noqa: F401 - as before
 from taskframework.worker.worker import Worker
@@ -101,7 +101,7 @@ class Harness:
         Raises:
             AssertionError: if it is not final by then, or will not end by time alone.
         """
-        found = await self._until_final(id_of(task), _as_duration(within))
+        found = await self._until_final(id_of(task), as_duration(within))
         return await self.framework.batch(task.batch_id).status() if isinstance(task, BatchHandle) else found
 
     async def result(self, task: TaskHandle[R], within: timedelta | float = _MAX_VIRTUAL_TIME) -> R:
@@ -124,7 +124,7 @@ class Harness:
 
     async def advance(self, duration: timedelta | float) -> None:
         """Let time pass, as a timedelta or in seconds. All work that becomes due meanwhile is done at its time."""
-        await self._pass_time(self.now + _as_duration(duration))
+        await self._pass_time(self.now + as_duration(duration))
 
     async def crash(self) -> None:
         """Let the process die, as by `kill -9`, and start another process. Everything that was not stored is lost."""
@@ -139,8 +139,10 @@ class Harness:
             passage: 1 for the first time that the process comes to the point, 2 for the second, and so on.
 
         Raises:
-            ValueError: if there is no such point.
+            ValueError: if there is no such point, or no such passage.
         """
+        if passage < 1:
+            raise ValueError(f"passage {passage}: the first passage is 1")
         passages_left = passage
 
         async def die() -> None:
@@ -236,7 +238,7 @@ class Harness:
         """Wait as the handle of a task or a batch does, but in virtual time."""
         if timeout is None:
             return await self._until_final(task_id, _MAX_VIRTUAL_TIME)
-        found, _ = await self._pass_time_for(task_id, _as_duration(timeout))
+        found, _ = await self._pass_time_for(task_id, as_duration(timeout))
         if not found.status.is_final:
             raise ResultTimeoutError(task_id, found.status)
         return found
@@ -362,11 +364,11 @@ async def harness(
 
     Args:
         tasks: the task types to register.
-        start: the time at which virtual time begins.
+        start: the time at which virtual time begins, with a time zone.
         middleware: around every attempt; the first one is outermost.
         lifespans: hooks of the worker; after a crash they are entered again.
         resources: more resources that code can ask for: objects, or doubles of a subclass.
-        sections: sections of the settings, as in `application.yml`; the harness sets store and broker itself.
+        sections: sections of the settings, as in `application.yml`; the addresses of store and broker do not count.
 
     Raises:
         RegistrationError: if one of the tasks is not a task type.
@@ -391,10 +393,3 @@ async def harness(
             for schedule in parse_settings(running.framework.settings.schedules.named).values():
                 running.framework.registry.require(schedule.task_type)
             yield running
-
-
-def _as_duration(duration: timedelta | float) -> timedelta:
-    time = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
-    if time < timedelta(0):
-        raise ValueError(f"{time.total_seconds():g} s: time does not pass backwards")
-    return time

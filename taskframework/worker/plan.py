@@ -72,9 +72,10 @@ class AttemptPlan:
         Raises:
             SubmissionError: if parameters do not fit, or the plan may not have more sub-tasks.
         """
-        self._check(wanted)
+        self._check_limits(wanted)
+        policy = common_policy(self._policy, wanted.policy)
         items = list(_accepted(kind, wanted))
-        self._policy = wanted.policy or self._policy
+        self._policy = policy
         first = self._planned
         for parameters, canonical in items:
             await self._append(kind.header, parameters, canonical)
@@ -93,12 +94,7 @@ class AttemptPlan:
                 sub-tasks followed each other.
         """
         policy = self._policy or policy
-        if Policy(policy).needed(self._planned) > self._planned:
-            raise InvalidRequestError(
-                "policy",
-                f"{policy} cannot be met with {pluralize(self._planned, 'sub-task')}",
-                "Submit more of them, or use another policy.",
-            )
+        require_enough(policy, self._planned)
         empty = empty_rounds(self._task, self._planned)
         if empty > MAX_EMPTY_ROUNDS:
             raise InvalidRequestError(
@@ -113,7 +109,7 @@ class AttemptPlan:
             self._planned, plan, policy=policy, resumes=resumes, plan_records=self._written_parts, empty_rounds=empty
         )
 
-    def _check(self, wanted: WantedSubtasks) -> None:
+    def _check_limits(self, wanted: WantedSubtasks) -> None:
         if self._planned + len(wanted.parameters) > MAX_SUBTASKS:
             raise InvalidRequestError(
                 "sub-tasks",
@@ -125,16 +121,6 @@ class AttemptPlan:
                 "sub-tasks",
                 f"there are {MAX_DEPTH} tasks above this one, the limit",
                 "Do the rest in this task, or in further rounds of a task above it.",
-            )
-        if wanted.policy is None:
-            return
-        if not Policy.is_one(wanted.policy):
-            raise InvalidRequestError("policy", f"{wanted.policy!r:.50} is none", f"Use {Policy.ACCEPTED}.")
-        if self._policy not in (None, wanted.policy):
-            raise InvalidRequestError(
-                "policy",
-                f"an earlier call gave {self._policy} for this round, and this one gives {wanted.policy}",
-                "Give the same policy in each call, or give it once.",
             )
 
     async def _append(self, header: Mapping[str, Json], parameters: Json, canonical: bytes) -> None:
@@ -153,6 +139,39 @@ class AttemptPlan:
         await self._write(part_of(self._task, self._written_parts, self._first_slot, self._groups, self._now()))
         self._written_parts += 1
         self._first_slot, self._groups, self._bytes = self._planned, [], 0
+
+
+def common_policy(earlier: str | None, given: str | None) -> str | None:
+    """Return the policy of a round from that of earlier calls and that of another call; None if no call gave one.
+
+    Raises:
+        InvalidRequestError: if the other call's is no policy, or differs.
+    """
+    if given is None:
+        return earlier
+    if not Policy.is_one(given):
+        raise InvalidRequestError("policy", f"{given!r:.50} is none", f"Use {Policy.ACCEPTED}.")
+    if earlier not in (None, given):
+        raise InvalidRequestError(
+            "policy",
+            f"an earlier call gave {earlier} for this round, and this one gives {given}",
+            "Give the same policy in each call, or give it once.",
+        )
+    return given
+
+
+def require_enough(policy: str, planned: int) -> None:
+    """Refuse a policy that so many sub-tasks can never meet.
+
+    Raises:
+        InvalidRequestError: if it needs more of them.
+    """
+    if Policy(policy).needed(planned) > planned:
+        raise InvalidRequestError(
+            "policy",
+            f"{policy} cannot be met with {pluralize(planned, 'sub-task')}",
+            "Submit more of them, or use another policy.",
+        )
 
 
 def _accepted(kind: SubtaskKind, wanted: WantedSubtasks) -> Iterator[tuple[Json, bytes]]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -394,6 +394,33 @@ async def test_time_does_not_wait_for_a_halted_stream() -> None:
         await running.advance(timedelta(seconds=1))
         assert running.now - START < timedelta(seconds=20)
         assert (await waiting.task()).status == "BLOCKED"
+
+
+async def test_it_keeps_its_own_servers_whatever_the_settings_of_the_application_name() -> None:
+    broker, store = {"url": "amqp://nowhere", "prefix": "shop"}, {"url": "mongodb://nowhere/shop"}
+    async with harness(patient, broker=broker, store=store) as running:
+        assert running.framework.settings.broker.url == "embedded://"
+        assert running.framework.settings.broker.prefix == "shop"
+        assert running.framework.settings.store.url.startswith("sqlite:///")
+
+
+async def test_settings_and_times_that_are_none_are_told() -> None:
+    with pytest.raises(ConfigurationError, match="retry"):
+        async with harness(patient, retry=3):  # type: ignore[arg-type]  # the mistake under test
+            pass
+    with pytest.raises(ValueError, match=r"has no time zone; write datetime\(2026, 3, …, tzinfo=UTC\)"):
+        async with harness(patient, start=datetime(2026, 3, 1)):  # noqa: DTZ001 - the mistake under test
+            pass
+    shanghai = timezone(timedelta(hours=8))
+    async with harness(patient, start=datetime(2026, 3, 1, tzinfo=shanghai)) as running:
+        assert running.now == datetime(2026, 2, 28, 16, tzinfo=UTC)
+        assert running.now.tzinfo is UTC
+
+
+async def test_a_passage_that_never_comes_is_refused() -> None:
+    async with harness(patient) as running:
+        with pytest.raises(ValueError, match="the first passage is 1"):
+            running.crash_at("settle.before_write", passage=0)
 
 
 async def test_a_misspelled_type_is_told() -> None:

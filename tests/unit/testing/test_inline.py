@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -40,6 +41,48 @@ async def counts(parameters: str, context: TaskContext[str]) -> Words:
 async def test_an_argument_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TypeError, match=r"run has no option sginal; did you mean signal\?"):
         await run(counts, "one", sginal="approved")  # type: ignore[call-overload]  # the mistake under test
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"payload": {"by": "ann"}}, "payload describes a signal"),
+        ({"timed_out": True}, "timed_out describes a signal"),
+        ({"signal": "approved", "outcomes": []}, "give one of them"),
+        ({"attempt": 0}, "the number of the attempt, from 1, not 0"),
+        ({"attempt": "2"}, "not '2'"),
+    ],
+)
+async def test_an_argument_that_means_nothing_is_refused(about: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        await run(counts, "one", **about)
+
+
+@task("asks")
+async def asks(parameters: dict[str, Any], context: TaskContext[dict[str, Any]]) -> None:
+    await context.submit_subtasks(counts, ["one", "two"], policy="first_success")
+    await context.submit_subtask(counts, "three", **parameters)
+
+
+@task("wants-three", subtasks="at_least(3)")
+async def wants_three(parameters: int, context: TaskContext[int]) -> None:
+    await context.submit_subtasks(counts, ["one"] * parameters)
+
+
+async def test_a_sub_task_that_a_worker_would_refuse_is_refused() -> None:
+    for options, message in (
+        ({"priority": "hi"}, "must be high, normal or low"),
+        ({"policy": "most"}, "'most' is none"),
+        ({"policy": "all_must_succeed"}, "an earlier call gave first_success"),
+        ({"deadline": datetime(2020, 1, 1, tzinfo=UTC)}, "it is in the past"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            await run(asks, options)
+    with pytest.raises(TypeError, match=r"a sub-task has no option prority; did you mean priority\?"):
+        await run(asks, {"prority": "high"})
+    with pytest.raises(InvalidRequestError, match=r"at_least\(3\) cannot be met with 2 sub-tasks"):
+        await run(wants_three, 2)
+    assert len((await run(wants_three, 3)).subtasks) == 3
 
 
 class Family(BackgroundTaskExecutable[list[str], int]):
