@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, Required, TypeVar
@@ -306,6 +307,17 @@ def has_type(request: Request, wanted: str) -> bool:
     media_type, _, options = request.headers.get("content-type", "").partition(";")
     charset = options.strip().lower().replace('"', "")
     return media_type.strip().lower() == wanted and charset in ("", "charset=utf-8")
+
+
+def prefers_lines(accept: str) -> bool:
+    """Return whether a header `Accept` names NDJSON, and not with a lower weight than JSON."""
+    weights: dict[str, float] = {}
+    for entry in accept.lower().split(","):
+        media_type, *options = (part.strip() for part in entry.split(";"))
+        given = [option.removeprefix("q=") for option in options if option.startswith("q=")]
+        with suppress(ValueError):
+            weights[media_type] = float(given[0]) if given else 1.0
+    return weights.get(NDJSON, 0.0) > 0 and weights[NDJSON] >= weights.get(JSON, 0.0)
 
 
 def require_plain(request: Request) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.model.limits import MAX_LIMIT_LENGTH
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.submission.options import Moment
@@ -56,7 +57,7 @@ class ChooseTasks(_Filter):
     user_id: _Exact = None
     parent_task_id: _Exact = None
     stream: _Exact = None
-    waits_for_limit: _Exact = None
+    waits_for_limit: Annotated[str | None, Field(min_length=1, max_length=MAX_LIMIT_LENGTH)] = None
     fingerprint: _Exact = None
     text: _Search = None
     created_after: Annotated[Moment | None, Field(description="Submitted at this time or later")] = None

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
+from taskframework.api.views import NextCursor
 from taskframework.model.status import Priority
 
 
@@ -47,7 +48,7 @@ class QueueView(BaseModel):
 
 
 class QueuePage(BaseModel):
-    """All queues."""
+    """Queues by their task type."""
 
     items: list[QueueView]
-    next_cursor: None
+    next_cursor: NextCursor

@@ -30,6 +30,7 @@ from taskframework.api.problems import RequestRefusedError, problem_of, root_of
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, submission_response, with_key_of_header
 from taskframework.api.views import BulkResult, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.limits import MAX_LIMIT_LENGTH
 from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME_LENGTH
@@ -65,8 +66,11 @@ class TaskQuery(BatchQuery):
     finished_after: Moment | None = Field(default=None, description="Only those that ended at this time or later")
     finished_before: Moment | None = Field(default=None, description="Only those that ended earlier")
     correlation_id: Name | None = Field(default=None, description="Only those with this correlation id")
-    waits_for_limit: Name | None = Field(
-        default=None, description="Only those that wait for their turn in this limit, `NAME` or `NAME/KEY`"
+    waits_for_limit: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_LIMIT_LENGTH,
+        description="Only those that wait for their turn in this limit, `NAME` or `NAME/KEY`",
     )
     error: str | None = Field(
         default=None, min_length=1, max_length=200, description="Only tasks whose error message contains this text"

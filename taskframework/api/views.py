@@ -269,7 +269,7 @@ class TaskTypePage(BaseModel):
     """Task types by their name."""
 
     items: list[TaskTypeView]
-    next_cursor: None = Field(description="Always null: they are all on one page")
+    next_cursor: NextCursor
 
 
 class WorkerView(BaseModel):

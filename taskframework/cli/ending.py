@@ -1,4 +1,4 @@
-"""The end of a process, which does not wait for task code that hangs."""
+"""The standard streams of a process, and its end, which does not wait for task code that hangs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,45 @@ import logging
 import os
 import sys
 import threading
+import traceback
 from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
 #: The usual exit code after Ctrl-C.
 INTERRUPTED_EXIT_CODE = 130
+#: Where the names of modules begin whose code prints.
+_PRINTING_MODULES = ("rich.", "typer.", "taskframework.cli.")
 #: Seconds that task code in threads and on the event loop has to end by itself, before the process ends without it.
 _GRACE_SECONDS = 1.0
+
+
+def open_missing_streams() -> None:
+    """Open the null device for each standard stream that whoever started the process has closed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
+
+
+def write_rest() -> OSError | None:
+    """Write the output that is still in memory. If it cannot be written, give it up, and return the error."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        give_output_up()
+        return error
+    return None
+
+
+def give_output_up() -> None:
+    """Write all further output to the null device. Otherwise Python tries to write it when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_about_output(error: OSError) -> bool:
+    """Return whether an error was raised by code that prints."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith(_PRINTING_MODULES)
 
 
 def exit_process(code: int) -> NoReturn:

@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from taskframework.cli.ending import write_rest
 from taskframework.cli.options import Cursor, Json, Limit, choice_option, or_bad_parameter
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.durations import parse_duration
+from taskframework.errors import TaskframeworkError
 from taskframework.model.keys import ApiKey, Role
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
@@ -80,11 +82,21 @@ async def create(
         expires_after=expires,
         limit=None if rate is None else BucketLimit(rate, burst or 1),
     )
-    if as_json:
-        print_json({**key_view(key), "key": text})
-        return
-    say(text)
-    note("Save it: it is not shown again. Callers send it as `Authorization: Bearer <key>`.")
+    try:
+        if as_json:
+            print_json({**key_view(key), "key": text})
+        else:
+            say(text)
+        lost = write_rest()
+    except OSError as error:
+        lost = write_rest() or error
+    if lost is not None:
+        raise TaskframeworkError(
+            f"A key was created and could not be printed: {lost.strerror}.",
+            hint=f"Nobody knows it. To revoke it: taskframework keys revoke {key.prefix}",
+        )
+    if not as_json:
+        note("Save it: it is not shown again. Callers send it as `Authorization: Bearer <key>`.")
 
 
 @app.command("list")

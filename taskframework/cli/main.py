@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import sys
@@ -11,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from taskframework.cli.ending import exit_process
+from taskframework.cli.ending import exit_process, give_output_up, is_about_output, open_missing_streams, write_rest
 from taskframework.cli.examples import with_examples
 from taskframework.cli.options import Apps, Config
 from taskframework.errors import TaskframeworkError
@@ -91,6 +92,7 @@ def build_command_line() -> TyperGroup:
 
 def main() -> None:
     """Run the command line and end the process: 0 on success, 2 for wrong usage, otherwise 1."""
+    open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may contain bytes that are not text
@@ -102,8 +104,23 @@ def main() -> None:
         show_error(error)
         code: int | str | None = 1
     except SystemExit as end:
-        code = end.code
+        code = end.code if (lost := write_rest()) is None else _report_lost_output(lost)
+    except OSError as error:
+        if not is_about_output(error):
+            raise
+        code = _report_lost_output(error)
     exit_process(code if isinstance(code, int) else int(code is not None))
+
+
+def _report_lost_output(error: OSError) -> int:
+    """Say that the output is not complete, unless its reader has ended; return the exit code."""
+    give_output_up()
+    if error.errno != errno.EPIPE:
+        from taskframework.cli.output import show_error
+
+        problem = f"The output could not be written: {error.strerror}."
+        show_error(TaskframeworkError(problem, hint="The command itself may have done its work."))
+    return 1
 
 
 def _print_version(wanted: bool) -> None:

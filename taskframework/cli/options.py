@@ -30,9 +30,24 @@ Apps = Annotated[
 ]
 #: The variables for the address of an API, which commands use instead of the store; and for the key to it.
 API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
+
+
+def _require_address(address: str | None) -> str | None:
+    """Refuse an empty address, such as that of a variable without a value: the command would act on the store here."""
+    if address == "":
+        raise typer.BadParameter("the address is empty; give one, or leave the option out to use the store")
+    return address
+
+
 Api = Annotated[
     str | None,
-    typer.Option("--api", metavar="URL", envvar=API_VARIABLE, help="Use the API at this address instead of the store."),
+    typer.Option(
+        "--api",
+        metavar="URL",
+        envvar=API_VARIABLE,
+        callback=_require_address,
+        help="Use the API at this address instead of the store.",
+    ),
 ]
 _KEY_HELP = "API key or token for --api."
 ApiKey = Annotated[str | None, typer.Option("--key", "--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]

@@ -127,6 +127,8 @@ class RemoteBatch(Answer, Generic[R]):
 
     Attributes:
         is_sealed: whether all its items have come.
+        result: what `on_batch_finished` returned, as JSON.
+        error: why the batch failed, as for a task.
         total: how many items it has, or how many have come so far.
         counts: how many items are in each status; None in a list, which does not count them.
         percent: how many of the items have ended, in percent; None before the seal.
@@ -134,18 +136,30 @@ class RemoteBatch(Answer, Generic[R]):
     """
 
     batch_id: str
+    task_type: str
     status: TaskStatus
+    user_id: str
     is_sealed: bool
     total: int
     counts: dict[str, int] | None
     done: int
     succeeded: int
     failed: int
+    cancelled: int
     percent: float | None
     rate: float | None
     estimated_end: AwareDatetime | None
-    first_result_at: AwareDatetime | None
+    policy: str
+    chunk_size: int
+    priority: Priority
+    max_attempts: int
+    correlation_id: str
+    result: Any
+    error: RemoteError | None
+    not_before: AwareDatetime
+    deadline: AwareDatetime | None
     created_at: AwareDatetime
+    first_result_at: AwareDatetime | None
     finished_at: AwareDatetime | None
     _kind: type[TaskKind[Any, R]] | None = PrivateAttr(None)
 

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from taskframework.client.answers import Kind, Page, read
@@ -30,11 +31,14 @@ from taskframework.errors import (
 )
 from taskframework.events.requests import authorization
 from taskframework.model.status import TaskStatus
+from taskframework.tasks.values import refuse_values_lost_in_json
 from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
 
 _PREFIX = "/api/v1"
 _TOO_MANY_REQUESTS = 429
+#: Writes any value as plain Python values, in which a model is a dict.
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 JSON = MappingProxyType({"Content-Type": "application/json"})
 #: Failures that happen before the interface receives anything.
 _ERRORS_BEFORE_SENDING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -98,11 +102,12 @@ def as_json(content: Any, what: str = "request") -> bytes:
         what: its name in the error.
 
     Raises:
-        ValueNotStorableError: if it cannot be written as JSON. NaN is left to the interface, which refuses it.
+        ValueNotStorableError: if it cannot be written as JSON, or if it would become another value.
     """
     try:
-        return to_json(content, inf_nan_mode="constants")
-    except (PydanticSerializationError, UnicodeError) as error:
+        refuse_values_lost_in_json(_ANY.dump_python(content, warnings=False), what)
+        return to_json(content)
+    except (ValueError, RecursionError) as error:
         raise ValueNotStorableError(what, str(error)) from None
 
 

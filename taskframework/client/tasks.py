@@ -133,7 +133,7 @@ class TaskCalls(Calls):
             correlation_id: only tasks with this correlation id.
             idempotency_key: only tasks with this key.
             waits_for_limit: only tasks that wait for their turn in this limit, `NAME` or `NAME/KEY`.
-            error: only tasks with this text in the message of the error, ignoring case.
+            error: only tasks with this text in the message of the error, ignoring the case of ASCII letters.
             fingerprint: only tasks whose error has this fingerprint.
         """
         query = {

@@ -13,8 +13,9 @@ from taskframework.client.connection import JSON, Call, as_json
 
 Items = Iterable[Any] | AsyncIterable[Any]
 
-#: Bytes of lines that are sent together, and seconds for which a line waits for others.
-_PIECE_BYTES, _PIECE_SECONDS = 65_536, 1.0
+#: Lines are sent together until they have so many bytes, or until so many seconds have passed since lines were sent.
+#: Items that come one by one are sent at once. Of a burst the last ones wait for the next item.
+_PIECE_BYTES, _PIECE_SECONDS = 65_536, 0.05
 
 
 class Upload:

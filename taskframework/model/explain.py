@@ -19,7 +19,7 @@ from taskframework.model.explain_states import (
 )
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.interventions import is_suspect
-from taskframework.model.limits import name_and_key, waiting_limit
+from taskframework.model.limits import key_text, name_and_key, waiting_limit
 from taskframework.model.message import rfc3339
 from taskframework.model.rate_limits import RATE
 from taskframework.model.status import TaskStatus
@@ -92,7 +92,7 @@ def _explain_rate_limit(facts: Facts) -> Cause | None:
     limit = waiting_limit(task)
     if limit is not None and wait is not None and _kind_of(limit) == RATE.name and wait.until > facts.now:
         name, key = name_and_key(limit)
-        whose = name if key is None else f"{name!r} for {key}"
+        whose = name if key is None else f"{name!r} for {key_text(key)}"
         return _bucket_empty(f"The rate limit {whose} is used up; the turn of this task is at", name, key, wait.until)
     if facts.bucket is None or facts.bucket_free_at is None or facts.bucket_free_at <= facts.now:
         return None
@@ -115,7 +115,7 @@ def _explain_concurrency_limit(facts: Facts) -> Cause | None:
         return None
     name, key = (task.task_type, None) if facts.slots_id is None else name_and_key(facts.slots_id)
     named = [it for it in slots.holders if it.task_id in facts.visible_holders]
-    whose = name if key is None else f"{name} for {key}"
+    whose = name if key is None else f"{name} for {key_text(key)}"
     held_by = f", held by {named[0].task_id}{' and others' if len(slots.holders) > 1 else ''}" if named else ""
     return Cause(
         "concurrency_limit",

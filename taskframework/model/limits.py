@@ -11,7 +11,18 @@ from taskframework.model.records import parts_of
 from taskframework.model.slots import SLOTS
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import HeldSlot, Task
+from taskframework.model.values import fingerprint
 from taskframework.model.wording import pluralize
+
+#: Most characters of a key in an id; a longer one is replaced by its hash.
+_MAX_KEY_LENGTH = 200
+#: Most characters of a limit that a person names as `NAME/KEY`: a key may be given in full length.
+MAX_LIMIT_LENGTH = 2000
+
+
+def short_key(key: str) -> str:
+    """The text that stands for a key in the ids of records, in lists and in messages: the key, or its hash."""
+    return key if len(key) <= _MAX_KEY_LENGTH else fingerprint(key)
 
 
 def waiting_limit(task: Task) -> str | None:
@@ -28,6 +39,11 @@ def slot_to_give_back(task: Task) -> HeldSlot | None:
     if held is None or (lease is not None and lease.claim_id == held.claim_id):
         return None
     return held
+
+
+def key_text(key: str) -> str:
+    """A key as part of a sentence; tasks without a value have the empty key."""
+    return key or "tasks without a value"
 
 
 def name_and_key(limit_id: str) -> tuple[str, str | None]:
@@ -63,11 +79,11 @@ def _keys_text(limits: Sequence[ReachedLimit]) -> str:
     keys = [limit.key for limit in limits if limit.key is not None]
     if not keys:
         return ""
-    return f" for {keys[0]}" + (f" and {pluralize(len(keys) - 1, 'other key')}" if len(keys) > 1 else "")
+    return f" for {key_text(keys[0])}" + (f" and {pluralize(len(keys) - 1, 'other key')}" if len(keys) > 1 else "")
 
 
 def limit_ids(name: str) -> tuple[str, ...]:
     """The ids of the limits that a person calls `NAME`, or `NAME/KEY`: a rate limit, and the slots of a task type."""
     name, has_key, key = name.partition("/")
-    parts = (name, key) if has_key else (name,)
+    parts = (name, short_key(key)) if has_key else (name,)
     return tuple(kind.id_of(*parts) for kind in (RATE, SLOTS))

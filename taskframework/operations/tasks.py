@@ -20,7 +20,7 @@ from taskframework.model.message import rfc3339
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.streams import is_serial
+from taskframework.model.streams import go_on_command, is_serial
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.model.versions import is_older
@@ -249,6 +249,9 @@ class TaskOperations:
                 f" and task {newest.task_id} has taken its place."
             )
             refusal.hint = f"No action is needed: that task is version {newest.version}."
+            if task.stream is not None and task.stream.halts:
+                command = go_on_command(task.user_id, task.stream.key, task.stream.position)
+                refusal.hint = f"That task is version {newest.version}. If this one halts its stream: {command}"
             raise refusal
 
     async def _parents(self, task: Task, scope: Scope) -> list[Task]:

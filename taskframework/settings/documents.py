@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from taskframework.errors import ConfigurationError
 
 _Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+#: In octal, hexadecimal or binary digits, or to the base of sixty.
+_OTHER_NOTATION = re.compile(r"[-+]?0[0-9xXbB_]|.*:")
 
 
 def read_document(path: Path, display_name: str) -> yaml.Node | None:
@@ -67,12 +71,32 @@ def value_of(node: yaml.Node) -> object:
     """
     loader = _Loader("")
     try:
+        _refuse_other_notations(node, set())
         value: object = loader.construct_document(node)
         return value
     except ValueError as error:
         raise yaml.YAMLError(str(error)) from None
     finally:
         loader.dispose()
+
+
+def _refuse_other_notations(node: yaml.Node, seen: set[int]) -> None:
+    """Refuse numbers that YAML reads in another way than people: `1:30` as 90, and `010` as 8.
+
+    Raises:
+        ValueError: names the number.
+    """
+    if id(node) in seen:  # a node may be inside itself
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        for _, value in node.value:
+            _refuse_other_notations(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_other_notations(value, seen)
+    elif node.tag in _NUMBERS and _OTHER_NOTATION.match(node.value):
+        raise ValueError(f"YAML reads {node.value} as another number; write a decimal number, or a text in quotes")
 
 
 def is_empty(node: yaml.Node) -> bool:

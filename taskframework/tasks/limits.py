@@ -8,11 +8,10 @@ from datetime import timedelta
 from typing import ClassVar, TypeGuard
 
 from taskframework.errors import RegistrationError
+from taskframework.model.limits import short_key
 from taskframework.model.options import StartLimit
-from taskframework.model.values import Json, fingerprint
+from taskframework.model.values import Json
 
-#: Most characters of a key in an id; a longer one is replaced by its hash.
-_MAX_KEY_LENGTH = 200
 _MIN_TIMEOUT, _MAX_TIMEOUT = timedelta(milliseconds=1), timedelta(days=3660)
 
 
@@ -136,10 +135,12 @@ def limit_key(parameters: Json, field: str) -> str:
     """The value of a field of the parameters as text; no value gives an empty text.
 
     The number 1 and the text "1" give the same text, so that clients that write an id in one way or the other share a
-    limit.
+    limit. A chunk of a batch, which is a list of parameters, has the value that all its items have, or none.
     """
+    if isinstance(parameters, list):
+        values = {limit_key(item, field) for item in parameters}
+        return values.pop() if len(values) == 1 else ""
     value = parameters.get(field) if isinstance(parameters, dict) else None
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return text if len(text) <= _MAX_KEY_LENGTH else fingerprint(text)
+    return short_key(value if isinstance(value, str) else json.dumps(value, sort_keys=True))

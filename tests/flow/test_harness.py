@@ -27,12 +27,16 @@ from taskframework import (
     TaskContext,
     TaskFailedError,
     TaskFramework,
+    TransitionRefusedError,
     UnknownTaskTypeError,
     resource,
     task,
 )
 from taskframework.model.events import TaskRetryingEvent
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite.connection import Database
+from taskframework.submission.options import StreamOption
 from taskframework.testing import Harness, harness
 from taskframework.testing.clock import START
 
@@ -415,6 +419,25 @@ async def test_settings_and_times_that_are_none_are_told() -> None:
     async with harness(patient, start=datetime(2026, 3, 1, tzinfo=shanghai)) as running:
         assert running.now == datetime(2026, 2, 28, 16, tzinfo=UTC)
         assert running.now.tzinfo is UTC
+
+
+@task("fails")
+async def fails(parameters: None, context: TaskContext[None]) -> None:
+    raise NonRetryableError("no")
+
+
+async def test_what_halts_its_stream_and_was_superseded_cannot_be_retried_and_the_way_on_is_told() -> None:
+    stream: StreamOption = {"key": "s", "on_failure": "halt"}
+    async with harness(fails, patient) as running:
+        first = await running.framework.submit(fails, unique={"key": "k", "version": 1}, stream=stream)
+        assert (await running.finished(first)).status is TaskStatus.FAILED
+        second = await running.framework.submit(patient, 0, unique={"key": "k", "version": 2}, stream={"key": "s"})
+        with pytest.raises(TransitionRefusedError) as refused:
+            await running.framework.services.tasks.retry(first.task_id, EVERYONE, by="ann")
+        command = "taskframework streams go-on --position 0 s"
+        assert (refused.value.hint or "").endswith(f"If this one halts its stream: {command}")
+        explained = await running.framework.services.explain.explain(second.task_id, EVERYONE)
+        assert explained.cause.change.startswith(f"Let the others continue without it: {command}")
 
 
 async def test_a_passage_that_never_comes_is_refused() -> None:

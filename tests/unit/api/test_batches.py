@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from taskframework.api.bodies import prefers_lines
 from taskframework.api.ndjson import read_values
 from tests.support.eventually import eventually
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
@@ -62,6 +63,23 @@ async def test_every_item_is_done(open_api: OpenApi, is_upload: bool) -> None:
         assert [(one["index"], one["result"]) for one in page["items"]] == [(n, {"words": n + 1}) for n in range(3)]
         child = (await api.get(f"{TASKS}/{page['items'][0]['task_id']}")).json()
         assert (child["parent_task_id"], child["priority"]) == (batch["batch_id"], "high")
+
+
+@pytest.mark.parametrize(
+    ("accept", "are_lines"),
+    [
+        ("application/x-ndjson", True),
+        ("Application/X-NDJSON; q=0.9, application/json;q=0.5", True),
+        ("*/*, application/x-ndjson", True),
+        ("application/x-ndjson;q=0", False),
+        ("application/json, application/x-ndjson;q=0.1", False),
+        ("application/x-ndjson;q=high", False),
+        ("*/*", False),
+        ("", False),
+    ],
+)
+def test_lines_are_sent_to_those_who_prefer_them(accept: str, are_lines: bool) -> None:
+    assert prefers_lines(accept) is are_lines
 
 
 async def test_results_are_lines_while_it_runs(open_api: OpenApi) -> None:

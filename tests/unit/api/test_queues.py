@@ -55,6 +55,9 @@ async def test_the_list_of_types_has_pages_for_those_who_ask(working: Api, path:
         found += [entry["task_type"] for entry in page["items"]]
         query = f"?limit=2&cursor={page['next_cursor']}" if page["next_cursor"] else ""
     assert found == everything
+    schemas = (await working.get("/openapi.json")).json()["components"]["schemas"]
+    for name in ("QueuePage", "TaskTypePage"):
+        assert schemas[name]["properties"]["next_cursor"] == schemas["TaskPage"]["properties"]["next_cursor"], name
 
 
 @pytest.mark.parametrize("call", ["", "/pause", "/resume"])

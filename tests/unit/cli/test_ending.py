@@ -1,10 +1,15 @@
-"""A process that ends at once ends with its code, whatever became of its output."""
+"""What becomes of a process whose output cannot be written, or whose standard streams are closed."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
+
+import taskframework
 
 _PROGRAM = """
 import sys
@@ -29,3 +34,35 @@ def test_a_process_ends_although_nobody_reads_its_output() -> None:
         process.stdin.write(b"\n")
         process.stdin.close()
         assert process.wait(30) == 3
+
+
+def _command(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a shell, as people redirect its streams."""
+    command = f"{shlex.quote(sys.executable)} -m taskframework {line}"
+    path = os.pathsep.join([str(Path(taskframework.__file__).parents[1]), str(folder)])
+    environ = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_output_that_cannot_be_written_is_an_error_of_one_sentence(folder: Path) -> None:
+    for line in ("config show", "config show --json", "--help", "--version"):
+        done = _command(f"{line} > /dev/full", folder)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), line
+        assert "error: The output could not be written: No space left on device." in done.stderr, line
+
+
+def test_a_key_that_could_not_be_printed_can_be_revoked(folder: Path) -> None:
+    assert _command("submit --app greeting greets '\"one\"'", folder).returncode == 0
+    for line in ("keys create ann", "keys create ann --json"):
+        done = _command(f"{line} > /dev/full", folder)
+        assert done.returncode == 1
+        [prefix] = re.findall(r"To revoke it: taskframework keys revoke (tf_\w+)", done.stderr)
+        assert _command(f"keys revoke {prefix}", folder).returncode == 0
+
+
+def test_a_process_without_standard_streams_does_its_work(folder: Path) -> None:
+    for line, code in (("config show >&-", 0), ("config show 2>&-", 0), ("submit greets - <&-", 2)):
+        done = _command(line, folder)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), line

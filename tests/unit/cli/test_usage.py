@@ -163,3 +163,10 @@ def test_watching_files_needs_an_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     done = cli("dev", "--reload", "--app", "greeting")
     assert (done.code, "pip install 'taskframework[reload]'" in done.err) == (1, True), done.err
+
+
+def test_an_empty_address_of_an_api_is_refused(cli: Cli, folder: Path) -> None:
+    for command in (("tasks", "list"), ("queues", "pause", "greets"), ("submit", "greets", "1")):
+        done = cli(*command, "--api", "")
+        assert (done.code, "Invalid value for '--api'" in done.err) == (2, True)
+    assert not list(folder.glob("*.db")), "nothing was done here"

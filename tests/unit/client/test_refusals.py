@@ -6,12 +6,12 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import field_validator
+from pydantic import BaseModel, SecretStr, field_validator
 
 from taskframework import ApiError, ApiUnavailableError, InvalidRequestError, TaskframeworkError
 from taskframework.api.codes import CODES
 from taskframework.api.problems import RequestRefusedError, problem_of
-from taskframework.client.answers import Answer, RemoteTask, read
+from taskframework.client.answers import Answer, RemoteBatch, RemoteTask, read
 from taskframework.client.refusals import ERRORS_BY_CODE, error_of
 from taskframework.errors import (
     IdempotencyConflictError,
@@ -25,7 +25,9 @@ from taskframework.errors import (
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
+from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import CursorInvalidError
+from taskframework.model.task import Batch, Subtasks
 from taskframework.model.view import public_view
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 from taskframework.testing.factories import new_task
@@ -143,11 +145,37 @@ async def test_parameters_that_are_no_json_are_refused_before_they_are_sent(conn
         await stage.client.submit("count-words", "\ud800")
 
 
-async def test_nan_is_not_sent_as_null(connect: Connect) -> None:
-    stage = connect(problem(400, "invalid_json"))
-    with pytest.raises(ApiError):
-        await stage.client.submit("count-words", float("nan"))
-    assert b'"parameters":NaN' in stage.asked[0].content
+class Login(BaseModel):
+    ratio: float | None = None
+    password: SecretStr | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("nan"), "nan is not a JSON number"),
+        ({"ratios": [1.0, float("inf")]}, "inf is not a JSON number"),
+        (Login(ratio=float("nan")), "nan is not a JSON number"),
+        ([Login(password=SecretStr("hunter2"))], "a SecretStr becomes asterisks in JSON"),
+    ],
+)
+async def test_a_value_that_would_become_another_one_is_not_sent(connect: Connect, value: Any, message: str) -> None:
+    stage = connect()
+    for call in (
+        stage.client.submit("count-words", value),
+        stage.client.submit_batch("count-words", [value]),
+        stage.client.signal("some-task", "approved", value),
+    ):
+        with pytest.raises(ValueNotStorableError, match=message):
+            await call
+    [outcome] = await stage.client.submit_many([{"task_type": "count-words", "parameters": value}])
+    assert isinstance(outcome, ValueNotStorableError)
+
+
+def test_a_batch_has_the_fields_of_the_interface() -> None:
+    batch = new_task(batch=Batch(1, items=1), subtasks=Subtasks(1, None, policy="allow_failures"))
+    status = BatchStatus(batch, batch.created_at)
+    assert RemoteBatch.model_fields.keys() == status.view().keys()
 
 
 def test_a_task_has_the_fields_of_the_interface_and_may_get_more() -> None:

@@ -28,11 +28,15 @@ BATCH = httpx.Response(
     202,
     json={
         **dict.fromkeys(["counts", "percent", "rate", "estimated_end", "first_result_at", "finished_at"]),
-        **dict.fromkeys(["total", "done", "succeeded", "failed"], 0),
+        **dict.fromkeys(["result", "error", "deadline"]),
+        **dict.fromkeys(["total", "done", "succeeded", "failed", "cancelled"], 0),
+        **dict.fromkeys(["task_type", "user_id", "policy", "correlation_id"], "b"),
+        **dict.fromkeys(["created_at", "not_before"], "2026-11-20T09:30:00.000Z"),
+        **dict.fromkeys(["chunk_size", "max_attempts"], 1),
+        "priority": "normal",
         "batch_id": "b",
         "status": "WAITING",
         "is_sealed": True,
-        "created_at": "2026-11-20T09:30:00.000Z",
     },
 )
 

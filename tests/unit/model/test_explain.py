@@ -160,6 +160,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(queued(), slots=FULL, slots_id="slots/test-task/a"),
         *("concurrency_limit", "All slots of test-task for a are in use (1 of 1).", "ends"),
     ),
+    "slots of the tasks without a value": (
+        facts(queued(), slots=FULL, slots_id="slots/test-task/"),
+        *("concurrency_limit", "All slots of test-task for tasks without a value are in use (1 of 1).", "ends"),
+    ),
     "Redis": (
         facts(queued(), is_broker_connected=False, bucket="openai", is_limiter_away=True),
         *(

@@ -138,6 +138,34 @@ def test_a_wrong_value_is_named_with_what_is_accepted(refusal: Refusal, text: st
     assert message in refusal(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "worker: {concurrency: true}",
+            "worker.concurrency (application.yml:1) is True; it must be a number, not true",
+        ),
+        ("retry: {max_attempts: yes}", "retry.max_attempts (application.yml:1) is True; it must be a number"),
+        ("retry: {backoff_factor: off}", "it must be a number, not false; YAML reads yes, no, on and off as true or"),
+        ("api: {port: 1:30}", "api.port (application.yml:1) is not a valid YAML value"),
+        ("worker: {concurrency: 010}", "worker.concurrency (application.yml:1) is not a valid YAML value"),
+        ("worker: {concurrency: 0x10}", "worker.concurrency (application.yml:1) is not a valid YAML value"),
+        ("schedules: {nightly: {parameters: {at: [1, 1:30]}}}", "(application.yml:1) is not a valid YAML value"),
+    ],
+)
+def test_what_yaml_reads_as_another_number_is_refused(refusal: Refusal, text: str, message: str) -> None:
+    assert message in refusal(text)
+
+
+def test_numbers_are_read_as_people_write_them(load: Load) -> None:
+    settings = load(
+        "retry: {max_attempts: 7, backoff_factor: 1.5, jitter_factor: 0.05}\nworker: {concurrency: 1_0}"
+    ).settings
+    retry = settings.retry
+    assert (retry.max_attempts, retry.backoff_factor, retry.jitter_factor) == (7, 1.5, 0.05)
+    assert settings.worker.concurrency == 10
+
+
 def test_a_value_that_fits_none_of_several_types_is_one_problem(refusal: Refusal) -> None:
     assert refusal("worker: {prefetch: 0}").startswith("The configuration is wrong: worker.prefetch")
 

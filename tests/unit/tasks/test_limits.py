@@ -10,7 +10,9 @@ from pydantic import BaseModel, Field
 
 from taskframework import BackgroundTaskExecutable, QueueTimeout, RateLimit, RegistrationError, TaskContext, TaskOptions
 from taskframework.limits.task_limits import check_limits
+from taskframework.model.limits import limit_ids
 from taskframework.model.options import StartLimit
+from taskframework.model.rate_limits import RATE
 from taskframework.tasks.limits import limit_key, start_limit_of
 from taskframework.tasks.registry import TaskRegistry
 
@@ -99,6 +101,19 @@ def test_a_key_is_a_text(value: Any, text: str) -> None:
 @pytest.mark.parametrize("parameters", [None, [], "user", {}, {"other": 1}])
 def test_without_a_value_the_key_is_empty(parameters: Any) -> None:
     assert limit_key(parameters, "user") == ""
+
+
+@pytest.mark.parametrize(
+    ("users", "key"), [(["ann", "ann"], "ann"), (["ann", "bob"], ""), (["ann", None], ""), ([7, "7"], "7"), ([], "")]
+)
+def test_a_chunk_has_the_key_that_all_its_items_have(users: list[Any], key: str) -> None:
+    assert limit_key([{"user": user} for user in users], "user") == key
+
+
+def test_a_limit_is_named_by_a_key_of_any_length() -> None:
+    for key in ("ann", "Müller/2", "x" * 900):
+        assert limit_ids(f"charge/{key}") == limit_ids(f"charge/{limit_key({'user': key}, 'user')}")
+        assert limit_ids(f"charge/{key}")[0] == RATE.id_of("charge", limit_key({"user": key}, "user"))
 
 
 def test_a_long_key_is_shortened_and_stays_another_one() -> None:
