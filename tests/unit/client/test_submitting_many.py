@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +20,7 @@ from taskframework import (
 )
 from taskframework.api.bodies import MAX_BULK_ITEMS
 from taskframework.api.problems import problem_of
+from taskframework.client import uploads
 from taskframework.client.answers import RemoteTask
 from taskframework.durations import parse_duration
 from tests.unit.client.conftest import Connect, problem, task_view
@@ -112,3 +115,12 @@ async def test_what_is_no_dictionary_is_refused_before_anything_is_sent(connect:
     with pytest.raises(TypeError, match=r"Item 1 of submit_many is a (tuple|str), not a dictionary; write \{"):
         await stage.client.submit_many([{"task_type": MAIL}, wrong])
     assert not stage.asked
+
+
+@pytest.mark.parametrize(("seconds_apart", "pieces"), [(0.1, [b"1\n", b"2\n", b"3\n"]), (0.0, [b"1\n2\n3\n"])])
+async def test_items_that_come_one_by_one_are_sent_at_once(
+    monkeypatch: pytest.MonkeyPatch, seconds_apart: float, pieces: list[bytes]
+) -> None:
+    clock = itertools.count(0, seconds_apart)
+    monkeypatch.setattr(uploads, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert [piece async for piece in uploads.Upload(iter([1, 2, 3]))] == pieces
