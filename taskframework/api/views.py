@@ -27,7 +27,7 @@ NumericCursor = Annotated[
     str, AfterValidator(_require_number), Field(json_schema_extra={"pattern": f"^{_CURSOR_NUMBER.pattern}$"})
 ]
 #: The form of a cursor is documented, not checked here: the list itself refuses a cursor that is not its own.
-CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"})]
+CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9._-]+$"})]
 NextCursor = Annotated[
     CursorText | None, Field(description="Give it as `cursor` to get the next page; null on the last one")
 ]

@@ -43,9 +43,13 @@ def give_output_up() -> None:
 
 
 def is_about_output(error: OSError) -> bool:
-    """Return whether an error was raised by code that prints."""
+    """Return whether an error was raised by code that prints, and names no file that it could not open."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith(_PRINTING_MODULES)
+    return (
+        bool(frames)
+        and error.filename is None
+        and str(frames[-1].f_globals.get("__name__")).startswith(_PRINTING_MODULES)
+    )
 
 
 def exit_process(code: int) -> NoReturn:

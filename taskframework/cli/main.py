@@ -102,6 +102,7 @@ def main() -> None:
         from taskframework.cli.output import show_error
 
         show_error(error)
+        write_rest()
         code: int | str | None = 1
     except SystemExit as end:
         code = end.code if (lost := write_rest()) is None else _report_lost_output(lost)

@@ -45,8 +45,7 @@ class Section(BaseModel, metaclass=_SectionMeta):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
-        kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)}:
+        if isinstance(value, bool) and _takes_number(cls.model_fields[info.field_name or ""].annotation):
             raise ValueError(
                 f"must be a number, not {str(value).lower()}; YAML reads yes, no, on and off as true or false"
             )
@@ -65,6 +64,11 @@ class Section(BaseModel, metaclass=_SectionMeta):
     def __repr_args__(self) -> Iterable[tuple[str | None, object]]:
         for name, value in super().__repr_args__():
             yield name, redacted(value) if isinstance(value, str) else value
+
+
+def _takes_number(kind: object) -> bool:
+    """Return whether a type is a number, or a union or annotation that contains one."""
+    return kind in (int, float) or any(map(_takes_number, get_args(kind)))
 
 
 @contextmanager

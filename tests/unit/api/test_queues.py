@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
+from pydantic import TypeAdapter
 
+from taskframework.api.views import CursorText
 from taskframework.model.status import TaskStatus
 from tests.unit.api.conftest import Api, OpenApi, problem_of
 
@@ -71,3 +74,8 @@ async def test_a_type_that_nobody_knows_is_not_found_with_the_nearest(working: A
 async def test_a_wrong_body_pauses_nothing(working: Api) -> None:
     problem_of(await working.post(f"{QUEUES}/count-words/pause", json={"why": "x"}), 422, "invalid_request")
     assert not (await working.get(f"{QUEUES}/count-words")).json()["is_paused"]
+
+
+def test_a_cursor_may_be_the_name_of_a_type() -> None:
+    pattern = TypeAdapter(CursorText).json_schema()["pattern"]
+    assert re.search(pattern, "shop.send-mail_2")

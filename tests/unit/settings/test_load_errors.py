@@ -147,6 +147,10 @@ def test_a_wrong_value_is_named_with_what_is_accepted(refusal: Refusal, text: st
         ),
         ("retry: {max_attempts: yes}", "retry.max_attempts (application.yml:1) is True; it must be a number"),
         ("retry: {backoff_factor: off}", "it must be a number, not false; YAML reads yes, no, on and off as true or"),
+        (
+            "worker: {processes: true, prefetch: yes}",
+            "worker.prefetch (application.yml:1) is True; it must be a number",
+        ),
         ("api: {port: 1:30}", "api.port (application.yml:1) is not a valid YAML value"),
         ("worker: {concurrency: 010}", "worker.concurrency (application.yml:1) is not a valid YAML value"),
         ("worker: {concurrency: 0x10}", "worker.concurrency (application.yml:1) is not a valid YAML value"),
