@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -14,8 +15,10 @@ from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.marks import MakeDue
 from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, HoldBucket, TakePermits
 from taskframework.model.slots import SLOTS, TakeSlot
+from taskframework.model.task import LimitWait
 from taskframework.operations.limits import LimitOperations
 from taskframework.settings.limits import BucketSettings
+from taskframework.tasks.limits import limit_key
 from taskframework.testing.factories import new_task
 from tests.unit.api.conftest import OpenApi, problem_of
 
@@ -89,6 +92,17 @@ async def test_each_concurrency_limit_is_listed_with_who_holds_and_who_waits(ope
     [holder] = slots[1].holders
     assert (holder.task_id, holder.worker_id) == ("task b", "host:1:w")
     assert abs((now - holder.since).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("key", ["Müller", "x" * 900, "a/b"])
+async def test_the_tasks_that_wait_for_a_key_are_found_whatever_the_key_is(open_api: OpenApi, key: str) -> None:
+    async with open_api() as api:
+        store = api.framework.services.store
+        wait = LimitWait(SLOTS.id_of("resize", limit_key({"user": key}, "user")), 1, store.now() + timedelta(hours=1))
+        task = new_task(now=store.now(), task_type="resize")
+        await store.insert([task.evolve(waits_for_limit=wait), new_task(now=store.now(), task_id="other")])
+        found = await api.get(f"/api/v1/tasks?waits_for_limit={quote(f'resize/{key}')}")
+    assert [item["task_id"] for item in found.json()["items"]] == [task.task_id]
 
 
 async def test_without_limits_there_is_nothing(open_api: OpenApi) -> None:

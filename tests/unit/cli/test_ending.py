@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import taskframework
+from taskframework.cli.ending import is_about_output
 
 _PROGRAM = """
 import sys
@@ -66,3 +69,18 @@ def test_a_process_without_standard_streams_does_its_work(folder: Path) -> None:
     for line, code in (("config show >&-", 0), ("config show 2>&-", 0), ("submit greets - <&-", 2)):
         done = _command(line, folder)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), line
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "is_output"),
+    [
+        ("rich.console", "raise OSError(28, 'full')", True),
+        ("taskframework.cli.output", "raise OSError(28, 'full')", True),
+        ("taskframework.cli.submit", "open('no/such/file')", False),
+        ("shop", "raise OSError(28, 'full')", False),
+    ],
+)
+def test_only_code_that_prints_fails_because_of_the_output(module: str, code: str, is_output: bool) -> None:
+    with pytest.raises(OSError, match="Errno") as raised:
+        exec(code, {"__name__": module})
+    assert is_about_output(raised.value) is is_output
