@@ -39,19 +39,20 @@ def test_a_process_ends_although_nobody_reads_its_output() -> None:
         assert process.wait(30) == 3
 
 
-def _command(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _command(line: str, folder: Path, unbuffered: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command line in a shell, as people redirect its streams."""
     command = f"{shlex.quote(sys.executable)} -m taskframework {line}"
     path = os.pathsep.join([str(Path(taskframework.__file__).parents[1]), str(folder)])
-    environ = {**os.environ, "PYTHONPATH": path}
+    environ = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": unbuffered}
     return subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
     )
 
 
-def test_output_that_cannot_be_written_is_an_error_of_one_sentence(folder: Path) -> None:
-    for line in ("config show", "config show --json", "--help", "--version"):
-        done = _command(f"{line} > /dev/full", folder)
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # it fails when the process ends, or at once
+def test_output_that_cannot_be_written_is_an_error_of_one_sentence(folder: Path, unbuffered: str) -> None:
+    for line in ("config show", "config show --json", "--help"):
+        done = _command(f"{line} > /dev/full", folder, unbuffered)
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), line
         assert "error: The output could not be written: No space left on device." in done.stderr, line
 
