@@ -51,7 +51,7 @@ def _command(line: str, folder: Path, unbuffered: str = "") -> subprocess.Comple
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])  # it fails when the process ends, or at once
 def test_output_that_cannot_be_written_is_an_error_of_one_sentence(folder: Path, unbuffered: str) -> None:
-    for line in ("config show", "config show --json", "--help"):
+    for line in ("config show", "submit --app greeting --json greets '\"one\"'", "--help"):
         done = _command(f"{line} > /dev/full", folder, unbuffered)
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), line
         assert "error: The output could not be written: No space left on device." in done.stderr, line
