@@ -117,13 +117,28 @@ class StandIn:
     def _view(self, batch_id: str) -> dict[str, Any]:
         total = len(self.items[batch_id])
         counted = {"total": total, "done": total, "succeeded": total, "failed": 0, "counts": {"COMPLETED": total}}
-        times = {"first_result_at": _NOW, "created_at": _NOW, "finished_at": _NOW, "estimated_end": None}
+        options = {"policy": "all_must_succeed", "chunk_size": 1, "priority": "normal", "max_attempts": 5}
+        times = {
+            "not_before": _NOW,
+            "deadline": None,
+            "first_result_at": _NOW,
+            "created_at": _NOW,
+            "finished_at": _NOW,
+            "estimated_end": None,
+        }
         return {
             "batch_id": batch_id,
+            "task_type": "mail",
+            "user_id": "anonymous",
+            "correlation_id": batch_id,
             "status": "COMPLETED",
             "is_sealed": True,
+            "cancelled": 0,
             "percent": 100.0,
             "rate": None,
+            "result": None,
+            "error": None,
+            **options,
             **counted,
             **times,
         }
