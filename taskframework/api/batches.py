@@ -24,7 +24,7 @@ from taskframework.api.bodies import (
     SubmitBatch,
     UploadBatch,
     has_type,
-    prefers_lines,
+    prefers,
     read_body,
     require_plain,
 )
@@ -295,7 +295,7 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
     to the last item; `limit` has no effect then.
     """
     batches, scope = framework_of(request).services.batches, scope_of(request)
-    if prefers_lines(request.headers.get("accept", "")):
+    if prefers(request, NDJSON):
         await batches.get(checked_id(batch_id), scope)  # before the answer has begun
         feed = cast(Feed, request.app.state.feed)
         # No task has this id, so the watcher gets no events.

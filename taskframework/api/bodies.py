@@ -309,15 +309,15 @@ def has_type(request: Request, wanted: str) -> bool:
     return media_type.strip().lower() == wanted and charset in ("", "charset=utf-8")
 
 
-def prefers_lines(accept: str) -> bool:
-    """Return whether a header `Accept` names NDJSON, and not with a lower weight than JSON."""
+def prefers(request: Request, wanted: str) -> bool:
+    """Return whether the header `Accept` names this media type, and not with a lower weight than JSON."""
     weights: dict[str, float] = {}
-    for entry in accept.lower().split(","):
+    for entry in request.headers.get("accept", "").lower().split(","):
         media_type, *options = (part.strip() for part in entry.split(";"))
         given = [option.removeprefix("q=") for option in options if option.startswith("q=")]
         with suppress(ValueError):
             weights[media_type] = float(given[0]) if given else 1.0
-    return weights.get(NDJSON, 0.0) > 0 and weights[NDJSON] >= weights.get(JSON, 0.0)
+    return weights.get(wanted, 0.0) > 0 and weights[wanted] >= weights.get(JSON, 0.0)
 
 
 def require_plain(request: Request) -> None:

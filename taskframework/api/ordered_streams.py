@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from taskframework.api import task_follower
 from taskframework.api.auditing import audited
+from taskframework.api.bodies import prefers
 from taskframework.api.callers import caller_of, quota_name, scope_of, user_of
 from taskframework.api.context import PREFIX, StrictRoute, framework_of, json_response, last_segment, new_router
 from taskframework.api.event_streams import LAST_EVENT_ID, EventStream
@@ -114,7 +115,7 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     as `event: result` as soon as it and all results before it exist. This never ends, and `limit` has no effect then.
     """
     streams, stream = _operations(request), _stream_key_of(request, key, query)
-    if _EVENT_STREAM not in request.headers.get("accept", ""):
+    if not prefers(request, _EVENT_STREAM):
 
         async def read_page(*, limit: int, cursor: str | None) -> Page[StreamResult]:
             return await streams.results(stream, limit=limit, first=int(cursor or query.from_position))

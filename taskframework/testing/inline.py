@@ -116,7 +116,7 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
         TypeError: for an argument that does not exist, which names the nearest one, or one that means nothing here.
         Exception: any error that the code raises.
     """
-    _check(about)
+    _refuse_what_means_nothing(about)
     registration = TaskRegistry().register(task)
     ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
     control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
@@ -140,7 +140,8 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
     return ran
 
 
-def _check(about: About) -> None:
+def _refuse_what_means_nothing(about: About) -> None:
+    """Refuse arguments that would have no effect: a test would seem to say more than it does."""
     refuse_unknown("run", about, About.__annotations__)
     if "signal" in about and "outcomes" in about:
         raise TypeError("run: signal calls on_signal, and outcomes calls on_subtasks_finished; give one of them")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from taskframework.api.bodies import prefers_lines
+from taskframework.api.bodies import prefers
 from taskframework.api.ndjson import read_values
 from tests.support.eventually import eventually
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
@@ -79,7 +79,8 @@ async def test_every_item_is_done(open_api: OpenApi, is_upload: bool) -> None:
     ],
 )
 def test_lines_are_sent_to_those_who_prefer_them(accept: str, are_lines: bool) -> None:
-    assert prefers_lines(accept) is are_lines
+    request = Request({"type": "http", "headers": [(b"accept", accept.encode())]})
+    assert prefers(request, "application/x-ndjson") is are_lines
 
 
 async def test_results_are_lines_while_it_runs(open_api: OpenApi) -> None:

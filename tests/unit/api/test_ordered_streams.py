@@ -217,6 +217,8 @@ async def test_what_is_not_there_or_wrong_is_refused(api: Api) -> None:
         headers = {**accept, "Last-Event-ID": last}
         problem_of(await api.get(f"{STREAMS}/o/results", headers=headers), 422, "invalid_request")
     problem_of(await api.get(f"{STREAMS}/none/results", headers=accept), 404, "task_not_found")
+    excluded = {"Accept": "application/json, text/event-stream;q=0", "Last-Event-ID": "x"}
+    assert (await api.get(f"{STREAMS}/o/results", headers=excluded)).json()["items"] == [], "a page, not events"
     body = {"task_type": "count-words", "parameters": {"text": "a"}, "stream": {"key": "o", "mode": "serial"}}
     assert "has the mode ordered_results" in json.dumps(
         problem_of(await api.post(TASKS, json=body), 409, "stream_mode")
