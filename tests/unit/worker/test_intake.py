@@ -43,8 +43,8 @@ def test_any_one_queue_fills_the_free_slots(free: int, types: int, limit: int | 
     assert prefetch(free, types, limit) == expected
 
 
-@pytest.mark.parametrize(("free", "expected"), [(1, 2), (2, 3), (9, 13), (10, 15)])
-def test_while_lanes_compete_the_next_of_each_is_there_with_few_slots_too(free: int, expected: int) -> None:
+@pytest.mark.parametrize(("free", "expected"), [(1, 3), (2, 4), (9, 18), (10, 20), (100, 200)])
+def test_while_lanes_compete_as_many_again_are_there_for_each(free: int, expected: int) -> None:
     assert prefetch(free, 1, "auto", lanes_compete=True) == expected
 
 
@@ -220,15 +220,18 @@ async def test_many_early_acknowledgements_are_one_registration(bench: Bench) ->
     await bench.after(1, 16, 6, 16)
 
 
-async def test_with_few_slots_it_registers_anew_when_lanes_begin_to_compete_and_a_minute_after(bench: Bench) -> None:
+@pytest.mark.parametrize(("slots", "usual", "competing"), [(2, 2, 4), (16, 24, 32)])
+async def test_it_registers_anew_when_lanes_begin_to_compete_and_a_minute_after(
+    slots: int, usual: int, competing: int, bench: Bench
+) -> None:
     bench.start()
-    bench.ceilings["reports"] = 2
-    await bench.after(1, 2)
+    bench.ceilings["reports"] = slots
+    await bench.after(1, slots)
     bench.consumer.lanes.are_competing = True
     await bench.settled()
     bench.clock.advance(1)
     await bench.settled()
-    assert bench.broker.prefetches[1:] == [("reports", 3)]
+    assert bench.broker.prefetches == [("reports", usual), ("reports", competing)]
     bench.consumer.lanes.are_competing = False
     for _ in range(58):
         bench.clock.advance(1)
@@ -237,13 +240,7 @@ async def test_with_few_slots_it_registers_anew_when_lanes_begin_to_compete_and_
     for _ in range(4):
         bench.clock.advance(1)
         await bench.settled()
-    assert bench.broker.prefetches[2:] == [("reports", 2)]
-
-
-async def test_with_many_slots_nothing_changes_when_lanes_compete(bench: Bench) -> None:
-    bench.start()
-    bench.consumer.lanes.are_competing = True
-    await bench.after(1, 16)
+    assert bench.broker.prefetches[2:] == [("reports", usual)]
 
 
 async def test_with_every_slot_held_it_takes_nothing_and_hands_over_what_waits(bench: Bench) -> None:
