@@ -2,7 +2,8 @@
 
 High and low tasks that sleep are submitted while the workers are stopped (SIGSTOP). From then on, until the last high
 task has started, both wait all the time; so of the starts in this time each priority should have its weight's share
-(8:1 by default). Prints the share of the low tasks, their longest pause between two starts, and the rate.
+(8:1 by default). Prints the share of the low tasks, the longest time between two of their starts, and the rate beside
+that of as many tasks with one priority, which run before.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -23,15 +22,16 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
 from taskframework.submission.service import SubmitRequest
-from tests.benchmarks.processes import running_workers, servers, until_over
+from tests.benchmarks.processes import running_workers, servers, submit_while_stopped, until_over
 from tests.support.process import Process
 
-#: How many requests are submitted together, and how many tasks are read together.
-_GROUP = 500
-#: Seconds after the last submission until the submitter is at rest: marks are written two seconds later.
-_REST_SECONDS = 4.0
+#: How many tasks are read together.
+_PAGE = 500
 #: This share of the starts is left out at the beginning, until each worker has messages of both priorities.
 _BEGINNING_SHARE = 0.1
+
+#: When each task started and in which lane, in this order.
+Starts = list[tuple[datetime, Priority]]
 
 
 class Sleep(BackgroundTaskExecutable[float, None]):
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=5, help="of each worker")
     parser.add_argument("--seconds", type=float, default=0.05, help="for which each task sleeps")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tasks", type=int, default=2_000, help="of each of the two priorities")
+    parser.add_argument("--tasks", type=int, default=4_000, help="of both priorities together")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with servers() as place, tempfile.TemporaryDirectory() as folder:
@@ -67,48 +67,49 @@ async def _measure(framework: TaskFramework, workers: Sequence[Process], options
         await framework.submit_many([SubmitRequest(task_type="sleep", parameters=0)] * 100)
         await until_over(framework)  # now everything is warm
         for _ in range(options.rounds):
-            for worker in workers:
-                worker.pause()
-            since = framework.services.store.now()
-            for priority in (Priority.HIGH, Priority.LOW):
-                await _submit(framework, [_request(options.seconds, priority)] * options.tasks)
-            await asyncio.sleep(_REST_SECONDS)
-            began = time.monotonic()
-            for worker in workers:
-                worker.send(signal.SIGCONT)
-            await until_over(framework)
-            _print(await _starts(framework, since), time.monotonic() - began)
+            plain = await _round(framework, workers, options, [Priority.NORMAL])
+            lanes = await _round(framework, workers, options, [Priority.HIGH, Priority.LOW])
+            _print(lanes, _seconds(plain) / _seconds(lanes))
+
+
+async def _round(
+    framework: TaskFramework, workers: Sequence[Process], options: argparse.Namespace, priorities: Sequence[Priority]
+) -> Starts:
+    requests = [_request(options.seconds, priority) for priority in priorities] * (options.tasks // len(priorities))
+    since = framework.services.store.now()
+    await submit_while_stopped(framework, workers, requests)
+    await until_over(framework)
+    return await _starts(framework, since)
 
 
 def _request(seconds: float, priority: Priority) -> SubmitRequest:
     return SubmitRequest(task_type="sleep", parameters=seconds, priority=priority.value)
 
 
-async def _submit(framework: TaskFramework, requests: Sequence[SubmitRequest]) -> None:
-    for at in range(0, len(requests), _GROUP):
-        await framework.submit_many(requests[at : at + _GROUP])
-
-
-async def _starts(framework: TaskFramework, since: datetime) -> list[tuple[datetime, Priority]]:
-    starts: list[tuple[datetime, Priority]] = []
+async def _starts(framework: TaskFramework, since: datetime) -> Starts:
+    starts: Starts = []
     cursor: str | None = None
     while True:
         selected = TaskFilter(task_type="sleep", created_after=since)
-        page = await framework.services.store.list_tasks(EVERYONE, selected, limit=_GROUP, cursor=cursor)
+        page = await framework.services.store.list_tasks(EVERYONE, selected, limit=_PAGE, cursor=cursor)
         starts.extend((task.started_at, task.lane) for task in page.items if task.started_at is not None)
         cursor = page.next_cursor
         if cursor is None:
             return sorted(starts)
 
 
-def _print(starts: Sequence[tuple[datetime, Priority]], seconds: float) -> None:
+def _seconds(starts: Starts) -> float:
+    return (starts[-1][0] - starts[0][0]).total_seconds()
+
+
+def _print(starts: Starts, rate: float) -> None:
     last_high = max(index for index, (_, lane) in enumerate(starts) if lane is Priority.HIGH)
     both_wait = starts[int(len(starts) * _BEGINNING_SHARE) : last_high]
     low = [at for at, lane in both_wait if lane is Priority.LOW]
     longest = max((b - a).total_seconds() for a, b in itertools.pairwise(low))
     sys.stdout.write(
         f"low tasks: {len(low) / len(both_wait):.3f} of the starts, {longest:.2f} s the longest pause; "
-        f"{len(starts) / seconds:.0f} tasks a second\n"
+        f"{rate:.2f} of the rate without priorities\n"
     )
     sys.stdout.flush()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from taskframework import Settings, TaskFramework
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE
+from taskframework.submission.service import SubmitRequest
 from tests.benchmarks.stage import ROOT
 from tests.support.command import COMMAND, environment_with
 from tests.support.mongo import MongoServer
@@ -20,6 +22,10 @@ from tests.support.process import Process, free_ports
 from tests.support.rabbit import RabbitServer
 
 _LOOK_SECONDS = 0.02
+#: How many requests are submitted together.
+_GROUP = 500
+#: Seconds after the last submission until the submitter is at rest: marks are written two seconds later.
+_REST_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,24 @@ def running_workers(
     finally:
         for worker in workers:
             worker.end(15, timeout=30)
+
+
+async def submit_all(framework: TaskFramework, requests: Sequence[SubmitRequest]) -> None:
+    """Submit these in large groups."""
+    for at in range(0, len(requests), _GROUP):
+        await framework.submit_many(requests[at : at + _GROUP])
+
+
+async def submit_while_stopped(
+    framework: TaskFramework, workers: Sequence[Process], requests: Sequence[SubmitRequest]
+) -> None:
+    """Submit these while the workers are stopped (SIGSTOP), then let the workers run."""
+    for worker in workers:
+        worker.pause()
+    await submit_all(framework, requests)
+    await asyncio.sleep(_REST_SECONDS)
+    for worker in workers:
+        worker.send(signal.SIGCONT)
 
 
 async def until_over(framework: TaskFramework) -> None:

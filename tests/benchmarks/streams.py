@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import statistics
 import sys
 import tempfile
@@ -20,14 +19,9 @@ from pathlib import Path
 from taskframework import TaskFramework
 from taskframework.submission.service import SubmitRequest
 from tests.benchmarks.families import Nothing
-from tests.benchmarks.processes import Place, running_workers, servers, until_over
+from tests.benchmarks.processes import Place, running_workers, servers, submit_all, submit_while_stopped, until_over
 from tests.benchmarks.usage import cpu_seconds
 from tests.support.process import Process
-
-#: How many requests are submitted together.
-_GROUP = 500
-#: Seconds after the last submission until the submitter is at rest: marks are written two seconds later.
-_REST_SECONDS = 4.0
 
 
 def main() -> int:
@@ -71,11 +65,6 @@ def _request(key: str | None, parameters: int) -> SubmitRequest:
     return SubmitRequest(task_type="nothing", parameters=parameters, stream={"key": key})
 
 
-async def _submit(framework: TaskFramework, requests: Sequence[SubmitRequest]) -> None:
-    for at in range(0, len(requests), _GROUP):
-        await framework.submit_many(requests[at : at + _GROUP])
-
-
 async def _rate(
     framework: TaskFramework,
     place: Place,
@@ -84,18 +73,13 @@ async def _rate(
     kind: str,
     requests: Sequence[SubmitRequest],
 ) -> float:
-    for worker in stopped:
-        worker.pause()
     if stopped:
-        await _submit(framework, requests)
-        await asyncio.sleep(_REST_SECONDS)
+        await submit_while_stopped(framework, stopped, requests)
     used = {"workers": [worker.pid for worker in workers], "MongoDB": [place.mongo.pid], "RabbitMQ": [place.rabbit.pid]}
     before = {name: cpu_seconds(pids) for name, pids in used.items()}
     began = time.monotonic()
-    for worker in stopped:
-        worker.send(signal.SIGCONT)
     if not stopped:
-        await _submit(framework, requests)
+        await submit_all(framework, requests)
     await until_over(framework)
     seconds = time.monotonic() - began
     spent = {name: (cpu_seconds(pids) - before[name]) / len(requests) * 1e6 for name, pids in used.items()}
