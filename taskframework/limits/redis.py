@@ -54,12 +54,14 @@ _SCANNED_KEYS, _MAX_SCANS = 1_000, 100
 _FIELDS = ["full_at", "line_at", "late_at"]
 
 #: The beginning of both scripts. A restarted server may have lost buckets, or may have them in an older state. So no
-#: bucket has more permits than it got since the start of the server.
+#: bucket has more permits than it got since the start of the server. The server tells its age as a difference of whole
+#: seconds, so it started before the end of the second that the age names.
 _SCRIPT_START = """
 local rate, at_once = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
-local started_at = now - tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+local age = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+local started_at = tonumber(time[1]) - age + 1
 local known = redis.call('HMGET', KEYS[1], 'full_at', 'line_at', 'late_at')
 local full_at = math.max(tonumber(known[1] or 0), started_at + at_once / rate)
 local line_at, late_at = tonumber(known[2] or 0), tonumber(known[3] or 0)

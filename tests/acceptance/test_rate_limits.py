@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,3 +93,32 @@ def test_each_key_has_its_own_limit_and_waits_for_no_other(start: Start, witness
     wait_until(lambda: tasks.are(TaskStatus.COMPLETED, 95), "all are done", timeout=90)
     assert most_above(witness.beginnings("busy"), RATE, BURST) <= RATE * _LATE
     assert witness.beginnings("calm")[-1] < witness.beginnings("busy")[-1]
+
+
+@pytest.mark.chaos_long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["store", "redis"])
+def test_eight_workers_hold_the_limit_and_use_it_up_while_one_is_killed_each_second(
+    start: Start, witness: Witness, tasks: Tasks, redis_server: RedisServer, kind: str
+) -> None:
+    environment = {
+        "TASKFRAMEWORK_RATE_LIMITER__TYPE": kind,
+        "TASKFRAMEWORK_RATE_LIMITER__REDIS_URL": redis_server.url,
+        "TASKFRAMEWORK_WORKER__MAX_CRASHES": "50",
+    }
+    workers = [start(**environment) for _ in range(8)]
+    tasks.submit("limited", {}, times=35 * RATE)
+    wait_until(lambda: len(witness.beginnings()) > RATE, "the first have begun", timeout=60)
+    since = time.monotonic()
+    while (seconds := time.monotonic() - since) < 30:
+        dying = int(seconds) % len(workers)
+        workers[dying].kill()
+        workers[dying] = start(**environment)
+        if kind == "redis" and dying == 4:
+            redis_server.kill()
+            redis_server.start()
+        time.sleep(max(0, int(seconds) + 1 - (time.monotonic() - since)))
+    began = witness.beginnings()
+    assert most_above(began, RATE, BURST) <= RATE / 4
+    # A killed worker takes permits of a quarter of a second with it, and Redis gives none in the second of its start.
+    assert sum(since <= at < since + 30 for at in began) > 0.9 * 30 * RATE

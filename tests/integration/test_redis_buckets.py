@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import random
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -143,11 +145,23 @@ async def test_a_list_does_not_look_at_all_keys_of_a_server_that_others_use(
 async def test_a_server_that_was_started_anew_gives_no_more_than_came_in_since(
     make: Make, redis_server: RedisServer
 ) -> None:
-    limit = BucketLimit(0.1, 5)
+    """The server tells its age in whole seconds, so it starts here late in a second and is asked early in the next."""
+    limit = BucketLimit(20, 40)
     buckets = make()
     await asyncio.to_thread(redis_server.kill)
+    await eventually(lambda: time.time() % 1 > 0.8)
+    started_at = time.time()
     await asyncio.to_thread(redis_server.start)
-    assert (await buckets.take(TakePermits(OPENAI, limit, 5))).granted == 0
+    await eventually(lambda: time.time() // 1 > started_at // 1)
+    bucket = await buckets.take(TakePermits(OPENAI, limit, 40))
+    assert bucket.granted <= (bucket.asked_at - started_at) * limit.rate
+    later: Bucket = await eventually(partial(_take, buckets, limit))
+    assert bucket.granted + later.granted <= (later.asked_at - started_at) * limit.rate
+
+
+async def _take(buckets: RedisBuckets, limit: BucketLimit) -> Bucket | None:
+    bucket = await buckets.take(TakePermits(OPENAI, limit, 40))
+    return bucket if bucket.granted else None
 
 
 async def test_while_redis_is_away_takers_wait_and_then_go_on(
