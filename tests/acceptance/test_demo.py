@@ -60,6 +60,13 @@ def test_files_that_cannot_be_digested_fail_with_their_reason_and_the_others_go_
     assert "No digest: not text: a NUL byte" in report
 
 
+def test_it_ends_with_an_error_if_no_file_could_be_digested(folder: Folder, texts: Path) -> None:
+    done = folder.run("demo", "texts/noise.bin", code=1)
+    assert "0 completed, 1 failed" in done.stdout
+    assert "No file could be digested" in done.stderr
+    assert (folder.path / "demo-report.md").exists()
+
+
 def test_one_file_more_than_once_is_one_task(folder: Folder, texts: Path) -> None:
     done = folder.run("demo", "texts/tides.md", "./texts/tides.md", str(texts / "tides.md"))
     assert "1 file in" in done.stdout

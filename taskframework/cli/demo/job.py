@@ -32,7 +32,7 @@ def digest_and_report(paths: Sequence[Path], files: int, store: Path, output: Pa
 
     Raises:
         StoreError: if the store fails.
-        TaskframeworkError: if the report cannot be written.
+        TaskframeworkError: if the report cannot be written, or if no file could be digested.
     """
     handler = RichHandler(console=err(), show_time=False, show_path=False)
     handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display shows each task
@@ -48,6 +48,8 @@ def digest_and_report(paths: Sequence[Path], files: int, store: Path, output: Pa
     took = f"{pluralize(files, 'file')} in {duration_text(seconds)}"
     say(f"{took}: {digested.completed:,} completed, {digested.failed:,} failed.")
     say(f"Report: {output}")
+    if not digested.completed:
+        raise TaskframeworkError("No file could be digested.", hint=f"{output} says of each file why.")
 
 
 async def _run_tasks(store: Path, library: Library, display: Display) -> Task:
