@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,8 +24,9 @@ logger = logging.getLogger(__name__)
 
 #: After this many seconds without a delivery a consumer asks the broker whether it is still served.
 _WATCH_INTERVAL_SECONDS = 5.0
-#: After this many seconds without a delivery the consumer of a queue of tasks registers again, and then after twice as
-#: long each time, up to the maximum. When a queue is deleted and declared again, RabbitMQ 3.10 may list a consumer,
+#: After this many seconds without a delivery the consumer of a queue of tasks registers again, and then after up to
+#: twice as long each time, up to the maximum. By chance it is less than twice as long, so that the idle consumers of a
+#: process do not all register at once. When a queue is deleted and declared again, RabbitMQ 3.10 may list a consumer,
 #: count messages as delivered to it, and send none; a new consumer gets them. Reasons in docs/decisions/0052.
 _FIRST_SILENCE_SECONDS = 30.0
 _MAX_SILENCE_SECONDS = 900.0
@@ -141,7 +143,7 @@ class QueueConsumer:
                     consumer.lost.set()
                 elif self._is_silent(consumer):
                     logger.debug("the consumer of %s got nothing for long; registering it again", self._source.name)
-                    self._max_silence = min(2 * self._max_silence, _MAX_SILENCE_SECONDS)
+                    self._max_silence = min(random.uniform(1.5, 2) * self._max_silence, _MAX_SILENCE_SECONDS)
                     await consumer.cancel()
                     return
         self._max_silence = _FIRST_SILENCE_SECONDS
