@@ -40,6 +40,14 @@ class Writes:
             raise self.error
 
 
+class QuickClock(FakeClock):
+    """Its time passes by sleeping, and by whatever a write adds."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(max(0.0, seconds))
+        await asyncio.sleep(0)
+
+
 def mark(number: int, sequence: int = 1) -> MarkPublished:
     return MarkPublished(f"t{number}", sequence)
 
@@ -71,13 +79,28 @@ async def test_a_mark_is_written_after_its_moment() -> None:
 
 async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> None:
     writes = Writes()
-    marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=10))
+    marking = DelayedMarks(MarkPublished, writes, QuickClock(), timedelta(seconds=2))
     marks = [mark(number) for number in range(3 * module._MAX_MARKS_PER_WRITE)]
     for one in marks:
         marking.add(one.task_id, one.sequence)
     await eventually(lambda: sum(map(len, writes.groups)) == len(marks))
     assert [one for group in writes.groups for one in group] == marks
     assert max(map(len, writes.groups)) <= module._MAX_MARKS_PER_WRITE
+
+
+async def test_marks_that_are_late_leave_in_large_writes() -> None:
+    clock, sizes = QuickClock(), list[int]()
+
+    async def write(marks: Sequence[MarkPublished]) -> None:
+        sizes.append(len(marks))
+        clock.advance(0.5)
+
+    marking = DelayedMarks(MarkPublished, write, clock, timedelta(seconds=2))
+    small, large = module._MAX_MARKS_PER_WRITE, module._MAX_LATE_MARKS_PER_WRITE
+    for number in range(3 * small + large + 1):
+        marking.add(f"t{number}", 1)
+    await eventually(lambda: sum(sizes) == 3 * small + large + 1)
+    assert sizes == [small, small, small, large, 1]
 
 
 async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> None:
@@ -93,14 +116,6 @@ async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> Non
     await eventually(lambda: len(writes.groups) > 1)
     assert writes.groups == [[mark(0), mark(1), mark(2)], [mark(1, 2), mark(7)]]
     await marking.drain()
-
-
-class QuickClock(FakeClock):
-    """Its time passes by sleeping, and by whatever a write adds."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.advance(max(0.0, seconds))
-        await asyncio.sleep(0)
 
 
 async def test_a_slow_write_makes_no_other_mark_wait_for_longer() -> None:
