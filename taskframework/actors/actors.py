@@ -176,17 +176,21 @@ class _RunningActor(Generic[Key, Event]):
         return self._caller is not None and self._caller is asyncio.current_task()
 
     async def run(self) -> None:
-        """Call the actor until it ends."""
+        """Call the actor until it ends. If this asyncio task is cancelled, such as by the actor itself, it ends too."""
         self._caller = asyncio.current_task()
         self._timers.set(_IDLE_TIMER, self._idle_after)
-        while (item := await self.mailbox.next()) is not End.END:
-            if isinstance(item, Firing):
-                await self._handle_firing(item)
-            else:
-                self._timers.set(_IDLE_TIMER, self._idle_after)
-                await self._call(self._actor.receive, item)
-        await self._timers.stop()
-        await self._call(self._actor.on_end)
+        try:
+            while (item := await self.mailbox.next()) is not End.END:
+                if isinstance(item, Firing):
+                    await self._handle_firing(item)
+                else:
+                    self._timers.set(_IDLE_TIMER, self._idle_after)
+                    await self._call(self._actor.receive, item)
+        finally:
+            if lost := self.mailbox.discard():
+                logger.error("the asyncio task of the actor of %r was cancelled; events lost: %d", self._key, lost)
+            await self._timers.stop()
+            await self._call(self._actor.on_end)
 
     async def _handle_firing(self, firing: Firing) -> None:
         if not self._timers.take(firing) or self.mailbox.is_closed:

@@ -71,6 +71,15 @@ class Mailbox(Generic[Event]):
         self.is_closed = True
         self._has_news.set()
 
+    def discard(self) -> int:
+        """Take no more events, and forget those that wait; return how many events these were."""
+        self.close()
+        events = sum(not isinstance(item, Firing) for item in self._waiting)
+        self._waiting.clear()
+        for _ in range(events):
+            self._free_places.release()  # a sender that waits for room hears now that the mailbox is closed
+        return events
+
     async def next(self) -> Event | Firing | End:
         """Return the oldest event or firing, as soon as there is one, or the end of the mailbox."""
         while not self._waiting:

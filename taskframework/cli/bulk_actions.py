@@ -212,8 +212,7 @@ async def run_bulk_action(
     elif fits_nothing:
         say(f"Nothing fits --where, so nothing was {_DONE_TEXTS[action]}.")
     elif in_background:
-        more = " or more" if replay.is_total_bounded else ""
-        say(f"{'Running' if is_joined else 'Started'}: {replay.replay_id}, for {replay.total:,}{more}.")
+        say(f"{'Running' if is_joined else 'Started'}: {replay.replay_id}, for {_total_text(replay)}.")
         note(f"To see its progress: taskframework replays show {replay.replay_id}")
     else:
         print_progress(replay)
@@ -232,9 +231,13 @@ def _running_text(replay: BulkAction) -> str:
     return f"The same {replay.action} is running, {begun}: nothing else was begun, and no other reason is kept."
 
 
+def _total_text(replay: BulkAction) -> str:
+    return f"{replay.total:,}" + (" or more" if replay.is_total_bounded else "")
+
+
 def print_progress(replay: BulkAction) -> None:
     """Print how far an action is."""
-    counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
+    counts = f"{replay.done:,} of {_total_text(replay)} done, {replay.refused:,} refused, {replay.failed:,} failed"
     if replay.skipped:
         counts += f", {replay.skipped:,} skipped because they began, ended or were changed before"
     if replay.remaining:
@@ -249,7 +252,8 @@ def print_progress(replay: BulkAction) -> None:
 async def _carry_on(framework: AnyFramework, replay: BulkAction, *, with_notes: bool) -> BulkAction:
     services, reported = framework.services, 0
     if with_notes:
-        note(f"{replay.action} {replay.replay_id} of {replay.total:,}. After Ctrl-C the running processes do the rest.")
+        note(f"{replay.action} {replay.replay_id} of {_total_text(replay)}.")
+        note("After Ctrl-C the running processes do the rest.")
         note(f"To stop it for good: taskframework replays stop {replay.replay_id}")
     while not replay.is_over:
         if not await services.replay_carrier.run_once():
@@ -261,5 +265,5 @@ async def _carry_on(framework: AnyFramework, replay: BulkAction, *, with_notes: 
             and replay.done >= reported + max(1, replay.total // 10)
         ):
             reported = replay.done
-            note(f"{reported:,} of {replay.total:,} done")
+            note(f"{reported:,} of {_total_text(replay)} done")
     return replay

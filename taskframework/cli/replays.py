@@ -69,7 +69,7 @@ def _print_all(now: datetime, replays: Sequence[BulkAction]) -> None:
             Text(replay.action),
             Text(printable(_conditions_text(replay))),
             Text(replay.status),
-            Text(f"{replay.done:,}/{replay.total:,}"),
+            Text(f"{replay.done:,}/{replay.total:,}{'+' if replay.is_total_bounded else ''}"),
             Text(f"{replay.refused + replay.failed:,}", style="red" if replay.refused + replay.failed else ""),
             Text(f"{replay.skipped:,}"),
             Text(f"{replay.remaining + len(replay.batch):,}"),

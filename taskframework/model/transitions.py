@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal, Protocol
 
+from taskframework.model.drivers import DEADLINE
 from taskframework.model.options import KeptFor
 from taskframework.model.status import CLAIMABLE, DEAD, TaskStatus
 from taskframework.model.task import (
@@ -202,7 +203,10 @@ class TakenSlot:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """QUEUED or RETRYING → RUNNING, under a lease, for the message of the current dispatch epoch."""
+    """QUEUED or RETRYING → RUNNING, under a lease, for the message of the current dispatch epoch.
+
+    Past its deadline a task is not claimed, however late the reaper is that ends it.
+    """
 
     group: ClassVar[Group] = "claim"
     failpoint: ClassVar[str] = "claim.after_write"
@@ -224,6 +228,7 @@ class Claim:
             or task.dispatch_epoch != self.dispatch_epoch
             or task.cancel is not None
             or task.not_before > now
+            or DEADLINE.is_due(task, now)
             or task.schema_version > SCHEMA_VERSION
             or (self.slot is not None and self.slot.until <= now)
         ):

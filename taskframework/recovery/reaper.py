@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -56,8 +57,8 @@ class Reaper:
     async def expire(self) -> bool:
         """End, or ask to end, one group of tasks past their deadline; return whether there may be more."""
         overdue = await self._store.due(DEADLINE, self._batch)
-        for task in overdue:
-            await self._moves.repair(Expire(task.task_id))
+        # All at once: thousands may share a deadline, and each write waits for the majority of the database.
+        await asyncio.gather(*(self._moves.repair(Expire(task.task_id)) for task in overdue))
         return len(overdue) == self._batch
 
     async def reap_all(self) -> None:

@@ -72,7 +72,8 @@ class Retention:
         removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
         if removed:
             logger.info("deleted %s whose retention is over", pluralize(removed, "ended task"))
-        return self._batch in (len(expired), removed)
+        # Whatever was deleted, others may be free to go now: a parent stays while its sub-tasks are stored.
+        return len(expired) == self._batch or removed > 0
 
     async def _check_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
         """Keep a key whose task is live, or ended too recently, and look at it again later; delete any other key.

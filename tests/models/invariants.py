@@ -236,6 +236,7 @@ def _count_wait(before: Task, after: Task, life: _Life, now: datetime) -> None:
 
 def _check_claim(claim: Claim | ClaimTurn, before: Task, now: datetime) -> None:
     assert before.not_before <= now, "I7: claimed before its time"
+    assert before.deadline is None or before.deadline > now, "I7: claimed after its deadline"
     if isinstance(claim, Claim):
         assert claim.dispatch_epoch == before.dispatch_epoch, "I7: an old message started an attempt"
     assert before.cancel is None, "I8: a cancelled task was claimed"

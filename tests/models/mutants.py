@@ -58,6 +58,11 @@ def _early(claim: Claim, task: Task, now: datetime) -> Task | None:
     return claim.apply(task.evolve(not_before=min(task.not_before, now)), now)
 
 
+def _late(claim: Claim, task: Task, now: datetime) -> Task | None:
+    claimed = claim.apply(task.evolve(deadline=None), now)
+    return None if claimed is None else claimed.evolve(deadline=task.deadline)
+
+
 def _reap_unseen(reap: Reap, task: Task, now: datetime) -> Task | None:
     lease = task.lease or Lease("worker-1", "", now)
     running = task.evolve(status=TaskStatus.RUNNING, lease=replace(lease, expires_at=now - _LONG))
@@ -264,6 +269,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a second final write": Mutant("I3: a worker wrote to a task that does not run", {Complete: _second_end}),
     "no epoch check": Mutant("I7: an old message started an attempt", {Claim: _any_epoch}),
     "a claim before its time": Mutant("I7: claimed before its time", {Claim: _early}),
+    "a claim after its deadline": Mutant("I7: claimed after its deadline", {Claim: _late}),
     "a retry that keeps its epoch": Mutant("I7: claimable again, and old messages still count", {Fail: _same_epoch}),
     "a reaper without its guard": Mutant("I[23]", {Reap: _reap_unseen}),
     "a reaper that does not look at the lease again": Mutant("I3: .* the lease goes on", {Reap: _reap_renewed}),

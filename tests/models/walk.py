@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from taskframework.model import drivers
 from taskframework.model.drivers import DISPATCH, OUTBOX
+from taskframework.model.interventions import Expire
 from taskframework.model.marks import Mark
 from taskframework.model.status import FINAL
 from taskframework.model.task import Task
@@ -199,6 +200,9 @@ async def _round(world: World) -> None:
         for lease in await store.due(drivers.LEASE, ALL, GRACE):
             if lease.task_id in world.task_ids:
                 await repairs.reap(world, lease)
+        for overdue in await store.due(drivers.DEADLINE, ALL):
+            if overdue.task_id in world.task_ids:
+                await store.apply(Expire(overdue.task_id))
     await _run_all(world)
     while await streams.settle_down(world):
         await _run_all(world)

@@ -81,6 +81,11 @@ def has_passed(*fields: str, by: timedelta = timedelta(0)) -> dict[str, Any]:
     return {field: {"$type": "date"} for field in fields} | {"$expr": {"$and": reached}}
 
 
+def is_ahead(field: str) -> dict[str, Any]:
+    """Filter: the time in this field is ahead, on the server's clock, or there is none: null is before every time."""
+    return {"$expr": {"$or": [{"$lte": [f"${field}", None]}, {"$gt": [f"${field}", NOW]}]}}
+
+
 def in_status(*statuses: TaskStatus) -> dict[str, Any]:
     """Filter for the status."""
     return {"$in": sorted(statuses)}

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from taskframework.model.debounce import ReplaceParameters
-from taskframework.model.drivers import START
+from taskframework.model.drivers import DEADLINE, START
 from taskframework.model.interventions import (
     BY_NEWER_VERSION,
     LEASE_EXPIRED,
@@ -74,6 +74,7 @@ from taskframework.stores.mongo.expressions import (
     has_passed,
     in_scope,
     in_status,
+    is_ahead,
     later,
     literal,
     milliseconds,
@@ -105,7 +106,8 @@ def build_write(requests: Sequence[Any]) -> Write:
 
 def _claims(claims: JointRequests[Claim]) -> Write:
     asked_type = {"$ifNull": [claims.each(lambda claim: claim.task_type), "$task_type"]}
-    guard = combine_filters(claimable(claims), has_passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
+    is_asked = {"$expr": {"$eq": ["$task_type", asked_type]}}
+    guard = combine_filters(claimable(claims), has_passed("not_before"), is_ahead(DEADLINE.field), is_asked)
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
     claimed = _claimed(claims)
     if any(claim.slot for claim in claims):
@@ -137,7 +139,7 @@ def _claimed(claims: JointRequests[Claim] | JointRequests[ClaimTurn]) -> Changes
 
 def _turn_claims(claims: JointRequests[ClaimTurn]) -> Write:
     expected = claims.where(task_type=lambda claim: claim.task_type, priority=lambda claim: claim.priority)
-    guard = combine_filters(has_turn(claims), expected, has_passed("not_before"))
+    guard = combine_filters(has_turn(claims), expected, has_passed("not_before"), is_ahead(DEADLINE.field))
     guard |= {"unique": None, "crashes": 0, "cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
     began = unblocked(NOW)
     del began["revision"]  # the claim raises it

@@ -50,6 +50,12 @@ class ClaimCases(StoreSuite):
         await self.pass_time(0.3)
         await make_move(store, make_claim(task))
 
+    async def test_a_task_is_not_claimed_when_its_deadline_has_passed(self, store: TaskStore) -> None:
+        task = await put(store, deadline=store.now() + timedelta(seconds=0.2))
+        await self.pass_time(0.3)
+        assert await store.apply(make_claim(task)) is None
+        assert await read_task(store, task.task_id) == task
+
 
 class RenewalCases(StoreSuite):
     """The replies to a heartbeat."""

@@ -404,3 +404,35 @@ async def test_times_may_be_given_in_seconds(seen: list[tuple[str, str]]) -> Non
         await actors.tell("k", "x")
         await eventually(lambda: len(actors) == 0)
     assert seen == [("k", "begin"), ("k", "timer pause"), ("k", "end")]
+
+
+async def test_code_that_cancels_its_own_task_ends_the_actor_and_no_sender_waits_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handled, gate = list[object](), asyncio.Event()
+
+    class Cancels(KeyedActor[str, int]):
+        async def receive(self, event: int) -> None:
+            if event == 0:
+                await gate.wait()
+                own = asyncio.current_task()
+                assert own is not None
+                own.cancel()
+                await asyncio.sleep(1)
+            handled.append(event)
+
+        async def on_end(self) -> None:
+            handled.append("end")
+
+    actors = KeyedActors(Cancels, mailbox=2)
+    await actors.tell("x", 0)
+    await asyncio.sleep(0)
+    for event in (1, 2):
+        await actors.tell("x", event)
+    sender = asyncio.create_task(actors.tell("x", 3))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait_for(sender, 10)
+    await actors.stop()
+    assert handled == ["end", 3, "end"], "what waited beside it is lost, and what came later begins another actor"
+    assert "the asyncio task of the actor of 'x' was cancelled; events lost: 2" in caplog.text

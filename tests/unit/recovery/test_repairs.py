@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -21,7 +22,7 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Lease, Task
+from taskframework.model.task import Lease, ParentLink, Task
 from taskframework.moves import TaskMoves
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.reaper import Reaper
@@ -168,6 +169,20 @@ async def test_what_is_past_its_deadline_ends_or_is_asked_to_and_is_told(
     assert not await reaper.expire()
 
 
+async def test_the_deadlines_of_one_look_are_written_at_once(store: SqliteStore, clock: FakeClock) -> None:
+    """One after the other, thousands of them would take longer than a worker needs to begin the tasks."""
+    all_at_once = asyncio.Barrier(BATCH)
+
+    class Moves:
+        async def repair(self, move: object) -> None:
+            await asyncio.wait_for(all_at_once.wait(), 10)
+
+    await put(store, BATCH, deadline=clock.now() + SECOND)
+    clock.advance(1)
+    reaper = Reaper(store, cast(TaskMoves, Moves()), RetryPolicy(), grace=GRACE, max_crashes=3, batch=BATCH)
+    assert await reaper.expire()
+
+
 async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(store: SqliteStore, clock: FakeClock) -> None:
     connection, bridge = Connection(), Bridge()
     connection.is_connected = False
@@ -251,6 +266,24 @@ async def test_what_ended_is_removed_after_its_own_time(
         pass
     counts = await store.count_by_status()
     assert sum(counts.values()) + (await store.get_dead_message("m") is not None) == left
+
+
+async def test_a_parent_goes_in_the_same_look_as_its_sub_tasks(store: SqliteStore, clock: FakeClock) -> None:
+    over: dict[str, Any] = {
+        "status": TaskStatus.COMPLETED,
+        "finished_at": clock.now(),
+        "next_dispatch_at": None,
+        "publish_at": None,
+    }
+    [parent] = await put(store, **over)
+    await put(store, parent=ParentLink(parent.task_id, 0, 1), **over)
+    day = timedelta(days=1)
+    retention = Retention(store, finished=day, dead_letters=day, idempotency_keys=day, batch=10)
+    clock.advance(day)
+    assert await retention.purge(), "now the parent can go, too"
+    while await retention.purge():
+        pass
+    assert sum((await store.count_by_status()).values()) == 0
 
 
 async def test_the_topology_is_declared_once_until_it_is_doubted() -> None:
