@@ -16,8 +16,6 @@ logger = logging.getLogger(__name__)
 INTERRUPTED_EXIT_CODE = 130
 #: Where the names of modules begin whose code prints.
 _PRINTING_MODULES = ("rich.", "typer.", "taskframework.cli.")
-#: How the names of threads that run task code begin, as `worker.threads` names them.
-_TASK_THREAD_PREFIX = "taskframework"
 #: Seconds that task code in threads and on the event loop has to end by itself, before the process ends without it.
 _GRACE_SECONDS = 1.0
 
@@ -81,9 +79,7 @@ def _end_without_waiting(code: int, error: BaseException | None) -> None:
     if code != INTERRUPTED_EXIT_CODE:  # after Ctrl-C the reason is known
         main = threading.main_thread()
         names = [thread.name for thread in threading.enumerate() if not (thread.daemon or thread is main)]
-        of_tasks = [name for name in names if name.startswith(_TASK_THREAD_PREFIX)]
-        what = "task code in threads" if of_tasks else "threads that are not of tasks"  # such as those of a driver
         logger.warning(
-            "exiting without waiting for %s: %s", what, ", ".join(of_tasks or names) or "none", exc_info=error
+            "exiting without waiting for task code in threads: %s", ", ".join(names) or "none", exc_info=error
         )
     exit_now(code)
