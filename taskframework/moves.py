@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from taskframework import failpoint
@@ -90,6 +91,10 @@ class TaskMoves:
         except TaskUnreadableError as error:
             logger.warning("passed over: %s", error.message)
             return None
+
+    async def repair_all(self, moves: Iterable[Move]) -> None:
+        """`repair` all at once: thousands may be due together, and each write waits for a majority of the database."""
+        await asyncio.gather(*map(self.repair, moves))
 
     async def _apply(self, move: Move) -> Task | None:
         task = await self._store.apply(move)

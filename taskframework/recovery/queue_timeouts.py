@@ -7,7 +7,6 @@ just after a pause, before `PauseRepair` has done so for all tasks of the type.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
@@ -62,8 +61,7 @@ class QueueTimeouts:
             await self._store.mark(*map(RestartQueueTimeout, held_back))
             # Still due are tasks with `counts_limits`, which the mark does not change, and tasks of other types.
             late &= {task.task_id for task in await self._store.due(START, self._batch)}
-        # All at once: thousands may be late together, and each write waits for the majority of the database.
-        await asyncio.gather(*(self._moves.repair(EndUnstarted(task_id)) for task_id in sorted(late)))
+        await self._moves.repair_all(EndUnstarted(task_id) for task_id in sorted(late))
         return len(due) == self._batch
 
     async def _find_held_back(self, due: Sequence[DueTask]) -> list[str]:

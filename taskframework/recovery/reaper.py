@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -57,8 +56,7 @@ class Reaper:
     async def expire(self) -> bool:
         """End, or ask to end, one group of tasks past their deadline; return whether there may be more."""
         overdue = await self._store.due(DEADLINE, self._batch)
-        # All at once: thousands may share a deadline, and each write waits for the majority of the database.
-        await asyncio.gather(*(self._moves.repair(Expire(task.task_id)) for task in overdue))
+        await self._moves.repair_all(Expire(task.task_id) for task in overdue)
         return len(overdue) == self._batch
 
     async def reap_all(self) -> None:

@@ -33,7 +33,7 @@ _EARLY_WRITE_SHARE = 0.9
 _MAX_MARKS_PER_WRITE = 100
 #: The same while marks are late, that is when the first of them has waited for this many times the delay. A mark that
 #: is too late is worth nothing: repairs of other processes send its event again, which costs more than a large write.
-#: After a burst of 40,000 submissions, writes of this size were twice as fast.
+#: After a burst of 40,000 submissions, writes of this size were half as fast again.
 _MAX_LATE_MARKS_PER_WRITE, _LATE_AFTER_DELAYS = 1_000, 1.5
 
 

@@ -23,6 +23,7 @@ from taskframework.model.retry import RetryPolicy
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, ParentLink, Task
+from taskframework.model.transitions import Move
 from taskframework.moves import TaskMoves
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.reaper import Reaper
@@ -169,17 +170,19 @@ async def test_what_is_past_its_deadline_ends_or_is_asked_to_and_is_told(
     assert not await reaper.expire()
 
 
-async def test_the_deadlines_of_one_look_are_written_at_once(store: SqliteStore, clock: FakeClock) -> None:
+async def test_the_deadlines_of_one_look_are_written_at_once(
+    store: SqliteStore, bus: EventBus, clock: FakeClock
+) -> None:
     """One after the other, thousands of them would take longer than a worker needs to begin the tasks."""
     all_at_once = asyncio.Barrier(BATCH)
 
-    class Moves:
-        async def repair(self, move: object) -> None:
+    class Moves(TaskMoves):
+        async def repair(self, move: Move) -> None:
             await asyncio.wait_for(all_at_once.wait(), 10)
 
     await put(store, BATCH, deadline=clock.now() + SECOND)
     clock.advance(1)
-    reaper = Reaper(store, cast(TaskMoves, Moves()), RetryPolicy(), grace=GRACE, max_crashes=3, batch=BATCH)
+    reaper = Reaper(store, Moves(store, bus), RetryPolicy(), grace=GRACE, max_crashes=3, batch=BATCH)
     assert await reaper.expire()
 
 
