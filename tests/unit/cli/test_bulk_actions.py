@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import jsonschema_rs  # noqa: F401 - read before it is first needed
 import pytest
 
 import taskframework.wiring.process  # noqa: F401 - as above
+from taskframework.cli.bulk_actions import print_progress
 from taskframework.model.query import TaskFilter
+from taskframework.model.replays import Action, ActionFilter, BulkAction
 from taskframework.model.scope import EVERYONE
 from taskframework.operations.replay_carrier import ReplayCarrier
 from tests.unit.cli.conftest import Cli
@@ -152,3 +156,24 @@ def test_what_cannot_be_cancelled_is_refused_and_not_counted(cli: Cli, folder: P
         assert done.code != 0
         assert "tasks that are COMPLETED cannot be selected for cancel" in done.err
         assert "Choose one of" in done.err
+
+
+def test_progress_says_that_there_may_be_more_where_counting_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    where = ActionFilter(task_type="greets")
+    action = BulkAction(
+        replay_id="r",
+        action=Action.CANCEL,
+        where=where,
+        by="ann",
+        at=begun,
+        total=10_000,
+        done=11_000,
+        due_at=begun,
+        paced_until=begun,
+    )
+    print_progress(action)
+    print_progress(replace(action, is_total_bounded=True))
+    told = capsys.readouterr()
+    assert "11,000 of 10,000 done" in told.out + told.err
+    assert "11,000 of 10,000 or more done" in told.out + told.err
