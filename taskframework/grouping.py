@@ -34,6 +34,12 @@ class _Call(Generic[Request, Reply]):
     key: object
 
 
+#: The most requests of a group of calls that come by the hundred: from a bulk submission, or from a repair. With groups
+#: of 100, tasks of streams that were submitted while 8 workers ran took 1.4 times as long: their messages also came by
+#: the hundred, and each worker got few of them at once.
+BULK_LIMIT = 500
+
+
 class Grouping(Generic[Request, Reply]):
     """Turns concurrent single calls into calls of `write` with many requests, one group at a time.
 

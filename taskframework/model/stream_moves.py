@@ -39,7 +39,7 @@ class Skip(UngroupedWrite):
 class Unblock:
     """BLOCKED → QUEUED: the task has the turn of its stream, in this generation. Its queue timeout begins now."""
 
-    group: ClassVar[Group] = "claim"
+    group: ClassVar[Group] = "unblock"
     failpoint: ClassVar[str] = "unblock.after_write"
     reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str

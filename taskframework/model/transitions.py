@@ -29,7 +29,7 @@ from taskframework.model.task import (
 from taskframework.model.values import Json, fingerprint
 
 #: Transitions of one group may be written together; transitions of the group "single" are written separately.
-Group = Literal["claim", "settle", "reserve", "single"]
+Group = Literal["claim", "unblock", "settle", "reserve", "single"]
 
 #: How long the process that made an event has to publish it. After that the relay does.
 RELAY_AFTER = timedelta(seconds=5)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from taskframework.errors import TaskUnreadableError
-from taskframework.grouping import Grouping, together_or_alone
+from taskframework.grouping import BULK_LIMIT, Grouping, together_or_alone
 from taskframework.model.query import Page
 from taskframework.model.records import Record, RecordKind, parts_of
 from taskframework.model.scope import EVERYONE
@@ -90,7 +90,7 @@ class JointReads:
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
-        self._group: Grouping[str, Task | None] = Grouping(partial(together_or_alone, self._get_all))
+        self._group: Grouping[str, Task | None] = Grouping(partial(together_or_alone, self._get_all), limit=BULK_LIMIT)
 
     async def get(self, task_id: str) -> Task | None:
         """`TaskStore.get`."""

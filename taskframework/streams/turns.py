@@ -13,7 +13,7 @@ from functools import partial
 
 from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
-from taskframework.grouping import Grouping, together_or_alone
+from taskframework.grouping import BULK_LIMIT, Grouping, together_or_alone
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
     STREAMS,
@@ -74,7 +74,7 @@ class StreamTurns:
         self._kept = kept
         #: Turns of many streams that are passed on at the same time share the calls to the store.
         self._passes: Grouping[_PassRequest, _PassResult] = Grouping(
-            partial(together_or_alone, self._pass_all), key=lambda request: request.stream
+            partial(together_or_alone, self._pass_all), key=lambda request: request.stream, limit=BULK_LIMIT
         )
         self._tasks = JointReads(store)
         #: Starts the task of a turn in the worker of this process, if there is one. Gets the turn, which is already

@@ -16,7 +16,7 @@ from functools import partial
 
 from taskframework import failpoint
 from taskframework.errors import StoreError
-from taskframework.grouping import Grouping, together_or_alone
+from taskframework.grouping import BULK_LIMIT, Grouping, together_or_alone
 from taskframework.model.options import StreamMode
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
@@ -29,8 +29,8 @@ from taskframework.submission.refusals import StreamModeError, was_refused
 
 logger = logging.getLogger(__name__)
 
-#: In how many streams tasks are stored at once: enough for the store to group a hundred calls while it writes others.
-_MAX_CONCURRENT_STREAMS = 256
+#: In how many streams tasks are stored at once: enough for the store to group calls while it writes others.
+_MAX_CONCURRENT_STREAMS = 2 * BULK_LIMIT
 
 
 class StreamInserts:
@@ -45,7 +45,7 @@ class StreamInserts:
         self._places = asyncio.Semaphore(_MAX_CONCURRENT_STREAMS)
         #: Submissions to many streams at once share the calls to the store.
         self._takes: Grouping[TakePositions, Record] = Grouping(
-            partial(together_or_alone, store.take_positions), key=lambda take: take.record_id
+            partial(together_or_alone, store.take_positions), key=lambda take: take.stream, limit=BULK_LIMIT
         )
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import MongoClient, monitoring
+from pymongo import MongoClient
 
 from taskframework.model.interventions import Cancel, Postpone, Reap, Replay
 from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay
@@ -23,6 +23,7 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.testing.conformance.store_suite import insert_one, make_error
 from taskframework.testing.factories import new_task
+from tests.support.driver_commands import DriverCommands, recorded_commands
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 #: Where a command has the filters that say which documents it is about.
@@ -35,30 +36,13 @@ FILTERS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
 }
 
 
-class Commands(monitoring.CommandListener):
-    """What a driver sends."""
-
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
-
-    def started(self, event: monitoring.CommandStartedEvent) -> None:
-        self.sent.append(dict(event.command))
-
-    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
-
-    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
-
-
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """What every client sends that is made from here on."""
-    commands = Commands()
-    monkeypatch.setattr(monitoring, "_LISTENERS", monitoring._LISTENERS._replace(command_listeners=[commands]))
-    return commands
+def commands(monkeypatch: pytest.MonkeyPatch) -> DriverCommands:
+    return recorded_commands(monkeypatch)
 
 
 @pytest.fixture(params=["motor", "pymongo"])
-async def store(request: pytest.FixtureRequest, mongo_url: str, commands: Commands) -> AsyncIterator[MongoStore]:
+async def store(request: pytest.FixtureRequest, mongo_url: str, commands: DriverCommands) -> AsyncIterator[MongoStore]:
     store = MongoStore(mongo_url, driver=request.param)
     await store.open()
     yield store
@@ -114,7 +98,7 @@ async def live(store: MongoStore, together: int) -> None:
 
 @pytest.mark.parametrize("together", [1, 8])
 async def test_what_is_hot_names_one_document_or_a_set_of_them(
-    store: MongoStore, commands: Commands, together: int
+    store: MongoStore, commands: DriverCommands, together: int
 ) -> None:
     await asyncio.sleep(0)
     commands.sent.clear()

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from taskframework.errors import StoreError, StoreUnavailableError, TaskframeworkError, ValueNotStorableError
-from taskframework.grouping import Grouping
+from taskframework.grouping import BULK_LIMIT, Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
@@ -30,9 +30,6 @@ KnownReplies = dict[str, Task | TaskframeworkError]
 #: `Collection.update_one` or `update_once`.
 Update = Callable[[Document, Sequence[Any], Points], Awaitable[Document | None]]
 
-_MAX_MARKS_PER_GROUP = 500
-_MAX_RESERVATIONS_PER_GROUP = 500
-
 
 class TaskWriter:
     """Transitions and marks on the collection of tasks."""
@@ -52,8 +49,9 @@ class TaskWriter:
         #: By the `group` of a transition. Transitions of the group "single" are written one by one.
         self._groupings: dict[str, Grouping[Transition, Task | None]] = {
             "claim": Grouping(self._move, key=_task_id, **limits),
+            "unblock": Grouping(self._move, key=_task_id, limit=BULK_LIMIT, **limits),
             "settle": Grouping(self._move, key=_task_id, **limits),
-            "reserve": Grouping(self._reserve, key=_task_id, limit=_MAX_RESERVATIONS_PER_GROUP, **limits),
+            "reserve": Grouping(self._reserve, key=_task_id, limit=BULK_LIMIT, **limits),
         }
         #: For marks that come alone; those that come together are written together anyway.
         self._marking: Grouping[Mark, None] = Grouping(self._mark_group, key=_task_id, **limits)
@@ -258,7 +256,7 @@ def _check_id(request: Transition | Mark) -> None:
 def _split_by_task(marks: Sequence[Mark]) -> Iterator[list[Mark]]:
     group: dict[str, Mark] = {}
     for mark in marks:
-        if mark.task_id in group or len(group) == _MAX_MARKS_PER_GROUP:
+        if mark.task_id in group or len(group) == BULK_LIMIT:
             yield list(group.values())
             group = {}
         group[mark.task_id] = mark
