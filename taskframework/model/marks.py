@@ -141,14 +141,29 @@ class ForgetDispatch:
 
     reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
-    #: Whether the mark applies only to a task that was put off and so has no message.
-    only_put_off: bool = False
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         due = DISPATCH.time_of(task)
-        if due is None or due <= task.not_before or (self.only_put_off and task.dispatches):
+        if due is None or due <= task.not_before:
             return None
         return task.evolve(next_dispatch_at=task.not_before, dispatches=0)
+
+
+@dataclass(frozen=True, slots=True)
+class EndPutOff:
+    """What a task was put off for is over. A task with a message is left alone: it would get a second one."""
+
+    reply_failpoint: ClassVar[str] = "mark.reply"
+    task_id: str
+    #: When the task is due, which may be before its `not_before`: sweepers send the tasks in the order of these times.
+    due: datetime
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        present = DISPATCH.time_of(task)
+        due = self.due if task.not_before <= now else task.not_before
+        if present is None or task.dispatches or present <= due:
+            return None
+        return task.evolve(next_dispatch_at=due)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from taskframework.errors import TaskUnreadableError
 from taskframework.limits.pauses import Pauses
 from taskframework.model.drivers import START
-from taskframework.model.marks import ForgetDispatch, RestartQueueTimeout
+from taskframework.model.marks import EndPutOff, RestartQueueTimeout
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -16,6 +17,20 @@ from taskframework.stores.base import TaskStore
 
 #: How many tasks are made due by one write.
 _PAGE_SIZE = 1_000
+#: The first page of a type is due this long before its pause ended, and each next page a second later than the page
+#: before. Sweepers send tasks in the order of these times, so no type waits until all tasks of another type are sent,
+#: also if the two pauses ended some seconds apart.
+_FIRST_PAGE_BEFORE, _NEXT_PAGE_AFTER = timedelta(hours=1), timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resuming:
+    """The next page of a type whose pause has ended."""
+
+    #: The earliest time until which its tasks were put off.
+    since: datetime
+    #: When they are due.
+    due: datetime
 
 
 class PauseRepair:
@@ -38,8 +53,8 @@ class PauseRepair:
         self._longest = longest
         #: Types whose pause has ended and whose queue timeouts must still begin again.
         self._timeouts_to_restart: set[str] = set()
-        #: Types that still have tasks to make due, each with the earliest time until which these were put off.
-        self._resuming: dict[str, datetime] = {}
+        #: Types that still have tasks to make due.
+        self._resuming: dict[str, _Resuming] = {}
 
     async def run_once(self) -> bool:
         """Look once, and make one page of each type due.
@@ -49,7 +64,8 @@ class PauseRepair:
         """
         ended = await self._pauses.refresh()
         self._timeouts_to_restart |= ended
-        self._resuming |= dict.fromkeys(ended, self._store.now())
+        now = self._store.now()
+        self._resuming |= dict.fromkeys(ended, _Resuming(since=now, due=now - _FIRST_PAGE_BEFORE))
         for task_type in sorted(self._timeouts_to_restart):
             await self._restart_queue_timeouts(task_type)
             self._timeouts_to_restart.discard(task_type)
@@ -59,15 +75,14 @@ class PauseRepair:
 
     async def _make_due(self, task_type: str) -> None:
         """Make one page of the tasks due that were put off."""
-        since, until = self._resuming[task_type], self._store.now() + self._longest
-        put_off = await self._store.put_off(task_type, since, until, _PAGE_SIZE)
+        page, now = self._resuming[task_type], self._store.now()
+        put_off = await self._store.put_off(task_type, page.since, now + self._longest, _PAGE_SIZE)
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it make it due
-            # Only if a task is still put off: otherwise each process would make it due, and each would send it.
-            await self._store.mark(*(ForgetDispatch(task.task_id, only_put_off=True) for task in put_off))
+            await self._store.mark(*(EndPutOff(task.task_id, min(page.due, now)) for task in put_off))
         if len(put_off) < _PAGE_SIZE or self._pauses.is_paused(task_type):
             del self._resuming[task_type]
         else:
-            self._resuming[task_type] = put_off[-1].due
+            self._resuming[task_type] = _Resuming(since=put_off[-1].due, due=page.due + _NEXT_PAGE_AFTER)
 
     async def _restart_queue_timeouts(self, task_type: str) -> None:
         """Let the queue timeouts of a type begin again."""

@@ -70,7 +70,10 @@ class Reaper:
         return [*await self._store.due(LEASE, self._batch), *await self._store.upcoming(LEASE, self._batch)]
 
     async def _reap(self, tasks: Sequence[DueTask], grace: timedelta | None) -> None:
-        for task in tasks:
+        if tasks:
             await failpoint.reached("reap.after_read")
-            delay = self._policy.delay(max(1, task.crashes))
-            await self._moves.repair(Reap(task.task_id, task.fencing_token, grace, self._max_crashes, delay))
+            await self._moves.repair_all(self._reaping(task, grace) for task in tasks)
+
+    def _reaping(self, task: DueTask, grace: timedelta | None) -> Reap:
+        delay = self._policy.delay(max(1, task.crashes))
+        return Reap(task.task_id, task.fencing_token, grace, self._max_crashes, delay)

@@ -18,11 +18,14 @@ from typing import Literal
 from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
 from taskframework.clock import Clock, happens_within
 from taskframework.model.status import LANES
+from taskframework.model.wording import pluralize
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.store_breaker import StoreBreaker
 
 logger = logging.getLogger(__name__)
 
+#: At most so many task types are named in a health check.
+_MAX_NAMED_TYPES = 5
 #: Seconds between two looks at the slots: so a hundred early acknowledgements cost one new registration.
 _LOOK_INTERVAL_SECONDS = 1.0
 #: Deliveries beyond the free slots (the headroom), as a share of the free slots, so that a slot has its next delivery
@@ -163,22 +166,28 @@ class Intake:
     @property
     def is_live(self) -> bool:
         """Whether every queue is being consumed, except those of types with a ceiling of zero."""
-        return all(
-            name in self._consumed and self._consumed[name].consumption.is_live
-            for name in self._types
-            if self._max_slots(name)
-        )
+        return not self._unserved
 
     @property
     def problem(self) -> str | None:
         """Why not every queue is being consumed."""
-        if self.is_live:
+        unserved = self._unserved
+        if not unserved:
             return None
         if self._breaker.is_open:
             return "paused: the store is away"
         if not self._free:
             return "paused: long tasks hold all slots"
-        return "not consuming"
+        if len(unserved) == sum(1 for name in self._types if self._max_slots(name)):
+            return "not consuming"
+        named = ", ".join(unserved[:_MAX_NAMED_TYPES]) + (", …" if len(unserved) > _MAX_NAMED_TYPES else "")
+        return f"not consuming {pluralize(len(unserved), 'task type')}: {named}"
+
+    @property
+    def _unserved(self) -> Sequence[str]:
+        """The types that should be consumed and are not."""
+        wanted = [name for name in self._types if self._max_slots(name)]
+        return [name for name in wanted if name not in self._consumed or not self._consumed[name].consumption.is_live]
 
     @property
     def _free(self) -> int:

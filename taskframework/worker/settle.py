@@ -139,13 +139,15 @@ class SettleStation:
 
 def _log_discarded(attempt: RunningAttempt, current_token: int | None, held_by: str | None) -> None:
     token = attempt.fence.fencing_token
+    if current_token is None:
+        holder = "who has the task now could not be read"
+    else:
+        holder = f"the task now has token {current_token} and is held by {held_by or 'nobody'}"
     logger.warning(
-        "task %s: the outcome of the attempt with fencing token %d is discarded, its lease was lost; "
-        "the task's token is now %s and it is held by %s",
+        "task %s: the outcome of the attempt with fencing token %d is discarded because its lease was lost; %s",
         attempt.task.task_id,
         token,
-        "unknown" if current_token is None else current_token,
-        held_by or ("nobody" if current_token is not None else "an unknown worker"),
+        holder,
         extra={
             "task_id": attempt.task.task_id,
             "task_type": attempt.task.task_type,

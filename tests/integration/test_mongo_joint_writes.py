@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from taskframework.model.marks import (
+    EndPutOff,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -121,7 +122,8 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     Complete: st.builds(Complete, FENCES, TEXTS, VALUES),
     Fail: st.builds(Fail, FENCES, TEXTS, ERRORS, st.booleans(), DELAYS),
-    ForgetDispatch: st.builds(ForgetDispatch, st.just(""), st.booleans()),
+    EndPutOff: st.builds(EndPutOff, st.just(""), DUE.filter(bool)),
+    ForgetDispatch: st.builds(ForgetDispatch, st.just("")),
     MakeDue: st.builds(
         MakeDue, st.just(""), EPOCHS, DELAYS, st.sampled_from([None, "rate/a", "slots/$id"]), DUE, st.booleans()
     ),

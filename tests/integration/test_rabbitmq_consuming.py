@@ -143,8 +143,9 @@ async def test_acknowledgements_and_rejects_of_one_moment_each_reach_their_own_m
 
 
 async def test_a_queue_deleted_under_its_consumer_is_declared_and_consumed_again(
-    make_broker: MakeBroker, amqp_url: str
+    make_broker: MakeBroker, amqp_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "taskframework.brokers.rabbitmq.consumer")
     async with opened(make_broker(), "reports", "others") as broker, plain_channel(amqp_url) as channel:
         received = Recorder()
         consumption = broker.consume(ConsumeRequest(["reports", "others"], 10), received)
@@ -155,6 +156,8 @@ async def test_a_queue_deleted_under_its_consumer_is_declared_and_consumed_again
         await broker.publish(message("t1"))
         await broker.publish(message("t2", "others"))
         await received.has("t1", "t2")
+    told = [text.partition(" after ")[0] for text in caplog.messages if "registered again" in text]
+    assert told == ["the consumer of tasks.reports.normal is registered again"], "each warning has its end"
 
 
 async def test_queues_nobody_declared_are_declared_by_their_consumer(make_broker: MakeBroker) -> None:

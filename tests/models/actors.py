@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.interventions import Cancel, Discard, NewParameters, Postpone, Replay, RetryNow
-from taskframework.model.marks import ForgetDispatch, MakeDue
+from taskframework.model.marks import EndPutOff, ForgetDispatch, MakeDue
 from taskframework.model.options import Debounce, StartLimit, start_by
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
@@ -273,6 +273,15 @@ async def lose_messages(world: World) -> bool:
     task = await world.any_task()
     world.messages = [message for message in world.messages if message.task_id != task.task_id]
     await world.store.mark(ForgetDispatch(task.task_id))
+    return True
+
+
+async def resume_type(world: World) -> bool:
+    """A pause is over, and somebody makes a task due that was put off during the pause."""
+    if not world.task_ids:
+        return False
+    task = await world.any_task()
+    await world.store.mark(EndPutOff(task.task_id, world.store.now() - DELAY))
     return True
 
 

@@ -317,7 +317,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "a retry that nobody makes": Mutant("I1: .* is stuck in WAITING", without=Without(retrier=True)),
     "a reopened batch that an old count ends": Mutant("I10: it ends", {ReopenBatch: _reopen_counted}, first=1698),
     "no reaper": Mutant("I1: .* is stuck in RUNNING", without=Without(reaper=True)),
-    "no sweeper": Mutant("I1: .* is stuck in (QUEUED|RETRYING)", without=Without(sweeper=True)),
+    # A parent waits as well, for its sub-tasks.
+    "no sweeper": Mutant("I1: .* is stuck in (QUEUED|RETRYING|WAITING)", without=Without(sweeper=True)),
     "a queue timeout of what has begun": Mutant("I13: .* has begun", {EndUnstarted: _end_begun}),
     "a queue timeout that does not look again": Mutant("I13: .* its time", {EndUnstarted: _end_unseen}),
     "a queue timeout while it waits for its turn": Mutant("I13: .* its time", {Unblock: _turn_too_late}, first=949),

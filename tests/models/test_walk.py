@@ -40,6 +40,7 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
         *("Wait", "CountSubtasks", "SendSignal", "Wake", "Reopen", "MoveDriver", "MarkSpawned"),
         *("Announce", "Seal", "AbandonUpload", "ReopenBatch", "EndRetry", "CascadeAgain"),
         *(
+            "EndPutOff",
             "ForgetDispatch",
             "MarkDispatched",
             "MakeDue",

@@ -56,6 +56,7 @@ _WEIGHTS: Mapping[Step, int] = {
     actors.discard: 1,
     actors.replace_parameters: 1,
     actors.lose_messages: 1,
+    actors.resume_type: 1,
     races.race: 2,
     actors.signal: 1,
     actors.reopen: 1,

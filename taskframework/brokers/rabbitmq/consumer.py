@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
+from taskframework.model.wording import duration_text
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class QueueConsumer:
         self._background = background
         self._arguments = source.arguments
         self._max_silence = _FIRST_SILENCE_SECONDS
+        #: Since when a problem was logged whose end was not logged yet, by the monotonic clock.
+        self._has_problem_since: float | None = None
         self._channel = Supervised(f"consumer of {source.name}", self._establish, self._close_channel)
         self._channel.start()
         self.is_stopped = False
@@ -95,6 +99,22 @@ class QueueConsumer:
         self._background.start(channel.close_when_answered())
 
     async def _establish(self) -> ConsumerChannel:
+        try:
+            consumer = await self._make_consumer()
+        except Exception:
+            self._note_problem()
+            raise
+        if self._has_problem_since is not None:
+            lasted = duration_text(time.monotonic() - self._has_problem_since)
+            logger.info("the consumer of %s is registered again after %s", self._source.name, lasted)
+            self._has_problem_since = None
+        return consumer
+
+    def _note_problem(self) -> None:
+        if self._has_problem_since is None:
+            self._has_problem_since = time.monotonic()
+
+    async def _make_consumer(self) -> ConsumerChannel:
         connection = await self._connection.wait()
         channel = await connection.channel()
         inner = await channel.get_underlay_channel()
@@ -120,7 +140,7 @@ class QueueConsumer:
             if self._arguments and _is_about_arguments(error.__cause__, self._arguments):
                 # RabbitMQ 4.3 accepts this argument for quorum queues but not for classic queues; older ones ignore it.
                 self._arguments = None
-                return await self._establish()
+                return await self._make_consumer()
             if self._source.repair is not None and isinstance(error.__cause__, ChannelNotFoundEntity):
                 await self._source.repair()
             raise
@@ -140,6 +160,7 @@ class QueueConsumer:
             except TimeoutError:
                 if not await self._is_served(consumer):
                     logger.warning("the consumer of %s is no longer served; registering it again", self._source.name)
+                    self._note_problem()
                     consumer.lost.set()
                 elif self._is_silent(consumer):
                     logger.debug("the consumer of %s got nothing for long; registering it again", self._source.name)

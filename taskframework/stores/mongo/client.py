@@ -53,8 +53,8 @@ _MAJORITY = {"w": "majority", "j": True}
 #: Reads the state that a majority had at one moment. With "majority" only, a document that moves in the index may be
 #: read twice.
 _SNAPSHOT = ReadConcern("snapshot")
-#: The most documents of one reply to a read, so that nearly every read is one call. Without it the server sends only 101
-#: at first; a reply never has more than 16 MB.
+#: The most documents of one reply to a read, so that nearly every read is one call. Without this the first reply has
+#: only 101. No reply is larger than 16 MB.
 _MAX_PER_REPLY = 1_000
 
 

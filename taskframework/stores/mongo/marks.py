@@ -7,6 +7,7 @@ from typing import Any
 from taskframework.model.drivers import START
 from taskframework.model.marks import (
     MAX_DOUBLINGS,
+    EndPutOff,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -78,10 +79,15 @@ def restarted_queue_timeouts(marks: JointRequests[RestartQueueTimeout]) -> Write
 
 def forgotten_dispatches(marks: JointRequests[ForgetDispatch]) -> Write:
     guard = {**marks.id_filter, "status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}}
-    may_have_message = {"$not": [marks.each(lambda mark: mark.only_put_off)]}
-    is_behind = {"$gt": ["$next_dispatch_at", "$not_before"]}
-    is_meant = {"$expr": {"$and": [is_behind, {"$or": [may_have_message, {"$eq": ["$dispatches", 0]}]}]}}
-    return Write({**guard, **is_meant}, [set_fields({"next_dispatch_at": "$not_before", "dispatches": 0})])
+    is_behind = {"$expr": {"$gt": ["$next_dispatch_at", "$not_before"]}}
+    return Write({**guard, **is_behind}, [set_fields({"next_dispatch_at": "$not_before", "dispatches": 0})])
+
+
+def ended_put_offs(marks: JointRequests[EndPutOff]) -> Write:
+    due = {"$cond": [{"$lte": ["$not_before", NOW]}, marks.each(lambda mark: mark.due), "$not_before"]}
+    waiting = {"status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}, "dispatches": 0}
+    guard = {**marks.id_filter, **waiting, "$expr": {"$gt": ["$next_dispatch_at", due]}}
+    return Write(guard, [set_fields({"next_dispatch_at": due})])
 
 
 def renewals(renewals: JointRequests[RenewLease]) -> Write:

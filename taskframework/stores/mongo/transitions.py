@@ -31,6 +31,7 @@ from taskframework.model.interventions import (
     Supersede,
 )
 from taskframework.model.marks import (
+    EndPutOff,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -362,6 +363,7 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     ClaimTurn: _turn_claims,
     Complete: _completions,
     Fail: _failures,
+    EndPutOff: marks.ended_put_offs,
     ForgetDispatch: marks.forgotten_dispatches,
     MakeDue: marks.due_marks,
     MarkDispatched: marks.dispatch_marks,

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 from taskframework.model.drivers import DISPATCH, OUTBOX
-from taskframework.model.marks import ForgetDispatch, MakeDue, MarkDispatched, MarkPublished
+from taskframework.model.marks import EndPutOff, ForgetDispatch, MakeDue, MarkDispatched, MarkPublished
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.comparison import differences
@@ -74,10 +74,17 @@ class DispatchMarkCases(StoreSuite):
     async def test_what_was_put_off_is_made_due_only_as_long_as_it_has_no_message(self, store: TaskStore) -> None:
         put_off = await make_mark(store, MakeDue((await put(store)).task_id, 1, HOUR))
         sent = await make_mark(store, _dispatched(await put(store)))
-        for task in (put_off, sent):
-            await make_mark(store, ForgetDispatch(task.task_id, only_put_off=True))
-        assert (await read_task(store, put_off.task_id)).next_dispatch_at == put_off.not_before
+        future = store.now() + MINUTE
+        later = await put(store, not_before=future, next_dispatch_at=future + MINUTE)
+        due = store.now() - HOUR
+        for task in (put_off, sent, later):
+            await make_mark(store, EndPutOff(task.task_id, due))
+        ended = await read_task(store, put_off.task_id)
+        assert differences(ended, put_off.evolve(next_dispatch_at=due), timedelta(0)) == []
         assert await read_task(store, sent.task_id) == sent, "another message would be one too many"
+        assert (await read_task(store, later.task_id)).next_dispatch_at == future
+        await make_mark(store, EndPutOff(put_off.task_id, due + MINUTE))
+        assert await read_task(store, put_off.task_id) == ended, "it is due earlier"
 
     async def test_what_was_put_off_is_found_by_its_type(self, store: TaskStore) -> None:
         put_off, later, other = [await put(store, task_type=task_type) for task_type in ("t", "t", "other")]
@@ -95,7 +102,7 @@ class DispatchMarkCases(StoreSuite):
         assert await found(10, HOUR) == [put_off.task_id]
         assert await found(10, 3 * HOUR) == [put_off.task_id, later.task_id]
         assert await found(1, 3 * HOUR) == [put_off.task_id]
-        await store.mark(ForgetDispatch(put_off.task_id, only_put_off=True))
+        await store.mark(EndPutOff(put_off.task_id, store.now() - SECOND))
         assert await found(10, HOUR) == []
 
     async def test_what_was_sent_meanwhile_is_not_put_off(self, store: TaskStore) -> None:

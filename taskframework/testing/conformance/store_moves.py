@@ -37,6 +37,7 @@ from taskframework.model.interventions import (
 from taskframework.model.marks import (
     CascadeAgain,
     CountAgain,
+    EndPutOff,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -138,6 +139,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "replace the parameters at once": lambda fence: ReplaceParameters(fence.task_id, "$ROOT", "newer", NO_TIME),
     "wait anew": lambda fence: RestartQueueTimeout(fence.task_id),
     "forget dispatch": lambda fence: ForgetDispatch(fence.task_id),
+    "end a put-off": lambda fence: EndPutOff(fence.task_id, READ_AT - HOUR),
+    "end a put-off later": lambda fence: EndPutOff(fence.task_id, datetime(9999, 1, 1, tzinfo=UTC)),
     "renew": lambda fence: RenewLease(fence, HOUR),
     "published": lambda fence: MarkPublished(fence.task_id, 1),
     "published beyond the end": lambda fence: MarkPublished(fence.task_id, 999),

@@ -14,6 +14,7 @@ from taskframework import failpoint
 from taskframework.model.marks import (
     CascadeAgain,
     CountAgain,
+    EndPutOff,
     ForgetDispatch,
     MakeDue,
     Mark,
@@ -46,6 +47,7 @@ SKEW = timedelta(milliseconds=50)
 MARKS = (
     CascadeAgain,
     CountAgain,
+    EndPutOff,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,

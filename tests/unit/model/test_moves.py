@@ -30,6 +30,7 @@ from taskframework.model.interventions import (
 from taskframework.model.marks import (
     CascadeAgain,
     CountAgain,
+    EndPutOff,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -101,6 +102,7 @@ TRANSITIONS: dict[str, Any] = {
     "make due later": MakeDue(TASK_ID, 1, MINUTE),
     "wait anew": RestartQueueTimeout(TASK_ID),
     "forget dispatch": ForgetDispatch(TASK_ID),
+    "end a put-off": EndPutOff(TASK_ID, NOW - MINUTE),
     "renew": RenewLease(FENCE, MINUTE),
     "dispatched": MarkDispatched(TASK_ID, 1, SECOND, MINUTE),
     "published": MarkPublished(TASK_ID, 1),

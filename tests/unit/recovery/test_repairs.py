@@ -251,6 +251,31 @@ async def test_what_a_pause_put_off_is_made_due_in_parts(store: SqliteStore, mon
     assert len(await store.due(DISPATCH, 10)) == len(tasks)
 
 
+@pytest.mark.parametrize("seconds_between", [0, 2])
+async def test_after_two_pauses_no_type_waits_for_all_tasks_of_the_other(
+    store: SqliteStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, seconds_between: int
+) -> None:
+    monkeypatch.setattr("taskframework.recovery.pauses._PAGE_SIZE", 2)
+    for task_type, count in (("large", 20), ("small", 2)):  # the tasks of the large type were submitted first
+        tasks = await put(store, count, task_type=task_type)
+        await store.mark(*(MakeDue(task.task_id, task.dispatch_epoch, 60 * SECOND) for task in tasks))
+    pauses = [PAUSE.new(task_type, content=Pause(task_type, "a", store.now())) for task_type in ("large", "small")]
+    large, small = await store.write_records(pauses)
+    assert large is not None
+    assert small is not None
+    repair = PauseRepair(store, Pauses(store), 15 * 60 * SECOND)
+    await repair.run_once()
+    await store.delete_records([large])
+    await repair.run_once()
+    clock.advance(seconds_between)
+    await store.delete_records([small])
+    while await repair.run_once():
+        pass
+    due = [task.task_type for task in await store.due(DISPATCH, 30)]
+    assert len(due) == 22
+    assert "small" in due[: 2 * (2 + seconds_between)], due
+
+
 @pytest.mark.parametrize(("finished", "dead_letters", "left"), [(1, None, 2), (None, 1, 1), (1, 1, 0), (None, None, 3)])
 async def test_what_ended_is_removed_after_its_own_time(
     store: SqliteStore, clock: FakeClock, finished: int | None, dead_letters: int | None, left: int

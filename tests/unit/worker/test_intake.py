@@ -257,6 +257,17 @@ async def test_with_every_slot_held_it_takes_nothing_and_hands_over_what_waits(b
     assert bench.intake.problem is None
 
 
+async def test_health_names_the_types_that_are_not_consumed(bench: Bench) -> None:
+    bench.intake.start(["reports", "invoices"])
+    await bench.settled()
+    running = list(bench.broker.running)
+    bench.broker.running = [consumption for consumption in running if consumption.task_type != "reports"]
+    assert bench.intake.problem == "not consuming 1 task type: reports"
+    bench.broker.running = []
+    assert bench.intake.problem == "not consuming"
+    bench.broker.running = running
+
+
 async def test_while_the_store_is_away_nothing_is_taken_in(bench: Bench) -> None:
     bench.start()
     await bench.after(0, 16)

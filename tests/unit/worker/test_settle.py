@@ -306,8 +306,8 @@ def told(caplog: pytest.LogCaptureFixture, attempt: RunningAttempt, token: int |
     }
     text = record.getMessage()
     assert attempt.task.task_id in text
-    assert f"token is now {'unknown' if token is None else token}" in text
-    assert (holder or ("unknown" if token is None else "nobody")) in text
+    held = f"the task now has token {token} and is held by {holder or 'nobody'}"
+    assert text.endswith("who has the task now could not be read" if token is None else held)
 
 
 def told_to_come_later(delay: timedelta | None) -> Failed:
