@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from taskframework import failpoint
@@ -92,9 +92,9 @@ class TaskMoves:
             logger.warning("passed over: %s", error.message)
             return None
 
-    async def repair_all(self, moves: Iterable[Move]) -> None:
+    async def repair_all(self, moves: Iterable[Move]) -> Sequence[Task | None]:
         """`repair` all at once: thousands may be due together, and each write waits for a majority of the database."""
-        await asyncio.gather(*map(self.repair, moves))
+        return await asyncio.gather(*map(self.repair, moves))
 
     async def _apply(self, move: Move) -> Task | None:
         task = await self._store.apply(move)

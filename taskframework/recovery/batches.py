@@ -30,8 +30,7 @@ class BatchRepair:
 
     async def _abandon(self) -> int:
         due = await self._store.due(SEAL, self._limit)
-        for found in due:
-            await self._moves.repair(AbandonUpload(found.task_id))
+        await self._moves.repair_all(AbandonUpload(found.task_id) for found in due)
         return len(due)
 
     async def _retry(self) -> int:

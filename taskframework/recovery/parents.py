@@ -51,8 +51,7 @@ class ParentRepair:
 
     async def _wake(self) -> int:
         due = await self._store.due(CHECK, self._batch)
-        for found in due:
-            task = await self._moves.repair(Wake(found.task_id))
+        for task in await self._moves.repair_all(Wake(found.task_id) for found in due):
             if task is not None and task.check_at is not None and task.subtasks is not None:
                 self._reporter.request_count(task.task_id)
         return len(due)
