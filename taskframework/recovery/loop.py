@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock
 from taskframework.errors import BrokerError, StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.model.drivers import Driver
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import DueTask, TaskStore
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ _LATE_INTERVALS = 10
 #: ready gets no requests, so the second time is longer than an election in the database or the start of a broker.
 _REPORTED_AFTER_SECONDS = 5
 _UNREADY_AFTER_SECONDS = 30
+#: Among how many times as many due tasks a process chooses.
+CHOICE = 5
 #: The shortest and the longest pause, as a share of the interval.
 _PAUSE_SHARES = (0.75, 1.25)
 
@@ -39,6 +42,18 @@ async def _make_reservation(store: TaskStore, reservation: Transition) -> Task |
     except TaskUnreadableError as error:  # a newer release wrote it, and its processes repair it
         logger.warning("passed over: %s", error.message)
         return None
+
+
+async def choose_due(
+    store: TaskStore, driver: Driver, most: int, grace: timedelta = timedelta(0)
+) -> tuple[Sequence[DueTask], bool]:
+    """At most this many due tasks for this process, and whether there may be more.
+
+    If more are due, they are chosen by chance among several times as many, because other processes look at the same
+    moment: if all took the oldest tasks, one of them would write, and the others would only find that out task by task.
+    """
+    found = await store.due(driver, CHOICE * most, grace)
+    return (found, False) if len(found) <= most else (random.sample(found, most), True)
 
 
 async def _never(_: StoreUnavailableError) -> bool:

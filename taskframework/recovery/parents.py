@@ -11,7 +11,7 @@ from taskframework.model.marks import MoveDriver
 from taskframework.model.task import Task
 from taskframework.model.waiting import Wake
 from taskframework.moves import TaskMoves
-from taskframework.recovery.loop import make_reservations
+from taskframework.recovery.loop import choose_due, make_reservations
 from taskframework.stores.base import DueTask, TaskStore
 
 
@@ -40,8 +40,8 @@ class ParentRepair:
         Returns:
             Whether there may be more.
         """
-        found = [await self._spawn(), await self._wake(), await self._cancel()]
-        return self._batch in found
+        reserved = [await self._spawn(), await self._cancel()]
+        return await self._wake() or self._batch in reserved
 
     async def _spawn(self) -> int:
         due = await self._store.due(SPAWN, self._batch)
@@ -49,12 +49,12 @@ class ParentRepair:
             self._spawner.start(parent)
         return len(due)
 
-    async def _wake(self) -> int:
-        due = await self._store.due(CHECK, self._batch)
+    async def _wake(self) -> bool:
+        due, has_more = await choose_due(self._store, CHECK, self._batch)
         for task in await self._moves.repair_all(Wake(found.task_id) for found in due):
             if task is not None and task.check_at is not None and task.subtasks is not None:
                 self._reporter.request_count(task.task_id)
-        return len(due)
+        return has_more
 
     async def _cancel(self) -> int:
         due = await self._store.due(CASCADE, self._batch)

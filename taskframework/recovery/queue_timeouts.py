@@ -23,6 +23,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
+from taskframework.recovery.loop import CHOICE, choose_due
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.submission.types import TaskTypes
 
@@ -52,7 +53,7 @@ class QueueTimeouts:
         Returns:
             Whether there may be more.
         """
-        due = await self._store.due(START, self._batch)
+        due, has_more = await choose_due(self._store, START, self._batch)
         if not due:
             return False
         held_back = await self._find_held_back(due)
@@ -60,9 +61,9 @@ class QueueTimeouts:
         if held_back:
             await self._store.mark(*map(RestartQueueTimeout, held_back))
             # Still due are tasks with `counts_limits`, which the mark does not change, and tasks of other types.
-            late &= {task.task_id for task in await self._store.due(START, self._batch)}
+            late &= {task.task_id for task in await self._store.due(START, CHOICE * self._batch)}
         await self._moves.repair_all(EndUnstarted(task_id) for task_id in sorted(late))
-        return len(due) == self._batch
+        return has_more
 
     async def _find_held_back(self, due: Sequence[DueTask]) -> list[str]:
         """Return the tasks, of those given, that a limit or a pause holds back, or a pause held back until now."""

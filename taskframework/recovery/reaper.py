@@ -10,6 +10,7 @@ from taskframework.model.drivers import DEADLINE, LEASE
 from taskframework.model.interventions import Expire, Reap
 from taskframework.model.retry import RetryPolicy
 from taskframework.moves import TaskMoves
+from taskframework.recovery.loop import choose_due
 from taskframework.stores.base import DueTask, TaskStore
 
 
@@ -49,15 +50,15 @@ class Reaper:
         Returns:
             Whether there may be more.
         """
-        expired = await self._store.due(LEASE, self._batch, self._grace)
+        expired, has_more = await choose_due(self._store, LEASE, self._batch, self._grace)
         await self._reap(expired, self._grace)
-        return len(expired) == self._batch
+        return has_more
 
     async def expire(self) -> bool:
         """End, or ask to end, one group of tasks past their deadline; return whether there may be more."""
-        overdue = await self._store.due(DEADLINE, self._batch)
+        overdue, has_more = await choose_due(self._store, DEADLINE, self._batch)
         await self._moves.repair_all(Expire(task.task_id) for task in overdue)
-        return len(overdue) == self._batch
+        return has_more
 
     async def reap_all(self) -> None:
         """Reap every running task, even if its lease is not over: for a caller who knows that all workers are dead."""

@@ -14,7 +14,7 @@ from taskframework.bus import EventBus
 from taskframework.errors import BrokerUnavailableError, TopologyMismatchError
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.limits.pauses import Pauses
-from taskframework.model.drivers import DISPATCH
+from taskframework.model.drivers import DEADLINE, DISPATCH
 from taskframework.model.events import TaskEvent
 from taskframework.model.marks import MakeDue, MarkDispatched
 from taskframework.model.pauses import PAUSE, Pause
@@ -25,6 +25,8 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, ParentLink, Task
 from taskframework.model.transitions import Move
 from taskframework.moves import TaskMoves
+from taskframework.recovery.loop import choose_due
+from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
@@ -165,13 +167,28 @@ async def test_what_is_past_its_deadline_ends_or_is_asked_to_and_is_told(
     assert not await reaper.expire()
     assert told == []
     clock.advance(10)
-    assert await reaper.expire(), "a full batch"
+    assert not await reaper.expire(), "the third is not due yet"
     assert sorted(of(told)) == sorted([(waits.task_id, "failed"), (runs.task_id, "cancel_requested")])
     assert not await reaper.expire()
+    assert len(told) == 2
 
 
-async def test_the_deadlines_of_one_look_are_written_at_once(
-    store: SqliteStore, bus: EventBus, clock: FakeClock
+async def test_processes_that_look_at_one_moment_choose_different_tasks(store: SqliteStore, clock: FakeClock) -> None:
+    tasks = await put(store, 3 * BATCH, deadline=clock.now())
+    due = {task.task_id for task in tasks}
+    chosen = set[frozenset[str]]()
+    for _ in range(50):
+        part, has_more = await choose_due(store, DEADLINE, BATCH)
+        assert (len(part), has_more) == (BATCH, True)
+        chosen.add(frozenset(task.task_id for task in part))
+    assert len(chosen) > 1
+    assert set.union(*map(set, chosen)) == due
+    assert await choose_due(store, DEADLINE, 3 * BATCH) == (await store.due(DEADLINE, 3 * BATCH), False)
+
+
+@pytest.mark.parametrize("what", ["deadlines", "leases", "waits"])
+async def test_what_is_due_at_one_look_is_written_at_once(
+    store: SqliteStore, bus: EventBus, clock: FakeClock, what: str
 ) -> None:
     """One after the other, thousands of them would take longer than a worker needs to begin the tasks."""
     all_at_once = asyncio.Barrier(BATCH)
@@ -180,10 +197,20 @@ async def test_the_deadlines_of_one_look_are_written_at_once(
         async def repair(self, move: Move) -> None:
             await asyncio.wait_for(all_at_once.wait(), 10)
 
-    await put(store, BATCH, deadline=clock.now() + SECOND)
-    clock.advance(1)
-    reaper = Reaper(store, Moves(store, bus), RetryPolicy(), grace=GRACE, max_crashes=3, batch=BATCH)
-    assert await reaper.expire()
+    moves = Moves(store, bus)
+    reaper = Reaper(store, moves, RetryPolicy(), grace=GRACE, max_crashes=3, batch=BATCH)
+    if what == "deadlines":
+        await put(store, BATCH, deadline=clock.now())
+        assert not await reaper.expire()
+    elif what == "leases":
+        await put_running(store, BATCH)
+        clock.advance(60)
+        assert not await reaper.reap()
+    else:
+        await put(store, BATCH, status=TaskStatus.WAITING, next_dispatch_at=None, check_at=clock.now())
+        nobody: Any = None
+        assert not await ParentRepair(store, moves, nobody, nobody, nobody, BATCH).run_once()
+    assert all_at_once.n_waiting == 0
 
 
 async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(store: SqliteStore, clock: FakeClock) -> None:
