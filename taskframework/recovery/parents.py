@@ -40,8 +40,8 @@ class ParentRepair:
         Returns:
             Whether there may be more.
         """
-        reserved = [await self._spawn(), await self._cancel()]
-        return await self._wake() or self._batch in reserved
+        found = [await self._spawn(), await self._cancel()]
+        return await self._wake() or self._batch in found
 
     async def _spawn(self) -> int:
         due = await self._store.due(SPAWN, self._batch)

@@ -21,7 +21,7 @@ from tests.support.driver_commands import recorded_commands
 from tests.support.kitchen_sink import CountWords
 
 STREAMS = 400
-#: With groups of a hundred, each step of a submission took four calls, and both submissions took over 60.
+#: With groups of a hundred, each step of a submission took four calls or five, and a submission 40 calls.
 MOST_COMMANDS = 10
 
 
