@@ -116,6 +116,11 @@ class SubtaskReporter:
         if report.missing is not None and len(report.ended) >= report.missing:
             report.last_has_ended.set()
 
+    def on_waiting(self, event: TaskEvent) -> None:
+        """Count a round without sub-tasks soon, as a listener for tasks that begin to wait: no end will come."""
+        if event.task.subtasks is not None and event.task.subtasks.planned == 0:
+            self.request_count(event.task.task_id)
+
     def on_parent_event(self, event: TaskEvent) -> None:
         """Count soon, as a listener for moves of a parent after which its sub-tasks have to be counted."""
         self.request_count(event.task.task_id)

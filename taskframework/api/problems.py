@@ -44,6 +44,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, problem, problems_of
 from taskframework.operations.keys import TokenKeysUnavailableError
 from taskframework.operations.mending import AlreadyRepairedError
+from taskframework.operations.tasks import SignalConflictError
 from taskframework.submission.refusals import (
     BatchClosedError,
     BatchConflictError,
@@ -182,7 +183,7 @@ def _conflicting_task(error: TaskframeworkError) -> Mapping[str, str]:
             return {"task_id": error.parent_id, "task_status": error.status}
         case TransitionRefusedError() if error.status in _STATUSES:  # a stream is refused by this error, too
             return {"task_id": error.task_id, "task_status": error.status}
-        case IdempotencyConflictError() | NewerVersionError() | VersionConflictError():
+        case IdempotencyConflictError() | SignalConflictError() | NewerVersionError() | VersionConflictError():
             return {"task_id": error.task_id}
         case BatchConflictError() | BatchClosedError():
             return {"task_id": error.batch_id}

@@ -91,6 +91,7 @@ async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[Su
             "task_unreadable",
             "transition_refused",
             "too_many_signals",
+            "idempotency_conflict",
             "store_unavailable",
         ),
     },

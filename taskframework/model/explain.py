@@ -23,6 +23,7 @@ from taskframework.model.limits import key_text, name_and_key, waiting_limit
 from taskframework.model.message import rfc3339
 from taskframework.model.rate_limits import RATE
 from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
 from taskframework.model.versions import is_older
 from taskframework.model.view import error_view, format_time
 from taskframework.model.wording import error_line, one_line, pluralize
@@ -164,9 +165,14 @@ def _explain_broker_away(facts: Facts) -> Cause | None:
     )
 
 
+def _message_due(task: Task) -> datetime | None:
+    """When a message is due; after a pause the document may have an earlier time, which is only an order."""
+    return None if task.next_dispatch_at is None else max(task.next_dispatch_at, task.not_before)
+
+
 def _explain_not_sent(facts: Facts) -> Cause | None:
     """The cause as a process without a broker can see it: workers run, but a message that is due was not sent."""
-    due = facts.task.next_dispatch_at
+    due = _message_due(facts.task)
     if due is None or not facts.workers or facts.now - due < _OVERDUE:
         return None
     return Cause(
@@ -267,7 +273,7 @@ def _slots_text(facts: Facts) -> str:
 
 
 def _explain_about_to_be_sent(facts: Facts) -> Cause:
-    task, due = facts.task, facts.task.next_dispatch_at
+    task, due = facts.task, _message_due(facts.task)
     because = "Its message was sent a moment ago, or is about to be sent."
     if task.no_handler:
         times = pluralize(task.no_handler, "time")

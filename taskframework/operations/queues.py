@@ -67,7 +67,12 @@ class QueueOperations:
         pauses = {pause.task_type: pause for pause in await read_all_contents(self._store, PAUSE)}
         names = pauses.keys() | set(await self._types.names())
         traffic = await read_traffic(self._store, names)
-        return [await self._queue(name, pauses.get(name), broker, traffic) for name in sorted(names)]
+        queues = []
+        for name in sorted(names):
+            queues.append(await self._queue(name, pauses.get(name), broker, traffic))
+            if queues[-1].messages is None:
+                broker = None  # it does not answer; to ask it about each type would take seconds each time
+        return queues
 
     async def get(self, task_type: str, broker: Broker | None = None) -> Queue:
         """Read one task type.

@@ -9,6 +9,7 @@ from typing import Any
 from taskframework.errors import (
     ParentFinishedError,
     SignalsFullError,
+    TaskframeworkError,
     TaskNotFoundError,
     TransitionRefusedError,
 )
@@ -31,6 +32,17 @@ from taskframework.submission.options import accept_name
 from taskframework.tasks.values import to_storable_json
 
 HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a minute."
+
+
+class SignalConflictError(TaskframeworkError):
+    """The idempotency key was used before for a signal of another name to the same task."""
+
+    code = "idempotency_conflict"
+    hint = "Use a new key for each signal: for example, put the name of the signal into the key."
+
+    def __init__(self, key: str, task_id: str, name: str) -> None:
+        super().__init__(f"The idempotency key {key!r} belongs to the signal {name!r} of task {task_id}.")
+        self.key, self.task_id = key, task_id
 
 
 class TaskOperations:
@@ -219,6 +231,7 @@ class TaskOperations:
             key: a second call with the same key sends no second signal; without a key each call sends a new signal.
 
         Raises:
+            SignalConflictError: if the task knows the key from a signal of another name.
             TaskNotFoundError: if there is no such task.
             InvalidRequestError: if the name or the key is not valid.
             ValueNotStorableError: if the payload is not JSON, or too large.
@@ -231,7 +244,9 @@ class TaskOperations:
         if (signalled := await self._moves.make(signal)) is not None:
             return signalled
         task = await self.get(task_id, scope)
-        if any(known.key == key for known in task.signals):
+        if (known := next((known for known in task.signals if known.key == key), None)) is not None:
+            if known.name != name:
+                raise SignalConflictError(known.key, task_id, known.name)
             return task
         if task.status.is_final:
             raise TransitionRefusedError(task_id, "signalled", task.status, _status_names(LIVE))

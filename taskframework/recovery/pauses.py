@@ -17,10 +17,10 @@ from taskframework.stores.base import TaskStore
 
 #: How many tasks are made due by one write.
 _PAGE_SIZE = 1_000
-#: The first page of a type is due this long before its pause ended, and each next page a second later than the page
-#: before. Sweepers send tasks in the order of these times, so no type waits until all tasks of another type are sent,
-#: also if the two pauses ended some seconds apart.
-_FIRST_PAGE_BEFORE, _NEXT_PAGE_AFTER = timedelta(hours=1), timedelta(seconds=1)
+#: The first pages of a type are due this long before its pause ended, and each a second later than the page before. All
+#: further pages are due at once. Sweepers send tasks in the order of these times, so no type waits until all tasks of
+#: another type are sent, also if the two pauses ended some seconds apart.
+_FIRST_PAGE_BEFORE, _NEXT_PAGE_AFTER = timedelta(seconds=10), timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)

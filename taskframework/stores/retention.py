@@ -13,7 +13,9 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 #: Most pieces that one call looks at, so that it ends soon even if very many tasks have to stay.
-_MAX_PIECES_PER_CALL = 10
+_MAX_PIECES_PER_CALL = 100
+#: How many families are remembered.
+_MAX_FAMILIES = 10_000
 
 Tie = TypeVar("Tie", int, str)
 
@@ -62,3 +64,28 @@ class Walk(Generic[Tie]):
                     break
                 can_restart = False
         return removed
+
+
+class FamiliesOver:
+    """The parents below which the time of every task is over, as far as this process has found out.
+
+    To find that out, all tasks of a family are read. They are deleted in many steps, and each step needs to know it. It
+    stays true as long as the time of the parent itself is over: no task of an ended family begins again unless its
+    parent does.
+    """
+
+    def __init__(self) -> None:
+        self._parents = set[str]()
+        self._times: object = None
+
+    def start_look(self, times: object) -> None:
+        """Forget all, if the times for which tasks are kept have changed, or very many families are known."""
+        if times != self._times or len(self._parents) > _MAX_FAMILIES:
+            self._parents.clear()
+        self._times = times
+
+    def __contains__(self, parent: str) -> bool:
+        return parent in self._parents
+
+    def add(self, parent: str) -> None:
+        self._parents.add(parent)

@@ -52,6 +52,7 @@ def register_listeners(process: ProcessServices) -> None:
         bus.listen(planning_event, process.spawner.on_event, name="spawner")
     bus.listen(TaskReopenedEvent, process.retrier.on_event, name="retrier")
     bus.listen(TaskWaitingEvent, process.early_signals.on_event, name="early_signals")
+    bus.listen(TaskWaitingEvent, process.reporter.on_waiting, name="reporter")
     for parent_event in (*FINAL_EVENTS, TaskResumedEvent):
         bus.listen(parent_event, process.cascade.on_event, name="cascade")
     for final_event in FINAL_EVENTS:

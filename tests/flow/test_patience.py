@@ -6,7 +6,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from taskframework import BackgroundTaskExecutable, Settings, Signal, TaskContext, TaskFramework, TaskStatus
+from taskframework import (
+    BackgroundTaskExecutable,
+    Settings,
+    Signal,
+    SubtaskSummary,
+    TaskContext,
+    TaskFramework,
+    TaskStatus,
+)
 from taskframework.model.scope import EVERYONE
 from taskframework.testing import FakeClock, eventually
 
@@ -25,10 +33,25 @@ class Approval(BackgroundTaskExecutable[None, dict[str, Any]]):
         return {"payload": signal.payload, "timed_out": signal.timed_out}
 
 
+class Childless(BackgroundTaskExecutable[int, int]):
+    """Plans empty rounds."""
+
+    task_type = "childless"
+
+    async def execute(self, context: TaskContext[int]) -> None:
+        await context.submit_subtasks(Approval, [])
+
+    async def on_subtasks_finished(self, context: TaskContext[int], summary: SubtaskSummary) -> int:
+        if summary.round < context.parameters:
+            await context.submit_subtasks(Approval, [])
+        return summary.total
+
+
 def framework_at(folder: Path, clock: FakeClock) -> TaskFramework:
     url = f"sqlite:///{folder / 'tasks.db'}"
     framework = TaskFramework(Settings.model_validate({"store": {"url": url}}), clock=clock)
     framework.register(Approval)
+    framework.register(Childless)
     return framework
 
 
@@ -59,6 +82,11 @@ async def test_a_signal_that_is_there_before_the_task_waits_is_heard_at_once(tmp
     async with framework_at(tmp_path, clock).running() as framework:
         handle = framework.handle(handle.task_id)
         assert await handle.result(timeout=60) == {"payload": "yes", "timed_out": False}
+
+
+async def test_an_empty_round_ends_at_once(tmp_path: Path) -> None:
+    async with framework_at(tmp_path, FakeClock()).running() as framework:  # it stands still, so that no repair looks
+        assert await (await framework.submit(Childless, 5)).result(timeout=60) == 0
 
 
 async def test_a_task_that_waited_for_too_long_is_told_so(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Deletion of ended tasks after their time.
 
-A sub-task stays while its parent stays, a parent while it has sub-tasks, and a task of a stream while an earlier task
-is live, because no reader of the results can have read it yet.
+A family stays until the time of each of its tasks is over, and goes from its leaves up. A task of a stream stays while
+an earlier task is live, because no reader of the results can have read it yet.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
-from taskframework.model.status import DEAD, FINAL, TaskStatus
+from taskframework.model.status import DEAD, FINAL, LIVE, TaskStatus
 from taskframework.model.streams import StreamKey
 from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.documents import Document, with_utc
@@ -18,12 +18,14 @@ from taskframework.stores.mongo.expressions import has_passed, in_status
 from taskframework.stores.mongo.indexes import STREAM, SUBTASKS
 from taskframework.stores.mongo.queries import BY_POSITION
 from taskframework.stores.mongo.records import forget_keys
-from taskframework.stores.retention import Piece, Place, Walk
+from taskframework.stores.retention import FamiliesOver, Piece, Place, Walk
 
 _FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round", "stream")
 _COMPLETED = FINAL - DEAD
 #: Ended tasks whose own `purge_at` has passed; they have this time if their type says how long they stay.
 _PAST_PURGE_TIME: Document = {"status": in_status(*FINAL), **has_passed("purge_at")}
+#: In families that stay, most often one of these tasks stays. They are looked for first, because that is quick.
+_LIKELY_TO_STAY = LIVE | DEAD
 #: The index for each field whose time decides.
 _INDEX = {"finished_at": "ended", "purge_at": "purge"}
 
@@ -36,9 +38,11 @@ class Purge:
         self._tasks = tasks
         self._records = records
         self._walks = {statuses: Walk[str]() for statuses in (FINAL, _COMPLETED, DEAD)}
+        self._families = FamiliesOver()
 
     async def __call__(self, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         """Delete at most `limit` tasks that ended longer ago than they are kept; None keeps tasks forever."""
+        self._families.start_look((finished, dead_letters))
         kept = {statuses: time for statuses, time in ((_COMPLETED, finished), (DEAD, dead_letters)) if time is not None}
         due = {
             "$or": [
@@ -70,11 +74,38 @@ class Purge:
     async def _kept_by_family(self, tasks: Sequence[Document], due: Document) -> set[str]:
         """The ids of the tasks that have sub-tasks, or a parent that stays."""
         parent_of = {task["_id"]: task["parent"]["task_id"] for task in tasks if task.get("parent")}
-        staying: set[str] = set()
-        if parent_of:
-            parents = {"_id": {"$in": sorted(set(parent_of.values()))}, "$nor": [due]}
-            staying = {task["_id"] for task in await self._tasks.find(parents, fields=("_id",), index=BY_ID)}
+        staying = await self._staying(set(parent_of.values()), due)
         return {task_id for task_id, parent in parent_of.items() if parent in staying} | await self._parents(tasks)
+
+    async def _staying(self, parents: set[str], due: Document) -> set[str]:
+        """Those of these parents that are stored and stay: the time of some task of their family is not over."""
+        if not parents:
+            return set()
+        ids: Document = {"_id": {"$in": sorted(parents)}}
+        stored = await self._tasks.find(ids, fields=("parent.task_id",), index=BY_ID)
+        staying = {task["_id"] for task in await self._tasks.find({**ids, "$nor": [due]}, fields=("_id",), index=BY_ID)}
+        above = {task["_id"]: task["parent"]["task_id"] for task in stored if task.get("parent")}
+        staying_above = await self._staying(set(above.values()), due)
+        for task in stored:
+            if above.get(task["_id"]) in staying_above or not await self._is_over(task["_id"], due):
+                staying.add(task["_id"])
+        return staying
+
+    async def _is_over(self, parent: str, due: Document) -> bool:
+        """Return whether the time of every task below this one is over."""
+        if parent in self._families:
+            return True
+        below: Document = {"parent.task_id": parent}
+        for statuses in (_LIKELY_TO_STAY, FINAL - _LIKELY_TO_STAY):
+            undue = {**below, "status": in_status(*statuses), "$nor": [due]}
+            if await self._tasks.find(undue, limit=1, fields=("_id",), index=SUBTASKS):
+                return False
+        parents = await self._tasks.find({**below, "subtasks": {"$ne": None}}, fields=("_id",), index=SUBTASKS)
+        for task in parents:
+            if not await self._is_over(task["_id"], due):
+                return False
+        self._families.add(parent)
+        return True
 
     async def _kept_by_stream(self, tasks: Iterable[Document]) -> set[str]:
         """The ids of the tasks that have a live task before them in their stream."""

@@ -87,7 +87,7 @@ class SubtaskCases(StoreSuite):
 
 
 class FamilyPurgeCases(StoreSuite):
-    """A sub-task stays until its parent has ended and is due for removal, too; the parent is removed after it."""
+    """A family stays until each of its tasks is due for removal; then a parent is removed after its sub-tasks."""
 
     @pytest.mark.parametrize("status", sorted(TaskStatus))
     async def test_a_subtask_of_a_parent_that_is_there_and_live_stays(
@@ -119,10 +119,20 @@ class FamilyPurgeCases(StoreSuite):
         dead = await _put_old(store, parent.task_id, 0, TaskStatus.DEAD_LETTER)
         live = await _put_subtask(store, 1, TaskStatus.QUEUED, RoundOfSubtasks(parent.task_id, 0, 1))
         assert await _purge_three_times(store, finished=MINUTE, dead_letters=None) == 0
-        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 1
-        assert await store.get(dead.task_id, EVERYONE) is None
-        assert await store.get(parent.task_id, EVERYONE) is not None
-        assert await store.get(live.task_id, EVERYONE) is not None
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 0
+        assert None not in [await store.get(task.task_id, EVERYONE) for task in (parent, dead, live)]
+
+    async def test_one_task_that_is_kept_for_longer_keeps_its_family(self, store: TaskStore) -> None:
+        failed, own_time = await _put_tree(store, TaskStatus.FAILED), await _put_tree(store, TaskStatus.COMPLETED)
+        longest = own_time[-1]
+        await put(
+            store, status=longest.status, **_end_fields(store, HOUR), purge_at=store.now() + HOUR, parent=longest.parent
+        )
+        over = await _put_tree(store, TaskStatus.COMPLETED)
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=None) == len(over)
+        for task in (*failed, *own_time):
+            assert await store.get(task.task_id, EVERYONE) is not None, "its family stays"
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == len(failed)
 
     async def test_a_subtask_whose_parent_is_gone_goes_by_itself(self, store: TaskStore) -> None:
         await _put_old(store, "gone", 0, TaskStatus.COMPLETED)
@@ -187,6 +197,18 @@ class FamilyPurgeCases(StoreSuite):
 
 
 _PLANNED_FIELDS = {"subtasks": Subtasks(4, None)}
+
+
+async def _put_tree(store: TaskStore, status: TaskStatus) -> list[Task]:
+    """Old tasks on three levels; the last one, on the lowest level, has this status."""
+    ended: dict[str, Any] = {"status": TaskStatus.COMPLETED, **_end_fields(store, HOUR)}
+    tree = [await put(store, **ended, **_PLANNED_FIELDS)]
+    for slot in range(3):
+        tree.append(await put(store, **ended, **_PLANNED_FIELDS, parent=ParentLink(tree[0].task_id, 0, slot)))
+    for slot in range(3):
+        last = {"status": status} if slot == 2 else {}
+        tree.append(await put(store, **{**ended, **last}, parent=ParentLink(tree[2].task_id, 0, slot)))
+    return tree
 
 
 async def _put_old(store: TaskStore, parent_id: str, slot: int, status: TaskStatus) -> Task:

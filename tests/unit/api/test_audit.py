@@ -79,10 +79,11 @@ async def test_every_change_by_an_operator_is_noted(unlocked: Api) -> None:
     assert len(await _entries(unlocked)) == len(NOTED)
 
 
-async def test_what_is_refused_is_noted_with_why(api: Api) -> None:
-    problem_of(await api.post(f"{ADMIN}/queues/nobody-knows/pause"), 404, "task_type_not_found")
+@pytest.mark.parametrize("call", ["pause", "resume"])
+async def test_what_is_refused_is_noted_with_why(api: Api, call: str) -> None:
+    problem_of(await api.post(f"{ADMIN}/queues/nobody-knows/{call}"), 404, "task_type_not_found")
     [entry] = await _entries(api)
-    assert (entry["action"], entry["target"], entry["reason"]) == ("queue.pause", "nobody-knows", None)
+    assert (entry["action"], entry["target"], entry["reason"]) == (f"queue.{call}", "nobody-knows", None)
     assert "nobody-knows" in entry["refusal"]
 
 

@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from taskframework.api.views import CursorText
+from taskframework.errors import BrokerUnavailableError
 from taskframework.model.status import TaskStatus
 from tests.unit.api.conftest import Api, OpenApi, problem_of
 
@@ -45,6 +46,22 @@ async def test_a_queue_is_paused_and_goes_on(working: Api) -> None:
     for _ in range(2):
         assert (await working.post(f"{QUEUES}/count-words/resume")).json()["is_paused"] is False
     assert (await working.finished(waiting))["status"] == "COMPLETED"
+
+
+async def test_a_broker_that_does_not_answer_is_asked_once_for_the_whole_list(
+    working: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def no_answer(task_type: str, lane: object) -> int:
+        asked.append(task_type)
+        raise BrokerUnavailableError("no answer in time")
+
+    monkeypatch.setattr(working.framework.process.broker, "queue_depth", no_answer)
+    listed = (await working.get(QUEUES)).json()["items"]
+    assert len(listed) > 1
+    assert {queue["messages"] for queue in listed} == {None}
+    assert len(asked) == 1, "each question waits for seconds"
 
 
 @pytest.mark.parametrize("path", [QUEUES, "/api/v1/task-types"])

@@ -127,6 +127,11 @@ async def test_a_signal_wakes_the_task_that_waits_for_it_once_for_each_key(open_
         again = await api.post(f"{address}/go", json={"by": "ada"}, headers={"Idempotency-Key": "one"})
         assert again.status_code == 202, "the same signal, which has been heard"
         problem_of(await api.post(f"{address}/go"), 409, "transition_refused")
+        problem = problem_of(
+            await api.post(f"{address}/stop", headers={"Idempotency-Key": "one"}), 409, "idempotency_conflict"
+        )
+        assert problem["task_id"] == task["task_id"]
+        assert "'one' belongs to the signal 'go'" in problem["detail"]
 
 
 async def test_the_name_of_a_signal_may_have_slashes(api: Api) -> None:

@@ -12,6 +12,7 @@ import pytest
 from taskframework.model.explain import explain
 from taskframework.model.facts import CauseCode, Facts
 from taskframework.model.interventions import BY_NEWER_VERSION
+from taskframework.model.message import rfc3339
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
@@ -187,6 +188,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     "a message that nobody sends": (
         facts(queued(next_dispatch_at=NOW - MINUTE), is_broker_connected=None),
         *("broker_away", "was not sent, although workers are running", "when the broker is back"),
+    ),
+    "a message that nobody sends, of a task whose place among the tasks of a pause is before its time": (
+        facts(queued(next_dispatch_at=NOW - 9 * MINUTE, not_before=NOW - MINUTE), is_broker_connected=None),
+        *("broker_away", f"was due at {rfc3339(NOW - MINUTE)}", "when the broker is back"),
     ),
     "nobody": (
         facts(queued(), workers=(), last_worker=replace(WORKER, worker_id="gone")),
