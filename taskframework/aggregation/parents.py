@@ -19,12 +19,13 @@ from taskframework.background import Background, end
 from taskframework.clock import Clock
 from taskframework.errors import StoreError
 from taskframework.model.events import TaskEvent
+from taskframework.model.marks import CountAfterEnd
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.sequences import Sequences
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.subtasks import Counts, Verdict
-from taskframework.model.task import Task
+from taskframework.model.task import Subtasks, Task
 from taskframework.model.waiting import CountSubtasks
 from taskframework.model.wording import error_line
 from taskframework.moves import TaskMoves
@@ -180,22 +181,17 @@ class SubtaskReporter:
             await end(pause, last)
 
     async def _count(self, parent_id: str, report: _PendingReport) -> None:
-        """Count the sub-tasks of a parent that waits for them, and write the count."""
+        """Count the sub-tasks of a parent that waits for them or has ended before them, and write the count."""
         report.missing = None
         for _ in range(_MAX_COUNT_TRIES):
             parent = await self._store.get(parent_id, EVERYONE)
-            if parent is None or parent.subtasks is None or parent.status is not TaskStatus.WAITING:
-                return
-            if not parent.subtasks.is_awaited:
+            if parent is None or parent.subtasks is None or not _is_to_count(parent.status, parent.subtasks):
                 return
             round = RoundOfSubtasks(parent_id, parent.generation, parent.subtasks.round)
             by_status = await self._store.count_subtasks(round)
             await failpoint.reached("report.after_count")
-            count = CountSubtasks.of(parent, Counts.of(by_status))
-            if count.verdict is Verdict.NOT_MET:
-                count = replace(count, failure=await self._first_failure(round))
-            if await self._moves.make(count) is not None:
-                planned, done = parent.subtasks.planned, count.counts.done
+            if await self._write_count(parent, parent.subtasks, round, Counts.of(by_status)):
+                planned, done = parent.subtasks.planned, Counts.of(by_status).done
                 report.missing = None if planned is None else planned - done
                 report.previous = report.last
                 report.last = _WrittenCount(
@@ -204,12 +200,26 @@ class SubtaskReporter:
                 return
         raise StoreError(f"The sub-tasks of task {parent_id} are being counted by too many processes at once.")
 
+    async def _write_count(self, parent: Task, subtasks: Subtasks, round: RoundOfSubtasks, counts: Counts) -> bool:
+        """Write a count into the parent; return False if another process has written one meanwhile."""
+        if parent.status.is_final:
+            await self._store.mark(CountAfterEnd(parent.task_id, parent.generation, subtasks.round, counts))
+            return True
+        count = CountSubtasks.of(parent, counts)
+        if count.verdict is Verdict.NOT_MET:
+            count = replace(count, failure=await self._first_failure(round))
+        return await self._moves.make(count) is not None
+
     async def _first_failure(self, round: RoundOfSubtasks) -> str:
         """A sentence about the failed sub-task with the lowest slot; empty if all others were cancelled."""
         for task in await self._store.list_subtasks(round, limit=1, statuses=DEAD):
             if task.error is not None and task.parent is not None:
                 return f"Sub-task {task.task_id}, slot {task.parent.slot}, failed: {error_line(task.error)}."
         return ""
+
+
+def _is_to_count(status: TaskStatus, subtasks: Subtasks) -> bool:
+    return subtasks.is_open if status.is_final else status is TaskStatus.WAITING and subtasks.is_awaited
 
 
 def _seconds_of_pause(report: _PendingReport) -> float:

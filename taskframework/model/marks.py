@@ -5,12 +5,13 @@ They make no event and no new revision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Protocol
 
 from taskframework.model.drivers import DISPATCH, START, Driver
-from taskframework.model.status import CLAIMABLE, TaskStatus
+from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
+from taskframework.model.subtasks import Counts
 from taskframework.model.task import LimitWait, Task
 from taskframework.model.transitions import Fence, Group
 
@@ -297,6 +298,29 @@ class CountAgain:
             return None
         anew = replace(task.subtasks, report_serial=task.subtasks.report_serial + 1)
         return task.evolve(subtasks=anew, check_at=now)
+
+
+@dataclass(frozen=True, slots=True)
+class CountAfterEnd:
+    """Sub-tasks that a parent left behind when it ended are over now: lists show its counts as they are in the end."""
+
+    reply_failpoint: ClassVar[str] = "mark.reply"
+    task_id: str
+    generation: int
+    round: int
+    counts: Counts
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        subtasks = task.subtasks
+        if subtasks is None or task.status not in FINAL or (task.generation, subtasks.round) != self._of:
+            return None
+        if subtasks.done >= self.counts.done:
+            return None  # another process has counted later
+        return task.evolve(subtasks=replace(subtasks, done=self.counts.done, **asdict(self.counts)))
+
+    @property
+    def _of(self) -> tuple[int, int]:
+        return self.generation, self.round
 
 
 def _is_waiting(parent: Task) -> bool:

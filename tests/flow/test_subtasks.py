@@ -18,6 +18,7 @@ from taskframework import (
     SubtaskSummary,
     TaskContext,
     TaskFramework,
+    TaskHandle,
     TaskOptions,
     TaskStatus,
     at_least,
@@ -267,6 +268,13 @@ async def test_a_failure_under_the_usual_policy_ends_the_parent_and_the_rest(fra
         return await statuses() == ["CANCELLED", "FAILED", "CANCELLED"]
 
     await eventually(are_over)
+    await eventually(lambda: _counts_of(handle, [0, 1, 2]))
+
+
+async def _counts_of(handle: TaskHandle[Any], expected: list[int]) -> bool:
+    """Whether the parent shows these counts: succeeded, failed and cancelled."""
+    counted = (await handle.task()).subtasks
+    return counted is not None and [counted.succeeded, counted.failed, counted.cancelled] == expected
 
 
 async def test_what_is_not_needed_any_more_is_cancelled(framework: TaskFramework) -> None:
@@ -278,6 +286,7 @@ async def test_what_is_not_needed_any_more_is_cancelled(framework: TaskFramework
         return page.items[1].status is TaskStatus.CANCELLED
 
     await eventually(is_cancelled)
+    await eventually(lambda: _counts_of(handle, [2, 0, 1]))
 
 
 async def test_a_parent_that_does_not_go_on_has_the_result_of_execute(framework: TaskFramework) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from taskframework.model.marks import CascadeAgain, CountAgain, MarkSpawned, MoveDriver
+from dataclasses import asdict
+
+from taskframework.model.marks import CascadeAgain, CountAfterEnd, CountAgain, MarkSpawned, MoveDriver
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Verdict
 from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, record_to_document
@@ -122,6 +124,19 @@ def _count_subtasks(count: CountSubtasks) -> Write:
     if count.counts.succeeded:
         counted["batch"] = _WITH_FIRST_RESULT
     return Write(guard, [set_fields(counted), set_fields(_after(count))])
+
+
+@build_single_write.register
+def _count_after_end(count: CountAfterEnd) -> Write:
+    guard = {
+        "_id": count.task_id,
+        "status": in_status(*FINAL),
+        "generation": count.generation,
+        "subtasks.round": count.round,
+        "subtasks.done": {"$lt": count.counts.done},
+    }
+    counts = {"done": count.counts.done, **asdict(count.counts)}
+    return Write(guard, [set_fields({f"subtasks.{name}": number for name, number in counts.items()})])
 
 
 def _after(count: CountSubtasks) -> Changes:

@@ -36,6 +36,7 @@ from taskframework.model.interventions import (
 )
 from taskframework.model.marks import (
     CascadeAgain,
+    CountAfterEnd,
     CountAgain,
     EndPutOff,
     ForgetDispatch,
@@ -178,6 +179,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
     "cascade again": lambda fence: CascadeAgain(fence.task_id),
     "count again": lambda fence: CountAgain(fence.task_id),
+    "count after the end": lambda fence: CountAfterEnd(fence.task_id, 0, 1, Counts(2, 1, 1)),
+    "count a later round after the end": lambda fence: CountAfterEnd(fence.task_id, 0, 2, Counts(2, 1, 1)),
     "announce": lambda fence: Announce(fence.task_id, 7, HOUR),
     "announce what is known": lambda fence: Announce(fence.task_id, 2, HOUR),
     "seal": lambda fence: Seal(fence.task_id, 5),

@@ -13,6 +13,7 @@ import pytest_asyncio
 from taskframework import failpoint
 from taskframework.model.marks import (
     CascadeAgain,
+    CountAfterEnd,
     CountAgain,
     EndPutOff,
     ForgetDispatch,
@@ -46,6 +47,7 @@ SKEW = timedelta(milliseconds=50)
 #: Marks whose outcome nobody waits for, so that `mark` makes them; `apply` makes the others.
 MARKS = (
     CascadeAgain,
+    CountAfterEnd,
     CountAgain,
     EndPutOff,
     ForgetDispatch,

@@ -29,6 +29,7 @@ from taskframework.model.interventions import (
 )
 from taskframework.model.marks import (
     CascadeAgain,
+    CountAfterEnd,
     CountAgain,
     EndPutOff,
     ForgetDispatch,
@@ -125,6 +126,7 @@ TRANSITIONS: dict[str, Any] = {
     "spawned": MarkSpawned(TASK_ID, 0, 1),
     "cascade again": CascadeAgain(TASK_ID),
     "count again": CountAgain(TASK_ID),
+    "count after the end": CountAfterEnd(TASK_ID, 0, 1, Counts(2, 0, 1)),
 }
 
 #: They move a driver and tell nobody.
