@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 #: Most pieces that one call looks at, so that it ends soon even if very many tasks have to stay.
-_MAX_PIECES_PER_CALL = 100
+_MAX_PIECES_PER_CALL = 30
 #: How many families are remembered.
 _MAX_FAMILIES = 10_000
 

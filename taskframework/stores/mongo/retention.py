@@ -6,6 +6,7 @@ an earlier task is live, because no reader of the results can have read it yet.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -86,10 +87,10 @@ class Purge:
         staying = {task["_id"] for task in await self._tasks.find({**ids, "$nor": [due]}, fields=("_id",), index=BY_ID)}
         above = {task["_id"]: task["parent"]["task_id"] for task in stored if task.get("parent")}
         staying_above = await self._staying(set(above.values()), due)
-        for task in stored:
-            if above.get(task["_id"]) in staying_above or not await self._is_over(task["_id"], due):
-                staying.add(task["_id"])
-        return staying
+        staying |= {task_id for task_id, parent in above.items() if parent in staying_above}
+        others = [task["_id"] for task in stored if task["_id"] not in staying]
+        are_over = await asyncio.gather(*(self._is_over(task_id, due) for task_id in others))
+        return staying | {task_id for task_id, is_over in zip(others, are_over, strict=True) if not is_over}
 
     async def _is_over(self, parent: str, due: Document) -> bool:
         """Return whether the time of every task below this one is over."""
