@@ -18,7 +18,7 @@ from taskframework.brokers.base import (
     OnExternalMessage,
 )
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
-from taskframework.brokers.rabbitmq.consumer import Consumers, QueueConsumer, Source
+from taskframework.brokers.rabbitmq.consumer import Consumers, QueueConsumer, Source, Troubles
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.depth import DepthGauge
 from taskframework.brokers.rabbitmq.messages import event_publication, task_publication
@@ -66,6 +66,7 @@ class RabbitBroker:
         self._connection: Supervised[BrokerConnection] = Supervised(
             "consumer connection", lambda: self._connector.open("consumer"), self._close_connection
         )
+        self._troubles = Troubles()
         self._depths = DepthGauge(self._connector)
         self._consumptions: list[Consumers | Subscription] = []
 
@@ -138,7 +139,8 @@ class RabbitBroker:
         self._connection.start()
         source = event_source(self._names, durable_name)
         subscription = Subscription(
-            on_message, lambda on_event: QueueConsumer(self._connection, source, on_event, self._background)
+            on_message,
+            lambda on_event: QueueConsumer(self._connection, source, on_event, self._background, self._troubles),
         )
         self._track(subscription)
         return subscription
@@ -163,7 +165,10 @@ class RabbitBroker:
     def _start_consumers(self, sources: Sequence[Source], on_delivery: OnDelivery) -> Consumption:
         self._connection.start()
         consumers = Consumers(
-            [QueueConsumer(self._connection, source, on_delivery, self._background) for source in sources]
+            [
+                QueueConsumer(self._connection, source, on_delivery, self._background, self._troubles)
+                for source in sources
+            ]
         )
         self._track(consumers)
         return consumers

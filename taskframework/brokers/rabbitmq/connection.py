@@ -82,8 +82,8 @@ class BrokerConnection:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     channel = self._connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
                     await channel.initialize()
-        except BrokerError:
-            self.lost.set()
+        except BrokerError as error:
+            self._lose(error)
             raise
         return channel
 
@@ -98,6 +98,9 @@ class BrokerConnection:
             logger.debug("%s", error)
 
     def _on_close(self, _: object, reason: BaseException | None) -> None:
+        self._lose(reason)
+
+    def _lose(self, reason: BaseException | None) -> None:
         if self._on_loss is not None and not self.lost.is_set():
             self._on_loss(reason)
         self.lost.set()
@@ -210,7 +213,7 @@ class Connector:
 
     def _note_loss(self, purpose: str, reason: object) -> None:
         self._away_since[purpose] = time.monotonic()
-        logger.warning("the connection to RabbitMQ (%s) was lost: %s", purpose, reason)
+        logger.warning("the connection to RabbitMQ (%s) was lost: %s", purpose, str(reason) or "it does not answer")
 
     def _fast_wire(self, connection: Connection) -> Wire:
         # Import this here: if the driver lacks a name, the import fails, and the connection is made the plain way.

@@ -32,6 +32,9 @@ _WATCH_INTERVAL_SECONDS = 5.0
 #: count messages as delivered to it, and send none; a new consumer gets them. Reasons in docs/decisions/0052.
 _FIRST_SILENCE_SECONDS = 30.0
 _MAX_SILENCE_SECONDS = 900.0
+#: Consumers that are lost within so many seconds count as lost for one cause: each looks after five seconds of silence,
+#: and an attempt to register again takes up to ten.
+_SAME_CAUSE_SECONDS = 20.0
 #: Longest time to register a consumer, its declarations included, in seconds.
 _REGISTER_TIMEOUT_SECONDS = 10.0
 
@@ -56,6 +59,26 @@ class Source:
     keeps_order: bool = False
 
 
+class Troubles:
+    """The consumers of a process that are not served. If several are lost within seconds, they most probably have one
+    cause, such as a silent network: only the first one is worth a warning.
+    """
+
+    def __init__(self) -> None:
+        self._began: dict[object, float] = {}
+
+    def begin(self, consumer: object) -> bool:
+        """Note that a consumer is not served; return whether it is worth a warning."""
+        now = time.monotonic()
+        is_first = all(now - began > _SAME_CAUSE_SECONDS for began in self._began.values())
+        self._began[consumer] = now
+        return is_first
+
+    def end(self, consumer: object) -> float:
+        """Note that it is served again; return for how many seconds it was not."""
+        return time.monotonic() - self._began.pop(consumer)
+
+
 class QueueConsumer:
     """Consumes one queue until stopped, on a separate channel, so that problems with it affect no other queue."""
 
@@ -65,6 +88,7 @@ class QueueConsumer:
         source: Source,
         on_delivery: Callable[[RabbitDelivery], None],
         background: Background,
+        troubles: Troubles,
     ) -> None:
         self._connection = connection
         self._source = source
@@ -72,9 +96,15 @@ class QueueConsumer:
         self._background = background
         self._arguments = source.arguments
         self._max_silence = _FIRST_SILENCE_SECONDS
-        #: Since when a problem was logged whose end was not logged yet, by the monotonic clock.
-        self._has_problem_since: float | None = None
-        self._channel = Supervised(f"consumer of {source.name}", self._establish, self._close_channel)
+        self._troubles = troubles
+        #: While it is not served: the level of its lines in the log.
+        self._trouble_level: int | None = None
+        self._channel = Supervised(
+            f"consumer of {source.name}",
+            self._establish,
+            self._close_channel,
+            lambda: self._trouble_level != logging.DEBUG,
+        )
         self._channel.start()
         self.is_stopped = False
 
@@ -84,6 +114,9 @@ class QueueConsumer:
 
     async def stop(self) -> None:
         self.is_stopped = True
+        if self._trouble_level is not None:
+            self._troubles.end(self)
+            self._trouble_level = None
         if (channel := await self._channel.stop()) is not None:
             await self._end(channel)
 
@@ -102,17 +135,21 @@ class QueueConsumer:
         try:
             consumer = await self._make_consumer()
         except Exception:
-            self._note_problem()
+            self._note_trouble()
             raise
-        if self._has_problem_since is not None:
-            lasted = duration_text(time.monotonic() - self._has_problem_since)
-            logger.info("the consumer of %s is registered again after %s", self._source.name, lasted)
-            self._has_problem_since = None
+        if self._trouble_level is not None:
+            level = min(self._trouble_level, logging.INFO)
+            lasted = duration_text(self._troubles.end(self))
+            logger.log(level, "the consumer of %s is registered again after %s", self._source.name, lasted)
+            self._trouble_level = None
         return consumer
 
-    def _note_problem(self) -> None:
-        if self._has_problem_since is None:
-            self._has_problem_since = time.monotonic()
+    def _note_trouble(self) -> int:
+        """Note that it is not served; return the level at which this is logged."""
+        if self._trouble_level is None:
+            is_first = self._troubles.begin(self)
+            self._trouble_level = logging.WARNING if is_first else logging.DEBUG
+        return self._trouble_level
 
     async def _make_consumer(self) -> ConsumerChannel:
         connection = await self._connection.wait()
@@ -159,8 +196,8 @@ class QueueConsumer:
                     await consumer.lost.wait()
             except TimeoutError:
                 if not await self._is_served(consumer):
-                    logger.warning("the consumer of %s is no longer served; registering it again", self._source.name)
-                    self._note_problem()
+                    text = "the consumer of %s is no longer served; registering it again"
+                    logger.log(self._note_trouble(), text, self._source.name)
                     consumer.lost.set()
                 elif self._is_silent(consumer):
                     logger.debug("the consumer of %s got nothing for long; registering it again", self._source.name)

@@ -38,17 +38,25 @@ T = TypeVar("T", bound=Losable)
 class Supervised(Generic[T]):
     """Keeps one losable value: it exists whenever it can be established."""
 
-    def __init__(self, name: str, establish: Callable[[], Awaitable[T]], on_lost: Callable[[T], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        establish: Callable[[], Awaitable[T]],
+        on_lost: Callable[[T], None],
+        is_worth_warning: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Prepare without starting.
 
         Args:
             name: the name of the value in the log.
             establish: makes the value, or raises; called again with back-off after every failure and loss.
             on_lost: called once with each lost value, to clean up without waiting.
+            is_worth_warning: whether a failure is logged as a warning; if not, only for those who debug.
         """
         self._name = name
         self._establish = establish
         self._on_lost = on_lost
+        self._is_worth_warning = is_worth_warning
         self._value: T | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_available = asyncio.Event()
@@ -133,4 +141,5 @@ class Supervised(Generic[T]):
         if not isinstance(error, BrokerError):
             logger.error("%s: failed, retrying", self._name, exc_info=error)
         elif state.attempt_number % _ATTEMPTS_PER_LOG_LINE == 1:
-            logger.warning("%s: %s Trying again.", self._name, error)
+            level = logging.WARNING if self._is_worth_warning() else logging.DEBUG
+            logger.log(level, "%s: %s Trying again.", self._name, error)

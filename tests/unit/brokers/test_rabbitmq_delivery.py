@@ -19,7 +19,7 @@ from taskframework.background import Background
 from taskframework.brokers.rabbitmq import consumer as consumer_module
 from taskframework.brokers.rabbitmq import delivery as delivery_module
 from taskframework.brokers.rabbitmq.connection import BrokerConnection
-from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
+from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source, Troubles
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.brokers.rabbitmq.wire import OnMessage, Properties, Wire, header_text
@@ -303,7 +303,7 @@ async def consumer_of(
     connection = Supervised("connection", connect, lambda _: None)
     connection.start()
     source = Source("tasks.a.low", 5, **{"declare": queue, **options})
-    consumer = QueueConsumer(connection, source, take, background)
+    consumer = QueueConsumer(connection, source, take, background, Troubles())
     yield consumer
     await background.finished()
     await connection.stop()

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from taskframework.brokers.rabbitmq.consumer import Troubles
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel
 from taskframework.brokers.rabbitmq.plain import PlainWire
 from taskframework.model.status import Priority
@@ -42,3 +43,15 @@ async def test_a_silent_consumer_asks_whether_it_is_still_one(
     consumer = ConsumerChannel(cast(Any, channel), cast(Any, inner), PlainWire(), Priority.NORMAL)
     assert [await consumer.is_served() for _ in answers] == answers
     assert inner.asked == len(answers) - 1, "what has just begun is not asked for"
+
+
+def test_of_consumers_that_are_lost_together_one_is_worth_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("taskframework.brokers.rabbitmq.consumer.time.monotonic", lambda: now)
+    troubles = Troubles()
+    assert [troubles.begin(name) for name in ("a", "b", "c")] == [True, False, False]
+    now += 5
+    assert troubles.end("a") == 5
+    assert not troubles.begin("d"), "the others are still in trouble"
+    now += 30
+    assert troubles.begin("e"), "this is another problem, however long that of the others lasts"
