@@ -134,6 +134,14 @@ class FamilyPurgeCases(StoreSuite):
             assert await store.get(task.task_id, EVERYONE) is not None, "its family stays"
         assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == len(failed)
 
+    async def test_a_grandparent_that_stays_keeps_all_below(self, store: TaskStore) -> None:
+        top = await put(store, status=TaskStatus.COMPLETED, **_end_fields(store, SECOND), **_PLANNED_FIELDS)
+        old: dict[str, Any] = {"status": TaskStatus.COMPLETED, **_end_fields(store, HOUR)}
+        middle = await put(store, **old, **_PLANNED_FIELDS, parent=ParentLink(top.task_id, 0, 0))
+        await put(store, **old, parent=ParentLink(middle.task_id, 0, 0))
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 0
+        assert await _purge_three_times(store, finished=timedelta(0), dead_letters=MINUTE) == 3
+
     async def test_a_subtask_whose_parent_is_gone_goes_by_itself(self, store: TaskStore) -> None:
         await _put_old(store, "gone", 0, TaskStatus.COMPLETED)
         assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 1

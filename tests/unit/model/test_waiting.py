@@ -10,7 +10,7 @@ import pytest
 
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN
 from taskframework.model.interventions import Cancel, Replay
-from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
+from taskframework.model.marks import CascadeAgain, CountAfterEnd, MarkSpawned, MoveDriver
 from taskframework.model.options import StreamPlace
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
@@ -297,3 +297,14 @@ def test_a_parent_that_ended_while_its_plan_was_being_stored_goes_on_with_it() -
 
 def test_a_task_that_is_cancelled_while_it_waits_has_no_result() -> None:
     assert made(Cancel(TASK_ID, EVERYONE, "alice", None), waiting(result="half of it")).result is None
+
+
+def test_an_older_count_of_what_a_parent_left_replaces_no_newer_one() -> None:
+    over = in_status(TaskStatus.FAILED, subtasks=replace(PLANNED, done=2, succeeded=1, failed=1))
+    newest = CountAfterEnd(TASK_ID, 0, 1, Counts(1, 1, 1)).apply(over, NOW)
+    assert newest is not None
+    assert newest.subtasks is not None
+    assert (newest.subtasks.done, newest.subtasks.cancelled) == (3, 1)
+    assert CountAfterEnd(TASK_ID, 0, 1, Counts(1, 1, 0)).apply(newest, NOW) is None
+    assert CountAfterEnd(TASK_ID, 0, 2, Counts(1, 1, 2)).apply(newest, NOW) is None, "of another round"
+    assert CountAfterEnd(TASK_ID, 0, 1, Counts(1, 1, 1)).apply(waiting(subtasks=PLANNED), NOW) is None
