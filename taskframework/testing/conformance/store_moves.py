@@ -180,6 +180,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "cascade again": lambda fence: CascadeAgain(fence.task_id),
     "count again": lambda fence: CountAgain(fence.task_id),
     "count after the end": lambda fence: CountAfterEnd(fence.task_id, 0, 1, Counts(2, 1, 1)),
+    "count fewer after the end": lambda fence: CountAfterEnd(fence.task_id, 0, 1, Counts(1, 0, 0)),
     "count a later round after the end": lambda fence: CountAfterEnd(fence.task_id, 0, 2, Counts(2, 1, 1)),
     "announce": lambda fence: Announce(fence.task_id, 7, HOUR),
     "announce what is known": lambda fence: Announce(fence.task_id, 2, HOUR),
