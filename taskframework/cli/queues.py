@@ -13,6 +13,7 @@ from taskframework.cli.options import Json
 from taskframework.cli.output import ago, note, print_json, printable, say
 from taskframework.cli.render import print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
+from taskframework.errors import ApiUnavailableError, StoreUnavailableError
 from taskframework.model.message import rfc3339
 from taskframework.model.status import LANES, Priority
 from taskframework.model.traffic import LaneTraffic
@@ -61,11 +62,14 @@ async def pause(
 ) -> None:
     """Stop all workers from starting tasks of a type, within two seconds. Running tasks continue."""
     queues = framework.services.queues
-    await queues.pause(task_type, by=operator_name(), reason=reason)
+    in_force = await queues.pause(task_type, by=operator_name(), reason=reason)
+    if in_force.reason != reason:
+        before = f"{in_force.by} paused it before ({in_force.reason or 'without a reason'})"
+        note(f"{before}; that pause stays, and the first resume ends it.")
     if drain:
-        note(f"Waiting until no {task_type} task is running ...")
+        note(f"{task_type} is paused. Waiting until none of its tasks is running ...")
         await asyncio.sleep(_PAUSE_SPREAD_SECONDS)
-        while (await queues.get(task_type)).is_running:  # noqa: ASYNC110 - another process ends it
+        while await _may_be_running(framework, task_type):  # noqa: ASYNC110 - another process ends it
             await asyncio.sleep(_POLL_SECONDS)
     if as_json:
         print_json(_view(await queues.get(task_type)))
@@ -85,6 +89,15 @@ async def resume(framework: AnyFramework, task_type: TypeName, as_json: Json = F
         print_json(_view(queue))
     else:
         say(f"{task_type} is resumed." if ended_pause is not None else f"{task_type} was not paused.")
+
+
+async def _may_be_running(framework: AnyFramework, task_type: str) -> bool:
+    """Whether a task of the type runs. While nobody can tell, the wait goes on: the pause is in force all the same."""
+    try:
+        return (await framework.services.queues.get(task_type)).is_running
+    except (StoreUnavailableError, ApiUnavailableError) as error:
+        note(f"{error.message} Still waiting; the pause is in force.")
+        return True
 
 
 def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
