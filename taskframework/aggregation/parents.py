@@ -96,8 +96,12 @@ class SubtaskReporter:
         self._is_finishing = False
 
     def on_event(self, event: TaskEvent) -> None:
-        """Report the end of a task soon, as a listener for the ends of tasks."""
+        """Report the end of a task soon, as a listener for the ends of tasks. If the task leaves sub-tasks, count them:
+        some may have ended before it, after it had continued without them.
+        """
         self.handle_task(event.task)
+        if event.task.subtasks is not None and event.task.subtasks.is_open:
+            self.request_count(event.task.task_id)
 
     def handle_task(self, task: Task, on_done: Callable[[], None] | None = None) -> None:
         """Report the end of a sub-task soon.
