@@ -16,7 +16,7 @@ from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.errors import ParentFinishedError, StoreUnavailableError, TransitionRefusedError
-from taskframework.model.events import TaskSubmittedEvent
+from taskframework.model.events import TaskCompletedEvent, TaskSubmittedEvent
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.plans import part_of
@@ -538,3 +538,19 @@ async def test_a_parent_of_which_nobody_heard_is_counted_when_it_is_looked_at(
 
 async def below(store: SqliteStore) -> list[Task]:
     return list(await store.list_subtasks(RoundOfSubtasks("parent", 0, 1), limit=10))
+
+
+async def test_a_parent_that_had_continued_without_a_sub_task_is_counted_when_it_ends(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    over: dict[str, Any] = {"status": TaskStatus.COMPLETED, "finished_at": clock.now(), "check_at": None}
+    counted_before = Subtasks(2, None, done=1, succeeded=1)  # the other one has ended before the parent ends
+    tasks = family(store, [TaskStatus.COMPLETED, TaskStatus.CANCELLED], subtasks=counted_before, **over)
+    await store.insert(tasks)
+    reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
+    reporter.on_event(TaskCompletedEvent(tasks[0]))
+    await reporter.finished()
+    parent = await store.get("parent", EVERYONE)
+    assert parent is not None
+    assert parent.subtasks is not None
+    assert (parent.subtasks.done, parent.subtasks.succeeded, parent.subtasks.cancelled) == (2, 1, 1)
