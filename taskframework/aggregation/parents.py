@@ -194,8 +194,9 @@ class SubtaskReporter:
             round = RoundOfSubtasks(parent_id, parent.generation, parent.subtasks.round)
             by_status = await self._store.count_subtasks(round)
             await failpoint.reached("report.after_count")
-            if await self._write_count(parent, parent.subtasks, round, Counts.of(by_status)):
-                planned, done = parent.subtasks.planned, Counts.of(by_status).done
+            counts = Counts.of(by_status)
+            if await self._write_count(parent, parent.subtasks, round, counts):
+                planned, done = parent.subtasks.planned, counts.done
                 report.missing = None if planned is None else planned - done
                 report.previous = report.last
                 report.last = _WrittenCount(

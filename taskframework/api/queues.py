@@ -71,12 +71,9 @@ async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
 )
 async def resume_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Let tasks of this type begin again, in all workers within two seconds."""
-    framework = framework_of(request)
     async with audited(request, "queue.resume", task_type):
-        await framework.services.queues.resume(task_type)
-        with _answer_not_found():
-            queue = await framework.services.queues.get(task_type, framework.process.broker)
-    return json_response(queue.view())
+        await framework_of(request).services.queues.resume(task_type)
+        return await _queue_response(request, task_type)
 
 
 async def _queue_response(request: Request, task_type: str) -> Response:

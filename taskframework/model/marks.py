@@ -312,15 +312,13 @@ class CountAfterEnd:
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         subtasks = task.subtasks
-        if subtasks is None or task.status not in FINAL or (task.generation, subtasks.round) != self._of:
+        if subtasks is None or task.status not in FINAL:
+            return None
+        if (task.generation, subtasks.round) != (self.generation, self.round):
             return None
         if subtasks.done >= self.counts.done:
             return None  # another process has counted later
         return task.evolve(subtasks=replace(subtasks, done=self.counts.done, **asdict(self.counts)))
-
-    @property
-    def _of(self) -> tuple[int, int]:
-        return self.generation, self.round
 
 
 def _is_waiting(parent: Task) -> bool:

@@ -18,7 +18,7 @@ from taskframework.brokers.rabbitmq.connection import BrokerConnection
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.supervision import Supervised
-from taskframework.errors import BrokerError
+from taskframework.errors import BrokerError, BrokerUnavailableError
 from taskframework.model.status import Priority
 from taskframework.model.wording import duration_text
 
@@ -61,7 +61,7 @@ class Source:
 
 class Troubles:
     """The consumers of a process that are not served. If several are lost within seconds, they most probably have one
-    cause, such as a silent network: only the first one is worth a warning.
+    cause, such as a silent network: only the first one is worth a warning. What the broker refuses always is.
     """
 
     def __init__(self) -> None:
@@ -134,8 +134,10 @@ class QueueConsumer:
     async def _establish(self) -> ConsumerChannel:
         try:
             consumer = await self._make_consumer()
-        except Exception:
+        except Exception as error:
             self._note_trouble()
+            if not isinstance(error, BrokerUnavailableError):  # a refusal: each queue has its own reason
+                self._trouble_level = logging.WARNING
             raise
         if self._trouble_level is not None:
             level = min(self._trouble_level, logging.INFO)

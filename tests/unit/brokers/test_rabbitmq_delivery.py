@@ -23,6 +23,7 @@ from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source, Troub
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.brokers.rabbitmq.wire import OnMessage, Properties, Wire, header_text
+from taskframework.errors import BrokerError, BrokerUnavailableError
 from taskframework.model.status import Priority
 from taskframework.testing.eventually import eventually
 
@@ -291,7 +292,10 @@ async def test_the_silence_of_a_consumer_begins_with_its_last_answer() -> None:
 
 @contextlib.asynccontextmanager
 async def consumer_of(
-    make_channel: Callable[[], FakeChannel], take: Callable[[RabbitDelivery], None], **options: Any
+    make_channel: Callable[[], FakeChannel],
+    take: Callable[[RabbitDelivery], None],
+    troubles: Troubles | None = None,
+    **options: Any,
 ) -> AsyncIterator[QueueConsumer]:
     async def connect() -> BrokerConnection:
         return cast(BrokerConnection, FakeConnection(make_channel))
@@ -303,7 +307,7 @@ async def consumer_of(
     connection = Supervised("connection", connect, lambda _: None)
     connection.start()
     source = Source("tasks.a.low", 5, **{"declare": queue, **options})
-    consumer = QueueConsumer(connection, source, take, background, Troubles())
+    consumer = QueueConsumer(connection, source, take, background, troubles or Troubles())
     yield consumer
     await background.finished()
     await connection.stop()
@@ -440,3 +444,23 @@ def test_headers_are_text(value: Any, text: str) -> None:
 
 def test_a_header_of_bytes_inside_a_table_is_text_too() -> None:
     assert header_text({"reason": bytearray(b"x")}) == '{"reason":"bytearray(b\'x\')"}'
+
+
+@pytest.mark.parametrize(
+    ("error", "warnings"), [(BrokerError("no permission"), 1), (BrokerUnavailableError("no answer in time"), 0)]
+)
+async def test_beside_other_consumers_in_trouble_only_a_refusal_is_a_warning(
+    error: BrokerError, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "taskframework.brokers.rabbitmq")
+
+    async def refuse(_: object) -> str:
+        raise error
+
+    troubles = Troubles()
+    troubles.begin("another consumer")
+    async with consumer_of(FakeChannel, lambda _: None, troubles, declare=refuse) as consumer:
+        await eventually(lambda: any(error.message in text for text in caplog.messages))
+        await consumer.stop()
+    told = [record for record in caplog.records if "Trying again" in record.message]
+    assert [record.levelname for record in told if record.levelname == "WARNING"] == ["WARNING"] * warnings
