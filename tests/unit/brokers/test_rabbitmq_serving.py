@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from taskframework.brokers.rabbitmq.connection import BrokerConnection
 from taskframework.brokers.rabbitmq.consumer import Troubles
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel
 from taskframework.brokers.rabbitmq.plain import PlainWire
+from taskframework.errors import BrokerUnavailableError
 from taskframework.model.status import Priority
 
 
@@ -55,3 +57,28 @@ def test_of_consumers_that_are_lost_together_one_is_worth_a_warning(monkeypatch:
     assert not troubles.begin("d"), "the others are still in trouble"
     now += 30
     assert troubles.begin("e"), "this is another problem, however long that of the others lasts"
+
+
+class SilentConnection:
+    """A connection of the driver on which no channel opens."""
+
+    transport = None
+
+    def __init__(self) -> None:
+        self.close_callbacks = set[object]()
+
+    def channel(self, **_: object) -> SimpleNamespace:
+        async def initialize() -> None:
+            raise ConnectionError("no answer")
+
+        return SimpleNamespace(initialize=initialize)
+
+
+async def test_a_connection_that_is_given_up_is_told_once_as_lost() -> None:
+    losses: list[object] = []
+    connection = BrokerConnection(cast(Any, SilentConnection()), PlainWire(), losses.append)
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailableError, match="no answer"):
+            await connection.channel()
+    assert connection.lost.is_set()
+    assert len(losses) == 1
