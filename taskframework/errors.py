@@ -213,7 +213,7 @@ class IdempotencyConflictError(SubmissionError):
     hint = "Send the same task type and parameters (of a batch: policy and chunk size), or use a new key."
 
     def __init__(self, key: str, task_id: str) -> None:
-        super().__init__(f"The idempotency key {key!r} belongs to task {task_id}, which has different contents.")
+        super().__init__(f"The idempotency key {key!r} belongs to {task_id}, which has different contents.")
         self.key, self.task_id = key, task_id
 
 

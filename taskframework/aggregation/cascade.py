@@ -7,6 +7,7 @@ has sub-tasks itself does the same, so that whole trees are cancelled, level by 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import timedelta
@@ -15,18 +16,18 @@ from taskframework import failpoint
 from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import TaskEvent
-from taskframework.model.interventions import Cancel
+from taskframework.model.interventions import BY_PARENT, Cancel
 from taskframework.model.marks import MoveDriver
 from taskframework.model.query import SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.subtasks import LATE_SPAWN_PAUSE, may_grow_until
 from taskframework.model.task import Task
+from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-#: The value of `cancel.by` when the cancel comes from the parent.
-BY_PARENT = "parent"
+logger = logging.getLogger(__name__)
 
 
 class Cascade(ParentWork):
@@ -57,7 +58,10 @@ class Cascade(ParentWork):
             async with aclosing(self._unneeded_subtasks(present)) as parts:
                 async for live in parts:
                     cancelled = await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
-                    is_done = is_done and not any(cancelled)
+                    if count := sum(cancelled):
+                        is_done = False
+                        text = "cancelled %s of task %s, which does not wait for them"
+                        logger.info(text, pluralize(count, "sub-task"), parent.task_id)
                     await failpoint.reached("cascade.after_cancel")
                     present = await self._move_time(present, self._reservation_time)
                     if present is None or self._is_stopping:

@@ -128,6 +128,9 @@ class TaskSummaryView(BaseModel):
     generation: int = Field(description="How often it was queued again")
     priority: Priority
     parent_task_id: str | None
+    slot: int | None = Field(
+        description="The number of a sub-task among those that were planned together, from 0; null without a parent"
+    )
     subtasks: SubtasksView | None
     correlation_id: str
     stream: PlaceView | None = Field(description="Null for a task that is in no ordered stream")

@@ -5,6 +5,7 @@ the line of the file.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import sys
 from bisect import bisect_right
@@ -61,6 +62,8 @@ class ItemFile:
                 self._file_size = 0 if self._name == "-" else os.fstat(lines.fileno()).st_size
                 for number, line in enumerate(lines, 1):
                     self._bytes_read += len(line)
+                    if number == 1:
+                        line = line.removeprefix(codecs.BOM_UTF8)  # some editors write it
                     if text := line.strip():
                         value = self._parse(number, text)
                         self._is_last_item_array = isinstance(value, list)

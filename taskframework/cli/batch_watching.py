@@ -86,7 +86,7 @@ def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
     yield "Batch", Text(batch.task_id, style="bold")
     yield "Type", batch.task_type
     yield "Status", status_text(batch.status)
-    yield "Upload", "complete" if status.is_sealed else "in progress"
+    yield "Upload", _upload_text(status)
     yield "Done", f"{_done_text(status)}{_unsuccessful_text(status)}"
     for name, number in (status.counts or {}).items():
         yield name, f"{number:,}"
@@ -103,6 +103,12 @@ def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
     yield "User", batch.user_id
 
 
+def _upload_text(status: BatchStatus) -> str:
+    if status.is_sealed:
+        return "complete"
+    return "not complete when the batch ended" if status.status.is_final else "in progress"
+
+
 def _progress(status: BatchStatus) -> Text:
     line = status_text(status.status).append(f" · {_done_text(status)}{_unsuccessful_text(status)}", style="default")
     if status.rate:
@@ -114,7 +120,8 @@ def _progress(status: BatchStatus) -> Text:
 
 def _done_text(status: BatchStatus) -> str:
     """`40 of 100 (40 %)`, or `40 of 100 so far` while the upload goes on."""
-    percent = " so far" if status.percent is None else f" ({status.percent:g} %)"
+    so_far = "" if status.status.is_final else " so far"
+    percent = so_far if status.percent is None else f" ({status.percent:g} %)"
     return f"{min(status.ended.done, status.total):,} of {status.total:,}{percent}"
 
 

@@ -286,7 +286,7 @@ async def retry(
         if task.history[-1].type == "replayed":
             say(f"Task {task_id} is queued again, as generation {task.generation}.")
         else:
-            say(f"Task {task_id} is due: its next attempt starts as soon as a worker has a free slot.")
+            say(f"Task {task_id} does not wait for the time of its retry any longer.")
         print_next_step(task)
 
 

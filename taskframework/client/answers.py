@@ -71,6 +71,7 @@ class RemoteTask(Answer, Generic[R]):
 
     Attributes:
         attempt: attempts begun so far.
+        slot: the number of a sub-task among those that were planned together, from 0; None without a parent.
         error: why the task, or its last attempt, failed: `error.code` (or `error["code"]`), `type`, `message`,
             `retryable`, `fingerprint`.
         history: its last 100 events, each `{sequence, type, at, attempt, worker_id, data}`.
@@ -89,6 +90,7 @@ class RemoteTask(Answer, Generic[R]):
     generation: int
     priority: Priority
     parent_task_id: str | None
+    slot: int | None = None
     subtasks: dict[str, Any] | None
     correlation_id: str
     stream: Any

@@ -87,6 +87,10 @@ LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost th
 LOST_AFTER_DEADLINE = replace(deadline_error(), message=f"{DEADLINE_PASSED} {LEASE_EXPIRED}")
 
 
+#: The value of `cancel.by` when the cancel comes from the parent.
+BY_PARENT = "parent"
+
+
 @dataclass(frozen=True, slots=True)
 class Cancel(UngroupedWrite):
     """A live task that does not run → CANCELLED; a running task is asked to stop."""

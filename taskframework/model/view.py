@@ -32,6 +32,7 @@ def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:
         "generation": task.generation,
         "priority": str(task.priority),
         "parent_task_id": task.parent.task_id if task.parent else None,
+        "slot": task.parent.slot if task.parent else None,
         "subtasks": subtasks_view(task),
         "correlation_id": task.correlation_id,
         "stream": stream_view(task),

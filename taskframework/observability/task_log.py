@@ -19,6 +19,7 @@ from taskframework.model.events import (
     TaskRetryingEvent,
     TaskWaitingEvent,
 )
+from taskframework.model.interventions import BY_PARENT
 from taskframework.model.task import HistoryEntry, Task, TaskError
 from taskframework.model.wording import duration_text, pluralize
 
@@ -40,7 +41,7 @@ def listen(bus: EventBus) -> None:
 
 
 def _log_event(event: TaskEvent) -> None:
-    level = _LEVELS[type(event)]
+    level = _level_of(event)
     if not logger.isEnabledFor(level):
         return  # the usual case
     task = event.task
@@ -53,6 +54,13 @@ def _log_event(event: TaskEvent) -> None:
         # As text, in the field that every formatter reads, because the exception may come from another process.
         record.exc_text = f"Traceback (most recent call last):\n{error.traceback}{error.type}: {error.message}"
     logger.handle(record)
+
+
+def _level_of(event: TaskEvent) -> int:
+    cancel = event.task.cancel
+    if isinstance(event, TaskCancelledEvent) and cancel is not None and cancel.by == BY_PARENT:
+        return logging.DEBUG  # of perhaps thousands; the cascade writes one line for all of them
+    return _LEVELS[type(event)]
 
 
 def _line_of(task: Task, end: HistoryEntry, error: TaskError | None) -> str:

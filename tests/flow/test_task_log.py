@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskframework import TaskFramework
+from taskframework.aggregation import cascade
 from taskframework.model.scope import EVERYONE
 from taskframework.model.transitions import Claim
 from taskframework.observability import task_log
@@ -87,6 +88,23 @@ async def test_a_cancelled_task_is_no_error(run: Run, told: Told) -> None:
     assert short(unstarted) == ("INFO", "CANCELLED", 0)
     assert unstarted["text"].endswith(") was cancelled by ada")
     assert "duration" not in unstarted
+
+
+async def test_sub_tasks_that_nobody_waits_for_share_a_line(
+    run: Run, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, cascade.logger.name)
+    async with run() as framework:
+        batch = await framework.submit_batch("waits", [None, None], not_before=datetime.now(UTC) + timedelta(hours=1))
+        await framework.services.batches.cancel(batch.batch_id, EVERYONE, by="ada", reason="enough")
+        await eventually(lambda: cascade.logger.name in {record.name for record in caplog.records})
+        page = await framework.services.tasks.subtasks(batch.batch_id, EVERYONE, limit=10)
+        await framework.services.bus.drain()
+    texts = [record.getMessage() for record in caplog.records if record.name == cascade.logger.name]
+    assert texts == [f"cancelled 2 sub-tasks of task {batch.batch_id}, which does not wait for them"]
+    for subtask in page.items:
+        (line,) = told(subtask.task_id)
+        assert (short(line), line["text"].endswith(" by parent")) == (("DEBUG", "CANCELLED", 0), True)
 
 
 async def test_the_repairs_tell_of_the_ends_they_write(run: Run, told: Told) -> None:

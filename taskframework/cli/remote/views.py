@@ -57,7 +57,8 @@ def task_of(view: View) -> Task:
         "revision": to_milliseconds(time_of(view["updated_at"])),
         "attempts": view["attempt"],
         "next_dispatch_at": None,
-        "parent": ParentLink(parent_id, 0, 0) if parent_id else None,
+        "parent": ParentLink(parent_id, 0, view.get("slot") or 0) if parent_id else None,
+        "slot": None,  # in the view this is the slot of a sub-task, in a task that of a concurrency limit
         "subtasks": view["subtasks"] and {"plan": None, **view["subtasks"]},
         "sequence": history[-1]["sequence"] if history else 0,
     }

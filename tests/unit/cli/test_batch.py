@@ -61,6 +61,12 @@ def test_a_file_can_be_sent_again_and_a_pipe_cannot(tmp_path: Path) -> None:
         assert items._line_number_of(1) == 3
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_item(tmp_path: Path) -> None:
+    file = tmp_path / "items.ndjson"
+    file.write_text('"ann"\n"bob"\n', encoding="utf-8-sig")
+    assert list(ItemFile(str(file)).values()) == ["ann", "bob"]
+
+
 def said(done: Done) -> str:
     """What stands on standard error, without the frame around it."""
     return " ".join(done.err.replace("│", " ").split())
@@ -138,6 +144,10 @@ def test_a_mistake_far_down_says_what_became_of_the_rest(cli: Cli, folder: Path,
     without_key = submitted(cli, folder, text + mistake)
     assert "ine 1201 of names.ndjson" in said(without_key)
     assert "The stored part is cancelled" in said(without_key)
+    [cancelled] = batch_of(cli("batch", "list", "--json"))["items"]
+    shown = cli("batch", "show", cancelled["batch_id"]).out
+    assert "Upload not complete when the batch ended" in " ".join(shown.split())
+    assert "so far" not in shown
     with_key = submitted(cli, folder, text + mistake, "--idempotency-key", "k")
     assert "Run the same command again to continue" in said(with_key)
     assert "so far" in cli("batch", "list").out

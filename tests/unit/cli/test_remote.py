@@ -25,11 +25,14 @@ from taskframework.api.server import serving
 from taskframework.cli.main import build_command_line
 from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
+from taskframework.cli.remote.views import task_of
 from taskframework.client.connection import ApiConnection, Call
 from taskframework.model.keys import Role
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import Action, ActionFilter
 from taskframework.model.streams import StreamKey
+from taskframework.model.task import ParentLink
+from taskframework.model.view import public_view
 from taskframework.operations.audit import AuditLog
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
@@ -47,6 +50,7 @@ from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
+from taskframework.testing.factories import new_task
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.test_examples import leaves
 
@@ -537,3 +541,10 @@ async def test_a_list_sends_by_as_a_condition_and_a_change_does_not_send_its_act
     with pytest.raises(ConnectionError):
         await remote.RemoteKeys(api).revoke("tfk_1", by="ada")
     assert [call.query for call in asked] == [{"limit": 1, "by": "ada", "action": "replay"}, {}]
+
+
+def test_a_sub_task_keeps_its_slot_on_its_way_over_http() -> None:
+    sub_task = new_task(parent=ParentLink("parent", 0, 7))
+    assert task_of(public_view(sub_task)).parent == sub_task.parent
+    earlier_release = {name: value for name, value in public_view(sub_task).items() if name != "slot"}
+    assert task_of(earlier_release).parent == ParentLink("parent", 0, 0)
