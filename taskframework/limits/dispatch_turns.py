@@ -96,7 +96,8 @@ class DispatchTurns:
             False if the caller is to publish the task.
         """
         registration = self._registry.get(task.task_type)
-        if registration is None or _has_turn(task):
+        # No rule asks for tasks of other types, and to ask each rule would take as long as to encode the message.
+        if registration is None or not registration.has_limit_by_key or _has_turn(task):
             return False
         for rule in self._rules:
             if (record_id := rule.record_to_ask(registration, task)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -23,6 +23,8 @@ CRASHES_HEADER = "x-crashes"
 #: Since when the task can be claimed: by the second header, or without it by the first one, the time of submission.
 SUBMITTED_HEADER = "submitted_at"
 CLAIMABLE_HEADER = "claimable_at"
+#: The W3C trace context.
+TRACE_HEADER = "traceparent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,11 @@ class TaskMessage:
         )
 
     @classmethod
-    def for_task(cls, task: Task, traceparent: str | None = None, lane: Priority | None = None) -> Self:
-        """The message for a task's current dispatch epoch.
+    def for_task(cls, task: Task, lane: Priority | None = None) -> Self:
+        """The message for a task's current dispatch epoch, in the trace of its submission.
 
         Args:
             task: the task as it is stored.
-            traceparent: the trace that the message belongs to; None: the trace of the submission.
             lane: the lane that the message takes; None: the lane of the task's priority.
         """
         headers: dict[str, str | int] = {
@@ -67,9 +68,21 @@ class TaskMessage:
             headers[CLAIMABLE_HEADER] = rfc3339(task.not_before)
         if task.unique is not None:
             headers[UNIQUE_HEADER] = to_header(task.unique)
-        if (trace := traceparent or task.traceparent) is not None:
-            headers["traceparent"] = trace
+        if task.traceparent is not None:
+            headers[TRACE_HEADER] = task.traceparent
         return cls(task.task_id, task.task_type, task.dispatch_epoch, lane or task.lane, headers)
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace that the message belongs to."""
+        trace = (self.headers or {}).get(TRACE_HEADER)
+        return None if trace is None else str(trace)
+
+    def in_trace(self, traceparent: str | None) -> Self:
+        """The same message in another trace; None: in the trace in which it is."""
+        if traceparent is None:
+            return self
+        return replace(self, headers={**(self.headers or {}), TRACE_HEADER: traceparent})
 
 
 def read_message(body: bytes) -> TaskMessage:

@@ -297,7 +297,7 @@ def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> N
     Raises:
         TypeError: if there are such options; names them, and the nearest existing options or all.
     """
-    if unknown := sorted(set(given).difference(known)):
+    if unknown := sorted([name for name in given if name not in known]):
         nearest = [name for each in unknown for name in difflib.get_close_matches(each, known, 1)]
         suggestion = f"did you mean {', '.join(nearest)}?" if nearest else f"the options are {', '.join(sorted(known))}"
         raise TypeError(f"{what} has no option {', '.join(unknown)}; {suggestion}")

@@ -11,7 +11,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from opentelemetry.trace import SpanKind
 
@@ -55,6 +56,16 @@ class DispatchPolicy:
     lowers_retries: bool = False
 
 
+class _Dispatch(NamedTuple):
+    """A message to publish, and what is written after it. It has no parameters, which may be large: thousands wait."""
+
+    message: TaskMessage
+    not_before: datetime
+    next_dispatch_at: datetime | None
+    #: How long the broker holds the message; None to deliver it at once.
+    delay: timedelta | None = None
+
+
 class TaskMessageProducer:
     """Publishes the message of each task that becomes claimable in this process."""
 
@@ -87,11 +98,11 @@ class TaskMessageProducer:
         self._is_paused = is_paused
         self._turns = turns
         if turns is not None:
-            turns.publish = lambda task: self._publish(task, None)
+            turns.publish = self._publish
         #: Why the broker refused the last message; None if it took it.
         self.refusal: str | None = None
-        #: The tasks to publish now, and the senders; each sender publishes one task after the other.
-        self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
+        #: The messages to publish now, and the senders; each sender publishes one message after the other.
+        self._outgoing: deque[_Dispatch] = deque()
         self._senders = Background()
         self._timers = Background()
         self._delayed_marks = DelayedMarks(MarkDispatched, self._write_marks, clock, policy.mark_after)
@@ -107,7 +118,7 @@ class TaskMessageProducer:
         wait = timedelta(0) if task.not_before <= task.updated_at else task.not_before - self._store.now()
         if wait <= timedelta(0):
             if not self._is_taken_over(task):
-                self._publish(task, None)
+                self._publish(task)
         elif wait > self._policy.delay_limit:
             return  # the task waits in the store, where it can be listed and cancelled; the sweeper sends it in time
         elif self._broker.holds_delays:
@@ -121,14 +132,14 @@ class TaskMessageProducer:
         Returns:
             Whether the broker confirmed the message, or the task needs no message before its turn.
         """
-        return self._is_taken_over(task) or await self._send(task, None)
+        return self._is_taken_over(task) or await self._send(self._dispatch_of(task))
 
     async def dispatch_now(self, task: DueTask) -> None:
         """Publish a task that was just made due, instead of leaving it to the next sweep."""
         if self._broker.is_connected and not self._is_paused(task.task_type):
             reserved = await self._store.apply(self.reservation(task.task_id, task.dispatch_epoch))
             if reserved is not None:
-                await self._send(reserved, None)
+                await self._send(self._dispatch_of(reserved))
 
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
         """Return the transition by which one of several sweepers gets a due task."""
@@ -154,26 +165,35 @@ class TaskMessageProducer:
     def _is_taken_over(self, task: Task) -> bool:
         return self._turns is not None and self._turns.take_over(task)
 
-    def _publish(self, task: Task, delay: timedelta | None) -> None:
-        # Keep a task without its parameters if it has to wait for a sender: thousands may wait.
-        self._outgoing.append((task if len(self._outgoing) < _MAX_SENDERS else _without_parameters(task), delay))
+    def _dispatch_of(self, task: Task, delay: timedelta | None = None) -> _Dispatch:
+        message = TaskMessage.for_task(task, self.lane_of(task))
+        return _Dispatch(message, task.not_before, task.next_dispatch_at, delay)
+
+    def _publish(self, task: Task, delay: timedelta | None = None) -> None:
+        self._outgoing.append(self._dispatch_of(task, delay))
         if len(self._senders.tasks) < _MAX_SENDERS:
             # In a separate context: a sender runs on after the caller of its first task, whose spans end.
             self._senders.start(self._send_outgoing(), contextvars.Context())
 
     async def _send_outgoing(self) -> None:
         while self._outgoing:
-            task, delay = self._outgoing.popleft()
+            dispatch = self._outgoing.popleft()
             try:
-                if await self._send(task, delay):
-                    self._mark_dispatched(task)
+                if await self._send(dispatch):
+                    self._mark_dispatched(dispatch)
             except Exception:
-                logger.exception("task %s is left to the sweeper", task.task_id)
+                logger.exception("task %s is left to the sweeper", dispatch.message.task_id)
         self._senders.leave()
 
-    def _mark_dispatched(self, task: Task) -> None:
-        policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at
-        self._delayed_marks.add(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due)
+    def _mark_dispatched(self, dispatch: _Dispatch) -> None:
+        policy, message = self._policy, dispatch.message
+        self._delayed_marks.add(
+            message.task_id,
+            message.dispatch_epoch,
+            policy.redispatch,
+            policy.redispatch_max,
+            dispatch.next_dispatch_at,
+        )
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         await failpoint.reached("dispatch.before_mark")
@@ -190,7 +210,7 @@ class TaskMessageProducer:
             return
         if reserved is not None:
             await failpoint.reached("retry.after_reserve")
-            await self._send(reserved, None)
+            await self._send(self._dispatch_of(reserved))
 
     async def _reserve(self, task: Task) -> Task | None:
         reservation = self.reservation(task.task_id, task.dispatch_epoch)
@@ -200,44 +220,46 @@ class TaskMessageProducer:
             await self._clock.sleep(pause)
         return await self._store.apply(reservation)
 
-    async def _send(self, task: Task, delay: timedelta | None) -> bool:
+    async def _send(self, dispatch: _Dispatch) -> bool:
         if not is_tracing():
-            return await self._send_message(task, TaskMessage.for_task(task, lane=self.lane_of(task)), delay)
+            return await self._send_message(dispatch)
+        message = dispatch.message
         attributes = {
             "messaging.system": "rabbitmq",
             "messaging.operation.type": "send",
-            "messaging.destination.name": task.task_type,
-            "messaging.message.id": task.task_id,
+            "messaging.destination.name": message.task_type,
+            "messaging.message.id": message.task_id,
         }
-        with span(f"publish {task.task_type}", SpanKind.PRODUCER, task.traceparent, attributes):
-            message = TaskMessage.for_task(task, current_traceparent(), self.lane_of(task))
-            return await self._send_message(task, message, delay)
+        with span(f"publish {message.task_type}", SpanKind.PRODUCER, message.traceparent, attributes):
+            return await self._send_message(dispatch._replace(message=message.in_trace(current_traceparent())))
 
-    async def _send_message(self, task: Task, message: TaskMessage, delay: timedelta | None) -> bool:
+    async def _send_message(self, dispatch: _Dispatch) -> bool:
+        message = dispatch.message
         await failpoint.reached("dispatch.before_publish")
         try:
-            await self._broker.publish(message, delay=delay)
+            await self._broker.publish(message, delay=dispatch.delay)
         except BrokerUnavailableError as error:  # the connection logs the outage
-            logger.debug("task %s is left to the sweeper: %s", task.task_id, error.message)
+            logger.debug("task %s is left to the sweeper: %s", message.task_id, error.message)
             return False
         except BrokerError as error:
             level = logging.INFO if self.refusal is None else logging.DEBUG  # thousands may follow
-            logger.log(level, "task %s is left to the sweeper: %s", task.task_id, error.message)
+            logger.log(level, "task %s is left to the sweeper: %s", message.task_id, error.message)
             self.refusal = error.message
             self._on_refused()
-            await self._put_off(task)
+            await self._put_off(dispatch)
             return False
         self.refusal = None
         await failpoint.reached("dispatch.after_publish")
         return True
 
-    async def _put_off(self, task: Task) -> None:
+    async def _put_off(self, dispatch: _Dispatch) -> None:
         """Write that a task has no message, so that it does not count as sent, nor wait longer after each refusal."""
-        delay = max(self._policy.redispatch, task.not_before - self._store.now())
+        delay = max(self._policy.redispatch, dispatch.not_before - self._store.now())
+        task_id, epoch = dispatch.message.task_id, dispatch.message.dispatch_epoch
         try:
-            await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch, delay, was_refused=True))
+            await self._store.mark(MakeDue(task_id, epoch, delay, was_refused=True))
         except StoreError as error:
-            logger.debug("task %s waits as if it had a message: %s", task.task_id, error.message)
+            logger.debug("task %s waits as if it had a message: %s", task_id, error.message)
 
 
 def _without_parameters(task: Task) -> Task:

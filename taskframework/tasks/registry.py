@@ -87,6 +87,14 @@ class Registration:
         return ConcurrencyLimit(limit) if isinstance(limit, int) else limit
 
     @property
+    def has_limit_by_key(self) -> bool:
+        """Whether it has a rate limit or a concurrency limit whose key is in the parameters."""
+        rate, concurrency = self.executable.options.rate_limit, self.executable.options.concurrency_limit
+        return (isinstance(rate, RateLimit) and rate.key is not None) or (
+            isinstance(concurrency, ConcurrencyLimit) and concurrency.key is not None
+        )
+
+    @property
     def parameter_fields(self) -> frozenset[str] | None:
         """The names of the parameters as they are submitted; None if their type does not list them."""
         try:

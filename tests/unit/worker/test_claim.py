@@ -83,7 +83,7 @@ async def test_a_lease_ends_when_the_store_says(
 ) -> None:
     store.answers_again = answers_again
     task = (await insert_one(store, new_task(now=clock.now()))).task
-    claim = station.request(TaskMessage.for_task(task, None))
+    claim = station.request(TaskMessage.for_task(task))
     ends = clock.monotonic() + LEASE.total_seconds()
     if lost_for is not None:
         store.loses_reply = True
@@ -101,7 +101,7 @@ async def test_a_claim_that_was_not_made_the_first_time_has_a_whole_lease(
     store: Forgetful, station: ClaimStation, clock: FakeClock
 ) -> None:
     task = (await insert_one(store, new_task(now=clock.now()))).task
-    claim = station.request(TaskMessage.for_task(task, None))
+    claim = station.request(TaskMessage.for_task(task))
     clock.advance(60)
     attempt = await station.claim(claim, is_repeated=True)
     assert isinstance(attempt, RunningAttempt)
