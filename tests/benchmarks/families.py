@@ -2,7 +2,8 @@
 
 Per size, round by round: so many plain tasks that are submitted at once, and one task that plans so many sub-tasks of
 the same type; on RabbitMQ and MongoDB with two worker processes, from the submission until all of it is over. Prints
-microseconds for each (sub-)task, and the memory of the workers.
+microseconds for each (sub-)task, and the memory of the workers. First it measures what the parent itself costs: a task
+that runs twice, and waits between. `without the parent` is the time of a family less that time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.benchmarks.usage import cpu_seconds, memory
 from tests.support.process import Process
 
 _SIZES = ((100, 20), (1_000, 6), (10_000, 3), (100_000, 1))
+_ROUNDS_OF_PARENT = 40
 _WORKERS = 2
 _LOOK_SECONDS = 0.02
 
@@ -68,6 +70,8 @@ async def _measure(settings: Settings, workers: list[Process], mongo: int, most:
         framework.register(executable)
     async with framework.running(worker=False):
         await _plain(framework, 500)  # until everything is warm
+        parent = await _seconds_of_parent(framework)
+        sys.stdout.write(f" parent: {parent * 1e3:.0f} ms\n")
         for size, rounds in _SIZES:
             if size > most:
                 continue
@@ -87,8 +91,18 @@ async def _measure(settings: Settings, workers: list[Process], mongo: int, most:
                 for name, p, b in zip(("µs", "workers", "MongoDB", "submitter"), plain, below, strict=True)
             )
             largest = memory([worker.pid for worker in workers])["rss"]
-            sys.stdout.write(f"{size:>7,}: {shown}  cpu {sum(below[1:]) / sum(plain[1:]):.2f}  {largest:.0f} MiB\n")
+            alone = (below[0] - parent / size * 1e6) / plain[0]
+            cpu = sum(below[1:]) / sum(plain[1:])
+            sys.stdout.write(f"{size:>7,}: {shown}  cpu {cpu:.2f}  without the parent {alone:.2f}  {largest:.0f} MiB\n")
             sys.stdout.flush()
+
+
+async def _seconds_of_parent(framework: TaskFramework) -> float:
+    families, plain = [], []
+    for _ in range(_ROUNDS_OF_PARENT):
+        families.append(await _family(framework, 1))
+        plain.append(await _plain(framework, 1))
+    return statistics.median(families) - statistics.median(plain)
 
 
 async def _plain(framework: TaskFramework, size: int) -> float:
