@@ -64,7 +64,7 @@ export function Batch({ name }) {
       <${Tile} name=${isLive ? "to go" : "took"} value=${lasting(isLive ? batch.estimated_end && -secondsSince(batch.estimated_end) : secondsSince(batch.created_at, Date.parse(batch.finished_at)))} />
     </div>
     <${Section} title="Facts"><${Facts} rows=${[
-      ["Succeeds when", words(batch.policy)], ["Items per task", batch.chunk_size > 1 && batch.chunk_size], ["Upload", batch.is_sealed ? null : "not complete yet"],
+      ["Succeeds when", words(batch.policy)], ["Items per task", batch.chunk_size > 1 && batch.chunk_size], ["Upload", !batch.is_sealed && (batch.finished_at ? "not complete when the batch ended" : "not complete yet")],
       ["User", batch.user_id], ["Created", at(batch.created_at)], ["First result", batch.first_result_at && at(batch.first_result_at)],
       ["Finished", batch.finished_at && at(batch.finished_at)], ["Correlation id", html`<a class="id" href=${to(["tasks"], { correlation_id: batch.correlation_id })}>${batch.correlation_id}</a>`],
     ]} /><//>
