@@ -8,6 +8,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskframework.api.callers import CALLER, OPEN_PATHS, path_of
+from taskframework.model.keys import without_secrets
 from taskframework.model.wording import duration_text
 
 logger = logging.getLogger(__name__)
@@ -41,16 +42,19 @@ class AccessLog:
 
 
 def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
-    """Log one line. Query and headers are left out, because their contents may be private."""
+    """Log one line. Query and headers are left out, because their contents may be private; and the rest of an API key
+    in the path, which somebody pasted to revoke it.
+    """
     # Probes come every few seconds: one that succeeds is logged at DEBUG only.
     is_usual = path_of(scope) in OPEN_PATHS and status < 400
     level = logging.DEBUG if is_usual else logging.INFO
     if not logger.isEnabledFor(level):
         return
     client, caller = scope.get("client"), scope.get(CALLER)
+    path = without_secrets(scope["path"])
     fields = {
         "method": scope["method"],
-        "path": scope["path"],
+        "path": path,
         "status": status,
         "duration": round(seconds, 6),
         "bytes": size,
@@ -58,4 +62,4 @@ def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
         "caller": caller.principal if caller else None,
     }
     text = "%s %r answered with %d after %s"
-    logger.log(level, text, scope["method"], scope["path"], status, duration_text(seconds), extra=fields)
+    logger.log(level, text, scope["method"], path, status, duration_text(seconds), extra=fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,14 +17,18 @@ from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
-from taskframework.model.keys import ApiKey
+from taskframework.model.keys import ApiKey, without_secrets
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.view import format_time
 from taskframework.operations.keys import key_view
 
 router = new_router(PREFIX, "keys")
 
-KeyInPath = Annotated[str, Path(description="The beginning of a key, as shown in the list")]
+KeyInPath = Annotated[
+    str,
+    AfterValidator(without_secrets),
+    Path(description="The beginning of a key, as shown in the list; or the whole key"),
+]
 
 
 class KeyQuery(PageQuery):

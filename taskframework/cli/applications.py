@@ -104,7 +104,9 @@ def _load_framework(name: AppName) -> TaskFramework:
     found = getattr(module, name.attribute or "", None)
     if isinstance(found, TaskFramework):
         return found
-    problem = "there is no such name" if found is None else f"it is a {type(found).__name__}"
+    problem = "there is no such name" if found is None else f"it is of the type {type(found).__name__}"
+    if isinstance(found, type):
+        problem = "it is a class"
     framework_names = _framework_names_in(module)
     raise ConfigurationError(
         f"--app {name}: {problem} in {module.__name__}, but a TaskFramework is needed.",
@@ -145,12 +147,11 @@ def _missing_module_error(name: str, missing: str, working_directory: str) -> Co
     problem = f"There is no module {name!r} in {where}."
     if missing != name:
         problem = f"There is no module {name!r}: {missing!r} is not in {where}."
-    file = name.replace(".", os.sep)
-    return ConfigurationError(
-        problem,
-        key="app.modules",
-        hint=f"Run the command in the folder that holds {file}.py or {file}{os.sep}, or install the package.",
-    )
+    file, parent = name.replace(".", os.sep), missing.rpartition(".")[0]
+    hint = f"Run the command in the folder that holds {file}.py or {file}{os.sep}, or install the package."
+    if parent in sys.modules and hasattr(sys.modules[parent], missing.rpartition(".")[2]):
+        hint = f"--app names a module, not what is in it: --app {parent}."
+    return ConfigurationError(problem, key="app.modules", hint=hint)
 
 
 def _broken_module_error(name: str, error: BaseException) -> ConfigurationError:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import ApiKey, Config, Json
+from taskframework.cli.options import API_VARIABLE, ApiKey, Config, Json, is_address, require_address
 from taskframework.cli.output import note, out, print_json_line, run
 from taskframework.cli.render import event_line
 from taskframework.events.http import EventsUnavailableError, HttpEvents
@@ -22,7 +22,10 @@ Url = Annotated[
     str | None,
     typer.Option(
         "--url",
+        "--api",
         metavar="URL",
+        envvar=API_VARIABLE,
+        callback=require_address,
         help="Listen to the HTTP interface at this address; the default with the embedded broker.",
     ),
 ]
@@ -38,8 +41,8 @@ def tail(
 
 
 async def _tail(settings: Settings, url: str | None, key: str | None, as_json: bool) -> None:
-    if url is None and settings.broker.scheme == "embedded":
-        url = settings.api.url
+    if not is_address(url):
+        url = settings.api.url if settings.broker.scheme == "embedded" else None
     console = out()
     async with _subscriber(settings, url, key) as subscriber:
         try:

@@ -17,7 +17,7 @@ from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.durations import parse_duration
 from taskframework.errors import TaskframeworkError
-from taskframework.model.keys import ApiKey, Role
+from taskframework.model.keys import ApiKey, Role, without_secrets
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
 
@@ -55,7 +55,15 @@ Burst = Annotated[
         "--burst", metavar="N", min=1, max=_MAX_REQUESTS, help="With --rate: requests allowed at once after a pause."
     ),
 ]
-Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as shown in the list.")]
+#: A whole key is cut to its prefix at once, because the argument is recorded and shown.
+Prefix = Annotated[
+    str,
+    typer.Argument(
+        metavar="PREFIX",
+        callback=without_secrets,
+        help="The beginning of the key, as shown in the list; or the whole key.",
+    ),
+]
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeGuard, TypeVar
 
 import typer
 
@@ -32,11 +32,16 @@ Apps = Annotated[
 API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
 
 
-def _require_address(address: str | None) -> str | None:
+def require_address(address: str | None) -> str | None:
     """Refuse an empty address, such as that of a variable without a value: the command would act on the store here."""
     if address == "":
         raise typer.BadParameter("the address is empty; give one, or leave the option out to use the store")
     return address
+
+
+def is_address(given: str | None) -> TypeGuard[str]:
+    """Whether the address of an API was given. Its variable may contain the whole section `api` of the settings."""
+    return bool(given) and not str(given).startswith("{")
 
 
 Api = Annotated[
@@ -45,7 +50,7 @@ Api = Annotated[
         "--api",
         metavar="URL",
         envvar=API_VARIABLE,
-        callback=_require_address,
+        callback=require_address,
         help="Use the API at this address instead of the store.",
     ),
 ]

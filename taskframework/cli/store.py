@@ -16,7 +16,7 @@ import typer
 from typer.models import OptionInfo
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Api, ApiKey, ApiKeyBesideKey, Config, Reason
+from taskframework.cli.options import Api, ApiKey, ApiKeyBesideKey, Config, Reason, is_address
 from taskframework.cli.output import run
 from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
@@ -87,13 +87,13 @@ def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None
     """An installation at an address; None if the command works on the store.
 
     Args:
-        url: the address. Its variable may contain the whole section `api` of the settings instead.
+        url: the address, if one was given.
         key: the key that is sent there.
 
     Raises:
         ConfigurationError: if the address is not one of an API.
     """
-    if not url or url.startswith("{"):
+    if not is_address(url):
         return None
     from taskframework.cli.remote.framework import RemoteFramework  # here: it imports the code for HTTP
 

@@ -145,7 +145,7 @@ class HttpEvents:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
             reason = "the API key is not valid" if self._headers else "it needs an API key"
             hint = "Give a key that is allowed to read: --key KEY or TASKFRAMEWORK_KEY, in a program api_key=…."
-        return EventsUnavailableError(f"No events at {redacted(self.url)}: {reason}.", hint=hint)
+        return EventsUnavailableError(f"No events at {redacted(self.url)}: {reason.rstrip('.')}.", hint=hint)
 
     async def _receive(self, event: ServerSentEvent, on_message: OnExternalMessage) -> None:
         if event.event == "resync":

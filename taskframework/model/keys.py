@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _KEY_MARK = "tf"
 _PREFIX_BYTES, _SECRET_BYTES = 5, 32
 #: Most characters of a text that may be a key; a longer text is not even hashed.
 _MAX_KEY_LENGTH = 200
+_WHOLE_KEY = re.compile(rf"\b({_KEY_MARK}_[0-9a-f]{{{2 * _PREFIX_BYTES}}})_[A-Za-z0-9_-]+")
 
 
 class Role(StrEnum):
@@ -155,6 +157,14 @@ def prefix_of(text: str) -> str | None:
     name, _, secret = rest.partition("_")
     is_possible = mark == _KEY_MARK and name.isalnum() and secret and text.isascii() and len(text) <= _MAX_KEY_LENGTH
     return f"{mark}_{name}" if is_possible else None
+
+
+def without_secrets(text: str) -> str:
+    """The text with each API key in it cut to its prefix.
+
+    People paste a whole key where the name or the prefix of a key belongs, above all to revoke a key that leaked.
+    """
+    return _WHOLE_KEY.sub(r"\1", text)
 
 
 def sha256_of(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from taskframework.errors import StoreError, TaskframeworkError
 from taskframework.model.audit import AUDIT, AuditEntry, audit_record, cursor_of
+from taskframework.model.keys import without_secrets
 from taskframework.model.query import CursorInvalidError, Page
 from taskframework.model.values import Json
 from taskframework.model.view import format_time
@@ -61,7 +62,8 @@ class AuditLog:
     async def noted(
         self, action: str, target: str | None, *, by: str, reason: str | None = None, **details: Json
     ) -> AsyncIterator[Noted]:
-        """Record an action, then run the block; if the block raises an error or sets a refusal, record that too.
+        """Record an action, then run the block; if the block raises an error or sets a refusal, record that too. API
+        keys in the texts are cut to their prefixes.
 
         Args:
             action: what is done to which sort of thing, such as `queue.pause`.
@@ -73,6 +75,7 @@ class AuditLog:
         Raises:
             StoreUnavailableError: if the action could not be recorded; then nothing is done.
         """
+        target, reason = (None if text is None else without_secrets(text) for text in (target, reason))
         given_details = {name: value for name, value in details.items() if value is not None}
         entry = AuditEntry(self._now(), by, action, target, reason, given_details)
         [record] = await self._records.write_records([audit_record(entry, self._kept)])
@@ -81,7 +84,7 @@ class AuditLog:
             yield noted
         except TaskframeworkError as error:
             if not isinstance(error, StoreError):  # after a StoreError the action may still have been done
-                noted.refusal = error.message
+                noted.refusal = without_secrets(error.message)
             raise
         finally:
             if record is not None and noted.refusal is not None:

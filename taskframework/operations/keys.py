@@ -10,7 +10,17 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from taskframework.errors import InvalidRequestError, TaskframeworkError
-from taskframework.model.keys import KEY, ApiKey, Caller, Role, is_reserved, new_key, prefix_of, sha256_of
+from taskframework.model.keys import (
+    KEY,
+    ApiKey,
+    Caller,
+    Role,
+    is_reserved,
+    new_key,
+    prefix_of,
+    sha256_of,
+    without_secrets,
+)
 from taskframework.model.query import Page
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import Record
@@ -113,6 +123,8 @@ class KeyOperations:
             raise InvalidRequestError(
                 "principal", f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters", _EXAMPLE
             )
+        if without_secrets(principal) != principal:  # it would be shown in lists
+            raise InvalidRequestError("principal", "must not contain an API key", _EXAMPLE)
         if principal != principal.strip():  # would look like another user's name
             raise InvalidRequestError("principal", "must not begin or end with a space", _EXAMPLE)
         if not roles:
@@ -132,7 +144,7 @@ class KeyOperations:
         return await read_page(self._records, KEY, limit=limit, after=after)
 
     async def get(self, prefix: str) -> ApiKey:
-        """Read one key.
+        """Read one key, by its prefix or by the whole key.
 
         Raises:
             KeyNotFoundError: if there is no key with this prefix.
@@ -140,7 +152,7 @@ class KeyOperations:
         return KEY.content(await self._record(prefix))
 
     async def revoke(self, prefix: str, *, by: str) -> ApiKey:
-        """Make a key invalid, in all processes within five seconds.
+        """Make a key invalid, in all processes within five seconds; by its prefix or by the whole key.
 
         Raises:
             KeyNotFoundError: if there is no key with this prefix.
@@ -156,6 +168,7 @@ class KeyOperations:
                 return revoked
 
     async def _record(self, prefix: str) -> Record:
+        prefix = without_secrets(prefix)
         record = await read_record(self._records, KEY.id_of(prefix))
         if record is None:
             raise KeyNotFoundError(prefix)

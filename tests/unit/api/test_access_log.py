@@ -48,6 +48,14 @@ async def test_a_line_a_request(client: httpx.AsyncClient, caplog: pytest.LogCap
     assert "a secret" not in str([vars(record) for record in caplog.records])
 
 
+async def test_a_key_in_the_path_is_cut(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    await client.delete("/jobs/api/v1/admin/keys/tf_0123456789_zebra-1_A")
+    [line] = [record for record in caplog.records if record.name == LOGGER]
+    assert vars(line)["path"] == "/jobs/api/v1/admin/keys/tf_0123456789"
+    assert "zebra" not in str(vars(line))
+
+
 async def test_probes_are_told_when_they_fail(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     assert (await client.get("/jobs/healthz")).status_code == 200

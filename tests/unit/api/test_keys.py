@@ -126,6 +126,21 @@ async def test_a_key_is_listed_without_itself_and_revoked(keyed: Keyed) -> None:
     problem_of(await keyed.ask("admin", "DELETE", f"{KEYS}/tf_unknown"), 404, "key_not_found")
 
 
+async def test_a_whole_key_in_place_of_its_prefix_revokes_it_and_is_recorded_nowhere(keyed: Keyed) -> None:
+    made = (await keyed.ask("admin", "POST", KEYS, json={"principal": "eve", "roles": ["reader"]})).json()
+    unknown = f"tf_{'0' * 10}_{made['key'].rpartition('_')[2]}"
+    problem = problem_of(await keyed.ask("admin", "DELETE", f"{KEYS}/{unknown}"), 404, "key_not_found")
+    assert problem["detail"] == f"There is no API key 'tf_{'0' * 10}'."
+    named = {"principal": made["key"], "roles": ["reader"]}
+    assert "must not contain an API key" in (await keyed.ask("admin", "POST", KEYS, json=named)).text
+    assert (await keyed.ask("admin", "DELETE", f"{KEYS}/{made['key']}")).json()["prefix"] == made["prefix"]
+    hers = {"Authorization": f"Bearer {made['key']}"}
+    problem_of(await keyed.api.get("/api/v1/me", headers=hers), 401, "unauthorized")
+    recorded = (await keyed.ask("admin", "GET", "/api/v1/admin/audit?limit=50")).json()["items"]
+    assert {entry["target"] for entry in recorded} >= {made["prefix"], f"tf_{'0' * 10}"}
+    assert made["key"].rpartition("_")[2] not in str(recorded)
+
+
 @pytest.mark.parametrize("principal", [" ", " x ", "x "])
 async def test_spaces_around_a_principal_are_refused(api: Api, principal: str) -> None:
     answer = await api.post(KEYS, json={"principal": principal, "roles": ["reader"]})

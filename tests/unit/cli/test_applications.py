@@ -100,8 +100,10 @@ def programs(folder: Path) -> None:
             "and execute nor a @task function.",
             "It imports Greets, and imported tasks do not count: use --app gr",
         ),
-        ("built:number", "it is a int in built", "Did you mean --app built:framework?"),
+        ("built:number", "it is of the type int in built", "Did you mean --app built:framework?"),
         ("built:nothing", "there is no such name in built", "Did you mean --app built:framework?"),
+        ("greeting:Greets", "it is a class in greeting", "Write --app greeting to register"),
+        ("greeting.Greets", "There is no module 'greeting.Greets'", "--app greeting."),
         ("greeting:nothing", "there is no such name in greeting", "Write --app greeting to register"),
     ],
 )

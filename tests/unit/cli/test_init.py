@@ -22,6 +22,8 @@ def test_a_project_has_the_name_of_its_folder_and_tells_what_comes_next(cli: Cli
     assert {"tasks.py", "tests/test_tasks.py", "application.yml", ".gitignore"} <= _made(folder / "Web Shop")
     project = tomllib.loads((folder / "Web Shop/pyproject.toml").read_text())["project"]
     assert project["name"] == "web-shop"
+    modules = tomllib.loads((folder / "Web Shop/pyproject.toml").read_text())["tool"]["setuptools"]["py-modules"]
+    assert modules == [path.stem for path in (folder / "Web Shop").glob("*.py")], "otherwise it installs nothing"
     assert not [name for name in _made(folder / "Web Shop") if "my-project" in (folder / "Web Shop" / name).read_text()]
     assert done.out.startswith("Created web-shop in Web Shop: ")
     assert "cd 'Web Shop'\n" in done.out

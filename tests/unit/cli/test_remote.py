@@ -357,6 +357,15 @@ def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:
     assert found.keys() - both == HERE
 
 
+def test_events_are_asked_for_where_the_environment_says(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering((404, b"")) as url:
+        monkeypatch.setenv("TASKFRAMEWORK_API", url)
+        assert f"No events at {url}" in cli("events", "tail").err
+        monkeypatch.setenv("TASKFRAMEWORK_API", "{port: 1}")
+        assert "No events at http://127.0.0.1:1:" in cli("events", "tail").err
+        assert f"No events at {url}" in cli("events", "tail", "--api", url).err
+
+
 @pytest.mark.parametrize(
     ("asked", "done"),
     [
