@@ -8,7 +8,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskframework.api.callers import CALLER, OPEN_PATHS, path_of
-from taskframework.model.keys import without_secrets
+from taskframework.model.keys import with_prefixes_only
 from taskframework.model.wording import duration_text
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
     if not logger.isEnabledFor(level):
         return
     client, caller = scope.get("client"), scope.get(CALLER)
-    path = without_secrets(scope["path"])
+    path = with_prefixes_only(scope["path"])
     fields = {
         "method": scope["method"],
         "path": path,

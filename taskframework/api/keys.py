@@ -17,7 +17,7 @@ from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
-from taskframework.model.keys import ApiKey, without_secrets
+from taskframework.model.keys import ApiKey, with_prefixes_only
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.view import format_time
 from taskframework.operations.keys import key_view
@@ -26,7 +26,7 @@ router = new_router(PREFIX, "keys")
 
 KeyInPath = Annotated[
     str,
-    AfterValidator(without_secrets),
+    AfterValidator(with_prefixes_only),
     Path(description="The beginning of a key, as shown in the list; or the whole key"),
 ]
 

@@ -17,7 +17,7 @@ from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.durations import parse_duration
 from taskframework.errors import TaskframeworkError
-from taskframework.model.keys import ApiKey, Role, without_secrets
+from taskframework.model.keys import ApiKey, Role, with_prefixes_only
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
 
@@ -60,7 +60,7 @@ Prefix = Annotated[
     str,
     typer.Argument(
         metavar="PREFIX",
-        callback=without_secrets,
+        callback=with_prefixes_only,
         help="The beginning of the key, as shown in the list; or the whole key.",
     ),
 ]

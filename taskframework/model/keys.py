@@ -159,7 +159,7 @@ def prefix_of(text: str) -> str | None:
     return f"{mark}_{name}" if is_possible else None
 
 
-def without_secrets(text: str) -> str:
+def with_prefixes_only(text: str) -> str:
     """The text with each API key in it cut to its prefix.
 
     People paste a whole key where the name or the prefix of a key belongs, above all to revoke a key that leaked.

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskframework.errors import StoreError, TaskframeworkError
 from taskframework.model.audit import AUDIT, AuditEntry, audit_record, cursor_of
-from taskframework.model.keys import without_secrets
+from taskframework.model.keys import with_prefixes_only
 from taskframework.model.query import CursorInvalidError, Page
 from taskframework.model.values import Json
 from taskframework.model.view import format_time
@@ -75,7 +75,7 @@ class AuditLog:
         Raises:
             StoreUnavailableError: if the action could not be recorded; then nothing is done.
         """
-        target, reason = (None if text is None else without_secrets(text) for text in (target, reason))
+        target, reason = (None if text is None else with_prefixes_only(text) for text in (target, reason))
         given_details = {name: value for name, value in details.items() if value is not None}
         entry = AuditEntry(self._now(), by, action, target, reason, given_details)
         [record] = await self._records.write_records([audit_record(entry, self._kept)])
@@ -84,7 +84,7 @@ class AuditLog:
             yield noted
         except TaskframeworkError as error:
             if not isinstance(error, StoreError):  # after a StoreError the action may still have been done
-                noted.refusal = without_secrets(error.message)
+                noted.refusal = with_prefixes_only(error.message)
             raise
         finally:
             if record is not None and noted.refusal is not None:

@@ -19,7 +19,7 @@ from taskframework.model.keys import (
     new_key,
     prefix_of,
     sha256_of,
-    without_secrets,
+    with_prefixes_only,
 )
 from taskframework.model.query import Page
 from taskframework.model.rate_limits import BucketLimit
@@ -123,7 +123,7 @@ class KeyOperations:
             raise InvalidRequestError(
                 "principal", f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters", _EXAMPLE
             )
-        if without_secrets(principal) != principal:  # it would be shown in lists
+        if with_prefixes_only(principal) != principal:  # it would be shown in lists
             raise InvalidRequestError("principal", "must not contain an API key", _EXAMPLE)
         if principal != principal.strip():  # would look like another user's name
             raise InvalidRequestError("principal", "must not begin or end with a space", _EXAMPLE)
@@ -168,7 +168,7 @@ class KeyOperations:
                 return revoked
 
     async def _record(self, prefix: str) -> Record:
-        prefix = without_secrets(prefix)
+        prefix = with_prefixes_only(prefix)
         record = await read_record(self._records, KEY.id_of(prefix))
         if record is None:
             raise KeyNotFoundError(prefix)
