@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -59,9 +59,9 @@ async def test_what_is_submitted_meanwhile_waits_and_begins_when_it_goes_on(
     sent: list[str] = []
     send = TaskMessageProducer._send_message
 
-    async def noting(self: TaskMessageProducer, task: object, *rest: object) -> bool:
-        sent.append(task.task_type)  # type: ignore[attr-defined]
-        return await send(self, task, *rest)  # type: ignore[arg-type]
+    async def noting(self: TaskMessageProducer, dispatch: Any) -> bool:
+        sent.append(dispatch.message.task_type)
+        return await send(self, dispatch)
 
     monkeypatch.setattr(TaskMessageProducer, "_send_message", noting)
     recovery = {"dispatch_grace": "50ms", "sweep_interval": "50ms"}  # due for the sweeper at once

@@ -92,9 +92,11 @@ async def test_an_attempt_that_lost_its_lease_is_counted_once_and_told_with_both
         assert await store.apply(hasty) is not None
         await eventually(lambda: _stale_writes(framework, "waits") > 0)
         Waits.gate.set()
-        assert (await handle.finished(timeout=60)).fencing_token == 2
-        assert _stale_writes(framework, "waits") == 1
-    (record,) = [vars(record) for record in caplog.records if hasattr(record, "current_token")]
+        assert (await handle.finished(timeout=60)).fencing_token >= 2
+        # On a busy machine the second attempt may lose its lease too: it is so short that a pause of seconds ends it.
+        records = [vars(record) for record in caplog.records if hasattr(record, "current_token")]
+        assert _stale_writes(framework, "waits") == len(records)
+    (record,) = [record for record in records if record["fencing_token"] == 1]
     assert (record["task_id"], record["fencing_token"], record["levelno"]) == (handle.task_id, 1, logging.WARNING)
     assert (record["current_token"], bool(record["held_by"])) in {(1, False), (2, True)}, (
         "taken, and maybe claimed again"
