@@ -2,8 +2,8 @@
 
 Per size, round by round: so many plain tasks that are submitted at once, and one task that plans so many sub-tasks of
 the same type; on RabbitMQ and MongoDB with two worker processes, from the submission until all of it is over. Prints
-microseconds for each (sub-)task, and the memory of the workers. First it measures what the parent itself costs: a task
-that runs twice, and waits between. `without the parent` is the time of a family less that time.
+microseconds for each (sub-)task, first of time and then of processor time, and the memory of the workers. Before that
+it measures what the parent itself costs: a task that runs twice, and waits between.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ async def _measure(settings: Settings, workers: list[Process], mongo: int, most:
             rows: list[list[list[float]]] = [[], []]
             for _ in range(rounds):
                 for row, way in zip(rows, ways, strict=True):
+                    # The last one is this process with its descendants: the workers and both servers.
                     groups = [[worker.pid for worker in workers], [mongo], [os.getpid()]]
                     before = [cpu_seconds(group) for group in groups]
                     seconds = await way(framework, size)
@@ -88,12 +89,11 @@ async def _measure(settings: Settings, workers: list[Process], mongo: int, most:
             plain, below = ([statistics.median(column) for column in zip(*row, strict=True)] for row in rows)
             shown = "  ".join(
                 f"{name} {p:5.0f} {b:5.0f} ({b / max(p, 1e-9):4.2f})"
-                for name, p, b in zip(("µs", "workers", "MongoDB", "submitter"), plain, below, strict=True)
+                for name, p, b in zip(("µs", "workers", "MongoDB", "all processes"), plain, below, strict=True)
             )
             largest = memory([worker.pid for worker in workers])["rss"]
             alone = (below[0] - parent / size * 1e6) / plain[0]
-            cpu = sum(below[1:]) / sum(plain[1:])
-            sys.stdout.write(f"{size:>7,}: {shown}  cpu {cpu:.2f}  without the parent {alone:.2f}  {largest:.0f} MiB\n")
+            sys.stdout.write(f"{size:>7,}: {shown}  time without the parent {alone:.2f}  {largest:.0f} MiB\n")
             sys.stdout.flush()
 
 
