@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,18 +17,14 @@ from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
-from taskframework.model.keys import ApiKey, with_prefixes_only
+from taskframework.model.keys import ApiKey
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.view import format_time
 from taskframework.operations.keys import key_view
 
 router = new_router(PREFIX, "keys")
 
-KeyInPath = Annotated[
-    str,
-    AfterValidator(with_prefixes_only),
-    Path(description="The beginning of a key, as shown in the list; or the whole key"),
-]
+KeyInPath = Annotated[str, Path(description="The beginning of a key, as shown in the list; or the whole key")]
 
 
 class KeyQuery(PageQuery):
@@ -126,7 +122,7 @@ async def revoke_key(request: Request, prefix: KeyInPath) -> Response:
     async with audited(request, "key.revoke", prefix):
         services = framework_of(request).services
         key = await services.keys.revoke(prefix, by=caller_of(request).principal)
-        services.callers.forget(prefix)
+        services.callers.forget(key.prefix)
     return _key_response(key)
 
 

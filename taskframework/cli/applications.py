@@ -147,9 +147,9 @@ def _missing_module_error(name: str, missing: str, working_directory: str) -> Co
     problem = f"There is no module {name!r} in {where}."
     if missing != name:
         problem = f"There is no module {name!r}: {missing!r} is not in {where}."
-    file, parent = name.replace(".", os.sep), missing.rpartition(".")[0]
+    file, (parent, _, last) = name.replace(".", os.sep), missing.rpartition(".")
     hint = f"Run the command in the folder that holds {file}.py or {file}{os.sep}, or install the package."
-    if parent in sys.modules and hasattr(sys.modules[parent], missing.rpartition(".")[2]):
+    if parent in sys.modules and hasattr(sys.modules[parent], last):
         hint = f"--app names a module, not what is in it: --app {parent}."
     return ConfigurationError(problem, key="app.modules", hint=hint)
 

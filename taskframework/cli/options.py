@@ -35,7 +35,7 @@ API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
 def require_address(address: str | None) -> str | None:
     """Refuse an empty address, such as that of a variable without a value: the command would act on the store here."""
     if address == "":
-        raise typer.BadParameter("the address is empty; give one, or leave the option out to use the store")
+        raise typer.BadParameter("the address is empty; give one, or leave the option out")
     return address
 
 

@@ -153,10 +153,8 @@ def new_key() -> tuple[str, str]:
 
 def prefix_of(text: str) -> str | None:
     """The prefix of a text that may be a key; None if the text cannot be a key."""
-    mark, _, rest = text.partition("_")
-    name, _, secret = rest.partition("_")
-    is_possible = mark == _KEY_MARK and name.isalnum() and secret and text.isascii() and len(text) <= _MAX_KEY_LENGTH
-    return f"{mark}_{name}" if is_possible else None
+    match = _WHOLE_KEY.fullmatch(text) if len(text) <= _MAX_KEY_LENGTH else None
+    return None if match is None else match[1]
 
 
 def with_prefixes_only(text: str) -> str:

@@ -84,12 +84,12 @@ class AuditLog:
             yield noted
         except TaskframeworkError as error:
             if not isinstance(error, StoreError):  # after a StoreError the action may still have been done
-                noted.refusal = with_prefixes_only(error.message)
+                noted.refusal = error.message
             raise
         finally:
             if record is not None and noted.refusal is not None:
-                refused = AUDIT.changed(record, replace(entry, refusal=noted.refusal), expires_at=record.expires_at)
-                await self._records.write_records([refused])
+                refused = replace(entry, refusal=with_prefixes_only(noted.refusal))
+                await self._records.write_records([AUDIT.changed(record, refused, expires_at=record.expires_at)])
 
     async def list_entries(
         self, *, limit: int, cursor: str | None = None, by: str | None = None, action: str | None = None

@@ -18,7 +18,7 @@ from taskframework import failpoint
 from taskframework.background import Background
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
-from taskframework.model.message import TaskMessage, claimable_since, read_message
+from taskframework.model.message import TRACE_HEADER, TaskMessage, claimable_since, read_message
 from taskframework.model.outcome import Failed
 from taskframework.model.status import Priority
 from taskframework.model.stream_moves import ClaimTurn
@@ -345,7 +345,7 @@ class TaskConsumer:
 
     async def _run(self, registration: Registration, attempt: RunningAttempt, pending: PendingDelivery) -> None:
         task, delivery = attempt.task, pending.delivery
-        traceparent = delivery.headers.get("traceparent") or task.traceparent
+        traceparent = delivery.headers.get(TRACE_HEADER) or task.traceparent
         attributes: dict[str, str | int] = {
             "messaging.system": "rabbitmq",
             "messaging.operation.type": "process",

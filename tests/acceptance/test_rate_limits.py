@@ -120,6 +120,7 @@ def test_eight_workers_hold_the_limit_and_use_it_up_while_one_is_killed_each_sec
         time.sleep(max(0, int(seconds) + 1 - (time.monotonic() - since)))
     began = witness.beginnings()
     assert most_above(began, RATE, BURST) <= RATE / 4
-    # A killed worker takes permits of a quarter of a second with it, and Redis gives none in the second of its start:
-    # 554 to 583 of 600 begin. Beside other load the starts of workers and Redis take longer, and it were 537.
-    assert sum(since <= at < since + 30 for at in began) > 0.85 * 30 * RATE
+    # A killed worker takes permits of a quarter of a second with it: 578 and 581 of 600 began. Redis also gives none in
+    # the second of its start: 554 to 583, and 537 beside other load, where workers and Redis start more slowly.
+    least = 0.85 if kind == "redis" else 0.9
+    assert sum(since <= at < since + 30 for at in began) > least * 30 * RATE
