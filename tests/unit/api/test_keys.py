@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from taskframework.api.app import create_app
+from taskframework.errors import TaskNotFoundError
 from taskframework.model.keys import Role
 from taskframework.operations.keys import Callers
 from taskframework.testing import eventually
@@ -133,9 +134,13 @@ async def test_a_whole_key_in_place_of_its_prefix_revokes_it_and_is_recorded_now
     assert problem["detail"] == f"There is no API key 'tf_{'0' * 10}'."
     named = {"principal": made["key"], "roles": ["reader"]}
     assert "must not contain an API key" in (await keyed.ask("admin", "POST", KEYS, json=named)).text
-    assert (await keyed.ask("admin", "DELETE", f"{KEYS}/{made['key']}")).json()["prefix"] == made["prefix"]
     hers = {"Authorization": f"Bearer {made['key']}"}
+    assert (await keyed.api.get("/api/v1/me", headers=hers)).status_code == 200, "from now on the process remembers it"
+    assert (await keyed.ask("admin", "DELETE", f"{KEYS}/{made['key']}")).json()["prefix"] == made["prefix"]
     problem_of(await keyed.api.get("/api/v1/me", headers=hers), 401, "unauthorized")
+    with pytest.raises(TaskNotFoundError):
+        async with keyed.api.framework.services.audit.noted("task.retry", made["key"], by="ada", reason=made["key"]):
+            raise TaskNotFoundError(made["key"])
     recorded = (await keyed.ask("admin", "GET", "/api/v1/admin/audit?limit=50")).json()["items"]
     assert {entry["target"] for entry in recorded} >= {made["prefix"], f"tf_{'0' * 10}"}
     assert made["key"].rpartition("_")[2] not in str(recorded)

@@ -27,7 +27,7 @@ from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
 from taskframework.cli.remote.views import task_of
 from taskframework.client.connection import ApiConnection, Call
-from taskframework.model.keys import Role
+from taskframework.model.keys import Role, new_key
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import Action, ActionFilter
 from taskframework.model.streams import StreamKey
@@ -37,7 +37,7 @@ from taskframework.operations.audit import AuditLog
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.explain import ExplainOperations
-from taskframework.operations.keys import KeyOperations
+from taskframework.operations.keys import KeyNotFoundError, KeyOperations
 from taskframework.operations.limits import LimitOperations
 from taskframework.operations.mending import MessageMending
 from taskframework.operations.overview import OverviewOperations
@@ -355,6 +355,19 @@ def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:
     both = {name for name, command in found.items() if "api" in {option.name for option in command.params}}
     assert both == TRIED.keys(), "a command that asks a store can ask an API; try it here"
     assert found.keys() - both == HERE
+
+
+def test_a_whole_key_is_not_sent_in_an_address(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def revoke(self: object, prefix: str, *, by: str) -> None:
+        asked.append(prefix)
+        raise KeyNotFoundError(prefix)
+
+    monkeypatch.setattr(remote.RemoteKeys, "revoke", revoke)
+    prefix, key = new_key()
+    assert cli("keys", "revoke", key, "--api", "http://localhost:1").code == 1
+    assert asked == [prefix]
 
 
 def test_events_are_asked_for_where_the_environment_says(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
