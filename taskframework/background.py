@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, cast
 
+from taskframework.errors import NotRunningError
+
 _CANCEL_INTERVAL_SECONDS = 0.5
 
 
@@ -93,6 +95,32 @@ class Deadlines:
     def _end(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
             future.set_exception(self._make_error())
+
+
+def current_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if one runs."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def refuse_other_loop(home: asyncio.AbstractEventLoop | None) -> None:
+    """Refuse a call from another event loop than the one that runs the framework; its reply would never come there.
+
+    Args:
+        home: the event loop of the framework; None if it is not known.
+
+    Raises:
+        NotRunningError: if the call comes from another event loop.
+    """
+    here = current_loop()  # None if the call only prepares something that is awaited later
+    if home is not None and here is not None and here is not home:
+        raise NotRunningError(
+            "The framework runs on another event loop.",
+            hint="Await it on that loop, from a thread with `asyncio.run_coroutine_threadsafe(...)` in place of"
+            " `asyncio.run(...)`; or use SyncTaskFramework.",
+        )
 
 
 def is_failure(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from taskframework.background import Deadlines
+from taskframework.background import Deadlines, refuse_other_loop
 from taskframework.errors import StoreError, StoreUnavailableError
 
 Request = TypeVar("Request")
@@ -73,12 +73,17 @@ class Grouping(Generic[Request, Reply]):
         self._waiting_keys: set[object] = set()
         self._behind: defaultdict[object, deque[_Call[Request, Reply]]] = defaultdict(deque)
         self._pump: asyncio.Task[None] | None = None
+        #: The event loop of all calls: a pump on another loop could not wake their futures.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timeout = timeout
         self._deadlines = Deadlines(on_timeout)
         self._had_company = False
 
     async def __call__(self, request: Request) -> Reply:
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            refuse_other_loop(self._loop)
+            self._loop = loop
         future: asyncio.Future[Reply] = loop.create_future()
         self._add(_Call(request, future, None if self._key is None else self._key(request)))
         if self._pump is None:

@@ -7,8 +7,9 @@ import importlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from taskframework.background import refuse_other_loop
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
 from taskframework.limits.task_limits import check_limits
@@ -25,7 +26,7 @@ from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible
-from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
+from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, R, kind_of
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.tasks.values import check_iterable
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
@@ -36,8 +37,6 @@ if TYPE_CHECKING:  # not needed by a process that only opens the store
     from taskframework.events.subscriber import EventSubscriber
     from taskframework.stores.base import TaskStore
     from taskframework.wiring.process_services import ProcessServices
-
-R = TypeVar("R")
 
 
 class TaskFramework(Extensible):
@@ -146,10 +145,11 @@ class TaskFramework(Extensible):
         """The services around the store.
 
         Raises:
-            NotRunningError: outside of `running` and `store_only`.
+            NotRunningError: outside of `running` and `store_only`; or on another event loop than theirs.
         """
         if self._services is None:
             raise NotRunningError
+        refuse_other_loop(self._services.loop)
         return self._services
 
     @property

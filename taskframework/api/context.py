@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -33,6 +34,8 @@ from taskframework.wiring.store_services import StoreServices
 
 Entry = TypeVar("Entry")
 
+#: Seconds that a body may take which has to be empty, and the most bytes of an empty one: an object with spaces.
+_BODY_SECONDS, _MAX_EMPTY_BODY_BYTES = 10.0, 64
 #: The beginning of all paths of the interface.
 PREFIX = "/api/v1"
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
@@ -51,22 +54,31 @@ register_url_convertor("key", _KeyConvertor())
 
 class StrictRoute(APIRoute):
     """A route that refuses every part of a query that would have no effect: `?dry_run=true` in place of the field in
-    the body would otherwise do what its author only wanted to see.
+    the body would otherwise do what its author only wanted to see. A body without effect is refused, too.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         # Routes that are not documented refuse everything, with an answer of their own.
         is_without_query = self.include_in_schema and not query_names(self)
+        changes = "GET" not in (self.methods or ())
+        is_without_body = self.include_in_schema and changes and not self._has_documented_body
 
         async def check_and_handle(request: Request) -> Response:
             if request.query_params:
                 self._refuse_repeated(request)
                 if is_without_query:
                     self._refuse_all(request)
+            if is_without_body and await _sends_values(request):
+                hint = f"Leave it out{'' if is_without_query else ', or use the query'}; /docs describes the request."
+                raise RequestRefusedError("This call has no body.", hint=hint)
             return await handle(request)
 
         return check_and_handle
+
+    @property
+    def _has_documented_body(self) -> bool:
+        return "requestBody" in (self.openapi_extra or {})
 
     def _refuse_repeated(self, request: Request) -> None:
         """Refuse `?limit=1&limit=2`, of which one value would silently be ignored."""
@@ -81,12 +93,28 @@ class StrictRoute(APIRoute):
     def _refuse_all(self, request: Request) -> None:
         """Refuse the parameters of a request that takes none. Models of queries refuse what they do not have."""
         names = [name[:100] for name in request.query_params][:MAX_PROBLEMS]
-        has_body = "requestBody" in (self.openapi_extra or {})
+        elsewhere = ", or send it in the body" if self._has_documented_body else ""
         raise RequestRefusedError(
             f"{names[0]}: there is no such parameter in the query.",
-            hint=f"Leave it out{', or send it in the body' if has_body else ''}; /docs describes the request.",
+            hint=f"Leave it out{elsewhere}; /docs describes the request.",
             fields=[{"field": name, "message": NO_FIELD} for name in names],
         )
+
+
+async def _sends_values(request: Request) -> bool:
+    """Whether the body of a request is anything but an empty object, which many clients send in place of no body."""
+    if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
+        return False
+    content = b""
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for piece in request.stream():
+                content += piece
+                if len(content) > _MAX_EMPTY_BODY_BYTES:
+                    return True
+    except TimeoutError:
+        return True
+    return b"".join(content.split()) not in (b"", b"{}")
 
 
 def new_router(path: str, tag: str) -> APIRouter:

@@ -16,6 +16,8 @@ from taskframework.api.app import create_app
 from taskframework.api.callers import Identify
 from taskframework.api.context import Framework
 from taskframework.errors import BrokerError, ConfigurationError, StoreError
+from taskframework.settings import Settings
+from taskframework.tasks.extensions import accepts_arguments
 
 _PREFIX = re.compile(r"(/[\w.~-]+)+")
 _SCHEMA = "#/components/schemas/"
@@ -60,8 +62,9 @@ def mount(
         in_openapi: whether the application's OpenAPI document describes the interface, too.
 
     Raises:
-        ConfigurationError: if the prefix is not a path, or ends with a slash.
+        ConfigurationError: if the prefix is not a path, or ends with a slash; or if an argument is something else.
     """
+    _require_usable(app, framework, prefix, caller)
     if not _PREFIX.fullmatch(prefix):
         if _PREFIX.fullmatch(path := prefix.rstrip("/")):
             raise ConfigurationError(f"The prefix {prefix!r} must not end with a slash.", hint=f'Write "{path}".')
@@ -73,6 +76,26 @@ def mount(
     app.router.lifespan = _lifespan_with_clear_errors(app.router.lifespan)  # type: ignore[method-assign, assignment]
     if in_openapi and isinstance(app, FastAPI):
         _extend_openapi(app, api, prefix, with_keys=caller is None)
+
+
+def _require_usable(app: object, framework: object, prefix: object, caller: object) -> None:
+    if not isinstance(app, Starlette) or not isinstance(getattr(framework, "settings", None), Settings):
+        raise ConfigurationError(
+            f"An interface cannot be mounted with {_name_of(app)} and {_name_of(framework)}.",
+            hint="Write mount(app, framework), with a FastAPI or Starlette application and a TaskFramework.",
+        )
+    if caller is not None and not (callable(caller) and accepts_arguments(caller, 1)):
+        raise ConfigurationError(
+            f"{_name_of(caller)} does not say who makes a request.",
+            hint="Give as `caller` a function that gets the request, and returns a Caller or None.",
+        )
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"The prefix is {_name_of(prefix)}.", hint='Write a path such as "/background".')
+
+
+def _name_of(given: object) -> str:
+    """Name something by itself if it is a class or a function, otherwise by its class."""
+    return str(getattr(given, "__qualname__", None) or f"a {type(given).__name__}")
 
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]

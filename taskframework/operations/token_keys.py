@@ -77,6 +77,7 @@ class TokenKeys:
         #: The keys that were too short at the last read, by their ids.
         self._short: frozenset[str] = frozenset()
         self._read_at = float("-inf")
+        self._has_failed = False
         #: The read that is under way, or the last one.
         self._reading: asyncio.Task[None] | None = None
 
@@ -94,7 +95,8 @@ class TokenKeys:
             may_ask: whether to read the keys again if this key is not known.
 
         Raises:
-            TokenKeysUnavailableError: if no keys are known, and none can be read.
+            TokenKeysUnavailableError: if no keys are known, and none can be read; also if this key is not known and
+                the last read failed: the issuer may have changed its keys since.
         """
         found = self._find_known(key_id)
         age = self._monotonic() - self._read_at
@@ -105,6 +107,8 @@ class TokenKeys:
                 found = self._find_known(key_id)
         if not self._keys:
             raise TokenKeysUnavailableError(f"There are no keys for tokens from {self._place}.")
+        if found is None and key_id is not None and self._has_failed:
+            raise TokenKeysUnavailableError(f"The keys for tokens at {self._place} could not be read again.")
         return found
 
     def _find_known(self, key_id: object) -> PublicKey | None:
@@ -126,8 +130,9 @@ class TokenKeys:
             keys = self._without_short(_parse_keys(content))
             if not keys:
                 raise ValueError("there is no usable public key in the answer")
-            self._keys = keys
+            self._keys, self._has_failed = keys, False
         except Exception as error:  # whatever an issuer sends must not break the requests
+            self._has_failed = True
             # The known keys stay: an issuer that is away for a while must not lock all callers out.
             logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
         finally:

@@ -50,10 +50,6 @@ class TokenRules:
 class _RefusedError(Exception):
     """A token is refused. Only the log has the reason, so that an attacker who invents tokens learns nothing."""
 
-    def __init__(self, kind: str, reason: str | None = None) -> None:
-        super().__init__(reason or kind)
-        self.kind = kind
-
 
 class Tokens:
     """Identifies callers by tokens, in one process."""
@@ -85,7 +81,7 @@ class Tokens:
         try:
             caller = self._make_caller(self._verify(text, await self._find_key(text, may_ask=may_ask)))
         except _RefusedError as refused:
-            self._log_once(refused.kind, "a token was refused: %s", refused)
+            self._log_once(str(refused), "a token was refused: %s", refused)
             return None
         if not caller.roles:
             claim = self._rules.roles_claim
@@ -117,7 +113,10 @@ class Tokens:
         algorithm = header.get("alg")
         if algorithm not in self._rules.algorithms:
             raise _RefusedError("its algorithm is not in security.jwt_algorithms")
-        key = await self._keys.find(header.get("kid"), may_ask=may_ask)
+        key_id = header.get("kid")
+        key = await self._keys.find(key_id, may_ask=may_ask)
+        if key is None and key_id is None:
+            raise _RefusedError("it has no key id (kid), and security.jwt_keys has several keys")
         if key is None:
             raise _RefusedError("no key at security.jwt_keys has its key id (kid)")
         if key.algorithm not in (None, algorithm):
@@ -137,7 +136,7 @@ class Tokens:
                 options={"require": _REQUIRED_CLAIMS},
             )
         except jwt.InvalidTokenError as error:
-            raise _RefusedError(type(error).__name__, _reason(error, rules)) from None
+            raise _RefusedError(_reason(error, rules)) from None
         except (ValueError, TypeError):
             raise _RefusedError("the type of its key does not match its algorithm") from None
         return claims

@@ -35,12 +35,14 @@ class SecuritySettings(Section):
     )
     jwt_keys: str | None = Field(
         default=None,
+        validate_default=True,
         min_length=1,
         max_length=500,
         description="Public keys of tokens (JWT): a PEM or JWKS file, or https://… of a JWKS; empty: no tokens",
     )
     jwt_algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256", "EdDSA"),
+        min_length=1,
         description="Accepted signature algorithms of tokens; never those with a shared secret",
     )
     jwt_leeway: Duration = Field(
@@ -69,6 +71,8 @@ class SecuritySettings(Section):
     @classmethod
     def _check_jwt_keys(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is None:
+            if info.data.get("jwt_issuer") or info.data.get("jwt_audience"):
+                raise ValueError("is needed beside jwt_issuer and jwt_audience: without keys no token is checked")
             return None
         if not (info.data.get("jwt_issuer") and info.data.get("jwt_audience")):
             raise ValueError("needs jwt_issuer and jwt_audience, otherwise tokens issued for others would be accepted")

@@ -86,7 +86,7 @@ class Extensible:
             RegistrationError: if it is not a coroutine function, or does not take these two arguments.
         """
         is_async = any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None))))  # noqa: B004
-        if not is_async or not _accepts_arguments(middleware, 2):
+        if not is_async or not accepts_arguments(middleware, 2):
             raise RegistrationError(
                 f"{_qualified_name(middleware)}{place_in_source(middleware)} is not a middleware.",
                 hint="Write async def middleware(context, call_next): return await call_next(context).",
@@ -148,7 +148,7 @@ class Extensible:
             yield WorkerExtensions(tuple(self._middleware), resources)
 
 
-def _accepts_arguments(function: Callable[..., Any], arguments: int) -> bool:
+def accepts_arguments(function: Callable[..., Any], arguments: int) -> bool:
     """Return whether a function can be called with this many arguments; True if its signature is unknown."""
     try:
         inspect.signature(function).bind(*[None] * arguments)

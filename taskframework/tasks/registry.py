@@ -123,7 +123,22 @@ class Registration:
             logger.exception("a validator of task type %s broke", self.task_type)
             broke = problem((), f"a validator of the task type broke ({type(error).__name__})")
             raise InvalidParametersError(self.task_type, [broke]) from error
-        return storable_parameters(value, self.parameters, accepted)
+        plain, canonical = storable_parameters(value, self.parameters, accepted)
+        if plain is not value:
+            self._require_readable(plain, type(value))
+        return plain, canonical
+
+    def _require_readable(self, plain: Json, kind: type) -> None:
+        """Refuse the JSON of an object that every attempt would refuse."""
+        try:
+            self.validate_parameters(plain)
+        except (Exception, SystemExit) as error:  # of a validator
+            reason = type(error).__name__
+            if isinstance(error, InvalidParametersError):
+                reason = f"{error.problems[0]['field']}: {error.problems[0]['message']}"
+            wrong = f"{kind.__name__} does not accept its own JSON ({reason})"
+            hint = "Let the model read what it writes: see its aliases, and its excluded and computed fields."
+            raise InvalidParametersError(self.task_type, [problem((), wrong)], takes=hint) from None
 
     def validate_parameters(self, value: Any) -> Any:
         """Turn JSON into P.

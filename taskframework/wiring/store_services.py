@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from datetime import timedelta
 
+from taskframework.background import current_loop
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
@@ -81,6 +83,8 @@ class StoreServices:
     counter: TaskCounter
     #: How long the process that stored a task has to dispatch it.
     dispatch_after: timedelta
+    #: The event loop on which all of them must be called; None if they were made to check a request only.
+    loop: asyncio.AbstractEventLoop | None = field(default_factory=current_loop)
 
 
 def build_store_services(

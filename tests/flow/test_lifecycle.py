@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,12 @@ from taskframework import (
     TaskContext,
     TaskFailedError,
     TaskFramework,
+    TaskHandle,
     TaskNotFoundError,
     TaskStatus,
 )
 from taskframework.errors import TransitionRefusedError
+from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.operations.dead_letters import AlreadyReplayedError
@@ -70,6 +74,35 @@ async def test_what_comes_before_or_after_its_time_is_refused(run: Run) -> None:
     with pytest.raises(NotRunningError, match="has stopped"):
         await handle.task()
     framework.register(TooLate)
+
+
+async def test_a_call_on_another_event_loop_is_refused_and_disturbs_nothing(run: Run) -> None:
+    async with run() as framework:
+        handle = await framework.submit("flaky", {"succeed_at": 2, "delay": 60})
+        calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: framework.submit("count-words", Text(text="one")),
+            handle.cancel,
+        ]
+        for call in calls:
+            with pytest.raises(NotRunningError, match="another event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(call()))  # noqa: B023 - awaited before the next one
+
+        assert (await handle.task()).cancel is None
+        page = await framework.services.store.list_tasks(EVERYONE, TaskFilter(), limit=10)
+        assert [task.task_id for task in page.items] == [handle.task_id], "the refused submission stored nothing"
+        await (await framework.submit("count-words", Text(text="one"))).result(timeout=60)
+
+
+async def test_a_thread_hands_its_call_to_the_event_loop_of_the_framework(run: Run) -> None:
+    async with run() as framework:
+        loop = asyncio.get_running_loop()
+
+        def from_thread() -> TaskHandle[Any]:
+            work = framework.submit("count-words", Text(text="one two"))
+            return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+        handle = await asyncio.to_thread(from_thread)
+        assert await handle.result(timeout=60) == {"words": 2}
 
 
 async def test_a_retryable_failure_is_repeated_not_before_its_delay(run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from taskframework.errors import NotRunningError
 from taskframework.grouping import Grouping
 
 
@@ -259,3 +260,13 @@ async def test_each_call_has_its_own_time_and_answered_ones_cost_nobody_theirs()
     assert loop.time() - begun_at >= 0.99, "not at the time of the first one's timer"
     writer.may_write.release()
     await grouping.drain()
+
+
+async def test_a_call_on_another_event_loop_is_refused() -> None:
+    writer = Writer()
+    group: Grouping[Any, Any] = Grouping(writer)
+    await group(1)
+    with pytest.raises(NotRunningError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(group(2)))
+    assert await group(3) == "reply to 3"
+    assert writer.groups == [[1], [3]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -20,6 +20,7 @@ from pymongo.errors import AutoReconnect, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from taskframework import failpoint
+from taskframework.background import current_loop, refuse_other_loop
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.mongo.codec import CODEC, with_plain_integers
 from taskframework.stores.mongo.documents import Document
@@ -75,11 +76,16 @@ class Collection:
         self._raw = raw
         self._run = run
         self._seconds = (timeout + _DRIVER_FIRST).total_seconds()
+        self._loop = current_loop()
         #: Called when a query finds that its index does not exist.
         self.on_missing_index: Callable[[], None] = lambda: None
 
+    def _call(self) -> AbstractAsyncContextManager[None]:
+        refuse_other_loop(self._loop)  # the driver would write, and then fail to take the reply
+        return driver_call(self._seconds)
+
     async def find_one(self, filter: Document) -> Document | None:
-        async with driver_call(self._seconds):
+        async with self._call():
             return await self._raw.find_one(filter)
 
     async def find(
@@ -115,12 +121,12 @@ class Collection:
 
     async def count_all(self) -> int:
         """How many documents there are, by the server's own counter; it stays wrong after the server was killed."""
-        async with driver_call(self._seconds):
+        async with self._call():
             return await self._raw.estimated_document_count()
 
     async def server_run(self) -> object:
         """A value that identifies this run of the server that answers: it changes with a restart or another server."""
-        async with driver_call(self._seconds):
+        async with self._call():
             return (await self._run({"hello": 1})).get("topologyVersion", {}).get("processId")
 
     async def aggregate(
@@ -137,7 +143,7 @@ class Collection:
 
     async def update_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document | None:
         """The document after the update, or None if no document matched."""
-        async with driver_call(self._seconds):
+        async with self._call():
             document = await self._raw.find_one_and_update(
                 filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=BY_ID
             )
@@ -156,7 +162,7 @@ class Collection:
         Raises:
             DuplicateDocumentError: if another process inserted the document at the same moment; now it exists.
         """
-        async with driver_call(self._seconds):
+        async with self._call():
             document = await self._raw.find_one_and_update(
                 filter, list(update), upsert=True, return_document=pymongo.ReturnDocument.AFTER
             )
@@ -165,7 +171,7 @@ class Collection:
 
     async def update_by_ids(self, filter: Document, update: Sequence[Any], points: Points) -> int:
         """Update all documents that match a filter, which has to name them by ids; return how many matched."""
-        async with driver_call(self._seconds):
+        async with self._call():
             result = await self._raw.update_many(filter, list(update), hint=BY_ID)
             await failpoint.replied(points, _connection_closed_error)
             return int(result.matched_count)
@@ -183,7 +189,7 @@ class Collection:
 
     async def replace_one(self, filter: Document, document: Any, points: Points) -> bool:
         """Replace the document that matches; return whether a document matched."""
-        async with driver_call(self._seconds):
+        async with self._call():
             result = await self._raw.replace_one(filter, document, hint=BY_ID)
             await failpoint.replied(points, _connection_closed_error)
             return bool(result.matched_count)
@@ -195,7 +201,7 @@ class Collection:
 
     async def _each(self, write: Awaitable[Any], points: Points) -> dict[int, StoreError]:
         try:
-            async with driver_call(self._seconds):
+            async with self._call():
                 try:
                     await write
                 finally:  # a reply that reports refusals can be lost too
@@ -208,7 +214,7 @@ class Collection:
     async def _query(self) -> AsyncIterator[None]:
         """`driver_call` for a query that names an index."""
         try:
-            async with driver_call(self._seconds):
+            async with self._call():
                 yield
         except IndexMissingError:
             self.on_missing_index()
@@ -220,7 +226,7 @@ class Collection:
         The drivers' own methods repeat the write if a connection breaks; this method is for callers that repeat it
         anyway. It saves half a millisecond for a task that is written alone.
         """
-        async with driver_call(self._seconds):
+        async with self._call():
             reply = await self._run({**command, "writeConcern": _MAJORITY})
             await failpoint.replied(points, _connection_closed_error)
         doubts = [entry for entry in reply.get("writeErrors", ()) if entry["code"] in UNCERTAIN_CODES]
@@ -233,7 +239,7 @@ class Collection:
     async def delete_by_ids(self, ids: Sequence[str], filter: Document, points: Points = ()) -> int:
         """Delete the documents of these ids that match; return how many were deleted."""
         chosen = {"$and": [{"_id": {"$in": list(ids)}}, filter]}
-        async with driver_call(self._seconds):
+        async with self._call():
             result = await self._raw.delete_many(chosen, hint=BY_ID)
             await failpoint.replied(points, _connection_closed_error)
             return int(result.deleted_count)

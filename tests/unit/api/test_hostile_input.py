@@ -271,6 +271,24 @@ async def test_no_request_ignores_a_parameter_that_it_does_not_have(api: Api) ->
             assert problem_of(answer, 422, "invalid_request")["detail"] == "Given more than once: zzz."
 
 
+async def test_no_request_ignores_a_body_that_it_does_not_have(api: Api) -> None:
+    document = (await api.get("/openapi.json")).json()
+    found = [
+        (method, path)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if path.startswith("/api") and method != "get" and "requestBody" not in operation
+    ]
+    assert ("post", "/api/v1/streams/{key}/go-on") in found  # with `position` in the body it went on at any position
+    for method, path in found:
+        for body in (b'{"position": 7}', b"garbage", b"[]", b" " * 100):
+            answer = await api.request(method, path, content=body, headers={"Content-Type": "application/json"})
+            assert problem_of(answer, 422, "invalid_request")["detail"] == "This call has no body.", (method, path)
+        for body in (b"", b"{ }"):  # many clients send an empty object
+            answer = await api.request(method, path, content=body, headers={"Content-Type": "application/json"})
+            assert "has no body" not in answer.text, (method, path)
+
+
 async def test_a_dry_run_that_is_asked_for_in_the_query_is_not_a_real_one(api: Api) -> None:
     task = await api.submit()
     body = {"filter": {"task_type": "count-words"}}

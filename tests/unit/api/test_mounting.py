@@ -12,14 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, HTTPException, Request
+from anyio import from_thread
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 # Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
 import taskframework.brokers.embedded  # noqa: F401
-from taskframework import Caller, ConfigurationError, Role, Settings, TaskFramework, mount, task
+from taskframework import Caller, ConfigurationError, NotRunningError, Role, Settings, TaskFramework, mount, task
 from taskframework.api.callers import is_caller_still_valid
 from taskframework.model.scope import Scope
 from taskframework.stores.sqlite import ExecutionLock
@@ -259,6 +260,47 @@ def test_the_document_may_be_left_alone(framework: TaskFramework) -> None:
 def test_a_prefix_that_is_none_is_refused(framework: TaskFramework, prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a path"):
         mount(FastAPI(), framework, prefix)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((TaskFramework(), FastAPI()), "with a TaskFramework and a FastAPI"),
+        ((APIRouter(), TaskFramework()), "with a APIRouter and a TaskFramework"),
+        ((FastAPI(), TaskFramework), "with a FastAPI and TaskFramework"),
+        ((FastAPI(), TaskFramework(), None), "The prefix is a NoneType"),
+    ],
+    ids=str,
+)
+def test_other_things_than_an_application_and_a_framework_are_named(arguments: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        mount(*arguments)
+
+
+@pytest.mark.parametrize("caller", [PEOPLE["ann"], lambda: None], ids=["caller", "without the request"])
+def test_a_caller_that_cannot_be_asked_is_refused(framework: TaskFramework, caller: Any) -> None:
+    with pytest.raises(ConfigurationError, match="does not say who makes a request"):
+        mount(FastAPI(), framework, "/jobs", caller=caller)
+
+
+async def test_a_plain_route_submits_on_the_event_loop_of_the_framework(framework: TaskFramework) -> None:
+    app = FastAPI()
+
+    @app.post("/plain/{number}")
+    def plain(number: int) -> str:
+        return from_thread.run(framework.submit, double, number).task_id
+
+    @app.post("/wrong/{number}")
+    def wrong(number: int) -> str:
+        with pytest.raises(NotRunningError, match="another event loop"):
+            asyncio.run(framework.submit(double, number))
+        return "refused"
+
+    mount(app, framework, "/jobs")
+    async with client_of(app) as client:
+        assert (await client.post("/wrong/2")).json() == "refused"
+        task_id = (await client.post("/plain/2")).json()
+        assert await framework.handle(task_id, double).result(timeout=60) == 4
 
 
 def test_a_prefix_with_a_slash_at_its_end_is_refused_with_the_right_one(framework: TaskFramework) -> None:

@@ -170,6 +170,9 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(
         "a token was refused: Signature has expired",
         "a token was refused: its claim sub is not a user name",
         "a token was refused: its algorithm is not in security.jwt_algorithms",
+        "a token was refused: it has no key id (kid), and security.jwt_keys has several keys",
+        'a token was refused: Token is missing the "aud" claim',
+        'a token was refused: Token is missing the "exp" claim',
     } <= set(told)
     assert len(told) == len(set(told)), "of each kind once, however many come"
 
@@ -247,6 +250,9 @@ async def test_a_new_key_is_asked_for_but_not_for_each_request(caplog: pytest.Lo
     issuer.is_away = True
     assert await keys.find("second") is not None, "while the issuer is away its keys stay"
     await eventually(lambda: "nobody there" in caplog.text)
+    with pytest.raises(TokenKeysUnavailableError, match="could not be read again"):
+        await keys.find("third")  # its issuer may have changed its keys, and cannot be asked
+    assert await keys.find(None) is not None, "it is the only key"
     issuer.now, issuer.is_away, issuer.keys = issuer.now + 300, False, []
     assert await keys.find("second") is not None
     await eventually(lambda: "there is no usable public key" in caplog.text)
@@ -290,7 +296,8 @@ async def test_a_slow_issuer_holds_up_no_known_key_and_others_not_for_long(
     async with asyncio.timeout(0.1):
         assert await keys.find("first") is not None, "it is known, and what is new comes later"
     async with asyncio.timeout(5):
-        assert await asyncio.gather(*(keys.find(name) for name in "abc")) == [None, None, None]
+        replies = await asyncio.gather(*(keys.find(name) for name in "abc"), return_exceptions=True)
+    assert [type(reply) for reply in replies] == [TokenKeysUnavailableError] * 3, "the issuer may know these keys"
     assert issuer.asked == 2, "all wait for the read that was begun for the known key"
     assert "no whole answer within 0.2 s" in caplog.text
     issuer.is_slow, issuer.now, issuer.keys = False, issuer.now + 300, [_jwk(_EC, "second")]
@@ -406,6 +413,9 @@ def test_a_file_without_public_keys_is_noticed_at_the_start(tmp_path: Path, cont
         ({"jwt_keys": "http://id.example/keys", "jwt_issuer": "i", "jwt_audience": "a"}, "must be https://"),
         ({"jwt_algorithms": ["HS256"]}, "accepted"),
         ({"jwt_algorithms": ["none"]}, "accepted"),
+        ({"jwt_algorithms": []}, "accepted"),
+        ({"jwt_issuer": "i", "jwt_audience": "a"}, "without keys no token is checked"),
+        ({"jwt_audience": "a"}, "without keys no token is checked"),
     ],
 )
 def test_settings_under_which_tokens_could_be_forged_are_refused(given: dict[str, Any], said: str) -> None:

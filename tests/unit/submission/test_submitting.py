@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, BaseModel, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, computed_field, model_validator
 
 from taskframework import (
     BackgroundTaskExecutable,
@@ -143,6 +143,58 @@ async def test_a_secret_that_would_be_stored_as_asterisks_is_refused(framework: 
 async def test_a_validator_that_exits_ends_neither_the_program_nor_other_submissions(framework: TaskFramework) -> None:
     with pytest.raises(InvalidParametersError, match=r"a validator of the task type broke \(SystemExit\)"):
         await framework.submit("exits", 4)
+
+
+class WritesOtherNames(BaseModel):
+    order_id: str = Field(serialization_alias="orderId")
+
+
+class WritesMore(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    width: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def area(self) -> int:
+        return self.width**2
+
+
+class WritesLess(BaseModel):
+    order_id: str = Field(exclude=True)
+
+
+class WantsItself(BaseModel):
+    order_id: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def check(cls, given: Any) -> Any:
+        return {"order_id": given["order_id"].removeprefix("#") if "#" in given["order_id"] else 1 / 0}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (WritesOtherNames(order_id="5"), "order_id: Field required"),
+        (WritesMore(width=3), "area: there is no such field"),
+        (WritesLess(order_id="5"), "order_id: Field required"),
+        (WantsItself(order_id="#5"), "ZeroDivisionError"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_an_object_that_no_attempt_could_read_is_refused(
+    framework: TaskFramework, value: BaseModel, reason: str
+) -> None:
+    class Reads(BackgroundTaskExecutable[type(value), None]):  # type: ignore[misc]
+        task_type = "reads"
+
+        def execute(self, context: TaskContext[Any]) -> None: ...
+
+    framework.register(Reads)
+    with pytest.raises(InvalidParametersError) as refused:
+        await framework.submit(Reads, value)
+    assert f"{type(value).__name__} does not accept its own JSON ({reason})" in refused.value.message
+    assert "see its aliases, and its excluded and computed fields" in refused.value.hint
 
 
 class Holds(BaseModel):
