@@ -79,7 +79,6 @@ def _end_without_waiting(code: int, error: BaseException | None) -> None:
     if code != INTERRUPTED_EXIT_CODE:  # after Ctrl-C the reason is known
         main = threading.main_thread()
         names = [thread.name for thread in threading.enumerate() if not (thread.daemon or thread is main)]
-        logger.warning(
-            "exiting without waiting for task code in threads: %s", ", ".join(names) or "none", exc_info=error
-        )
+        what = f"task code in threads: {', '.join(names)}" if names else "connections that do not close"
+        logger.warning("exiting without waiting for %s", what, exc_info=error)
     exit_now(code)

@@ -22,7 +22,7 @@ from taskframework.cli.output import note, silence_thread_errors
 from taskframework.cli.systemd import notify_ready, notify_stopping
 from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError, TaskframeworkError
-from taskframework.observability.logs import configure_logging
+from taskframework.observability.logs import configure_logging, writes_json
 from taskframework.operations.health import Health
 from taskframework.runtime import TaskFramework
 from taskframework.settings import ApiSettings, Settings, redacted
@@ -62,6 +62,10 @@ def serve(
     runner = asyncio.Runner(loop_factory=_create_loop)
     try:
         _run_until_done(runner.get_loop(), _serve(framework, worker=worker, api=api, tether=tether))
+    except TaskframeworkError as failure:
+        if writes_json(framework.settings.observability):  # a program that reads the log gets no other line of it
+            logger.critical("%s", failure.message, extra={"hint": failure.hint})
+        raise
     finally:
         close_tracing()
         # The event loop waits for task code that was left behind, for ever if that code swallows its cancellation.

@@ -110,7 +110,7 @@ def explain_waiting_for_stream(facts: Facts) -> Cause | None:
     if stream is not None and stream.is_halted and stream.turn is not None:
         because = f"Stream {key!r} is halted: task {holder.task_id}, which has the turn, is {holder.status}."
         command = go_on_command(task.user_id, key, stream.turn.position)
-        change = f"Let the others continue without it: {command} Or retry it, if no newer version has taken its place."
+        change = f"Retry it, if no newer version has taken its place; or let the others continue without it: {command}"
         return Cause("waiting_for_stream", because, change, details)
     because = f"In stream {key!r}, task {holder.task_id} has the turn; it is {holder.status}."
     change = f"It starts after the tasks before it have ended: taskframework tasks explain {holder.task_id}"

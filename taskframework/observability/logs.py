@@ -18,9 +18,10 @@ from taskframework.settings.logging_file import read_log_levels
 from taskframework.telemetry import log_structlog_by_logging, log_threads
 from taskframework.urls import without_secrets
 
-#: Quotes by libraries from values that they refuse: pydantic quotes about 50 characters, pymongo the whole document.
+#: Quotes by libraries from values that they refuse: pydantic quotes about 50 characters, pymongo the values of a unique
+#: index, and then the whole document.
 #: The search ends after 100 characters: a text with thousands of beginnings and no end would block the event loop.
-_QUOTED_VALUES = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=full error: ).*")
+_QUOTED_VALUES = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=dup key: ).*|(?<=full error: ).*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -94,6 +95,11 @@ class _LineHandler(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
+def writes_json(settings: ObservabilitySettings) -> bool:
+    """Return whether log lines are JSON, for programs."""
+    return settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
+
+
 def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, object] | None = None) -> None:
     """Set up logging and structlog for a process of the command line; a program that embeds the framework has its own.
 
@@ -106,7 +112,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
         return {**line, **fields} if fields else line
 
     in_colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
+    as_json = writes_json(settings)
     renderer: list[Processor] = [structlog.processors.JSONRenderer()]
     if not as_json:
         plain = structlog.dev.plain_traceback

@@ -74,7 +74,10 @@ class DeadLetterCollector:
         else:
             if await self._is_known(message):
                 return
-            reason = "There is no task with this id: it was never stored, or was removed after its retention time."
+            reason = (
+                "There is no task with this id: it was never stored, or was removed after its retention time. Or two"
+                " installations with different stores have the same broker.prefix, and take each other's messages."
+            )
         if len(delivery.body) > MAX_KEPT_BYTES:
             reason += f" It has {len(delivery.body):,} bytes; the first {MAX_KEPT_BYTES:,} are kept."
         queue = delivery.headers.get("x-first-death-queue", delivery.queue)

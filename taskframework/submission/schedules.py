@@ -104,7 +104,9 @@ class ScheduleDefinition(BaseModel):
 
     @model_validator(mode="after")
     def _require_one_rule(self) -> Self:
-        if (self.cron is None) == (self.every is None):
+        if self.cron is None and self.every is None:
+            raise ValueError("needs a rule: cron or every")
+        if self.cron is not None and self.every is not None:
             raise ValueError("needs either cron or every, not both")
         return self
 

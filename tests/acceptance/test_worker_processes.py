@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -210,6 +211,11 @@ def test_what_cannot_start_is_said_once(folder: Folder, module: str, said: str) 
     assert len(errors) == 1, done.stderr
     assert errors[0].startswith(said)
     assert '"ready"' not in done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    critical = [line for line in lines if line["level"] == "critical"]
+    # A program that collects the log reads only these lines.
+    assert all(line["event"].startswith("MongoDB: ") and line["hint"] for line in critical)
+    assert bool(critical) is (module == "program")
 
 
 def workers(folder: Folder, servers: dict[str, str]) -> list[dict[str, Any]]:

@@ -218,17 +218,24 @@ async def test_inspect_explains_wrong_credentials_and_virtual_hosts_without_the_
 
 
 @pytest.mark.parametrize("delay", ["auto", "store"])
-async def test_inspect_by_a_user_who_may_not_declare_says_so(
+async def test_a_user_who_may_not_declare_works_with_what_another_user_has_declared(
     amqp_url: str, rabbit_server: RabbitServer, delay: str
 ) -> None:
     await rabbit_broker(amqp_url).declare(["reports"])
     vhost = amqp_url.rsplit("/", 1)[1]
     await asyncio.to_thread(rabbit_server.ctl, "set_permissions", "-p", vhost, "guest", "^$", ".*", ".*")
-    report = await rabbit_broker(amqp_url, delay=delay).inspect(["reports"])
-    (problem,) = report.problems
-    assert "ACCESS_REFUSED" in problem
-    assert "Give the user of broker.url the permission" in problem
+    limited = rabbit_broker(amqp_url, delay=delay)
+    report = await limited.inspect(["reports"])
+    assert report.problems == ()
     assert report.facts["queue tasks.reports.high"] == "0 ready"
+    await limited.declare(["reports"])
+
+    with pytest.raises(BrokerError, match="ACCESS_REFUSED") as refused:
+        await limited.declare(["reports", "letters"])
+    assert "Give the user of broker.url the permission" in refused.value.hint
+    (problem,) = (await limited.inspect(["reports", "letters"])).problems
+    assert "Missing on the broker: " in problem
+    assert "queue tasks.letters.high" in problem
 
 
 async def test_inspect_of_a_broker_that_is_away_names_host_and_port() -> None:

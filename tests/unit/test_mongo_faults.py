@@ -6,9 +6,9 @@ import socket
 
 import pymongo
 import pytest
-from pymongo.errors import ServerSelectionTimeoutError, WaitQueueTimeoutError
+from pymongo.errors import OperationFailure, ServerSelectionTimeoutError, WaitQueueTimeoutError
 
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.mongo.faults import driver_errors
 
 
@@ -59,3 +59,22 @@ def test_a_frozen_server_is_not_told_as_too_few_connections() -> None:
             "Timed out while checking out a connection from connection pool. maxPoolSize: 4, timeout: 2.0"
         )
     assert told.value.message == "MongoDB: no answer on any connection."
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "told", "hint"),
+    [
+        (18, "Authentication failed., full error: {...}", "Authentication failed", "?authSource=admin"),
+        (
+            13,
+            'not authorized on tasks to execute command { listIndexes: "tasks", lsid: { id: UUID("planted") } }',
+            "not authorized on tasks",
+            "role readWrite on this database",
+        ),
+    ],
+)
+def test_a_refusal_says_what_the_user_needs(code: int, said: str, told: str, hint: str) -> None:
+    with pytest.raises(StoreMisconfiguredError) as refused, driver_errors():
+        raise OperationFailure(said, code)
+    assert refused.value.message == f"MongoDB refused access: {told}."
+    assert hint in refused.value.hint

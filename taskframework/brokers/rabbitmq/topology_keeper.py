@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from aio_pika.abc import AbstractChannel
-from aiormq.exceptions import AMQPChannelError
+from aiormq.exceptions import AMQPChannelError, ChannelAccessRefused
 
 from taskframework.background import end
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
@@ -155,11 +155,21 @@ async def _declare_all(connection: BrokerConnection, parts: Iterable[Topology]) 
 
 
 async def _try_to_declare(connection: BrokerConnection, part: Topology) -> BrokerError | None:
+    refused = await _declare_or_find(connection, part)
+    if refused is None or not isinstance(refused.__cause__, ChannelAccessRefused):
+        return refused
+    # The user may not declare: `taskframework topology apply` of another user has, if all is there.
+    return None if await _declare_or_find(connection, part, is_passive=True) is None else refused
+
+
+async def _declare_or_find(
+    connection: BrokerConnection, part: Topology, *, is_passive: bool = False
+) -> BrokerError | None:
     # A refusal closes the channel, so each part has its own channel.
     channel = await connection.channel()
     try:
         with driver_errors("declaring the topology"):
-            await declare_part(channel, part)
+            await declare_part(channel, part, is_passive=is_passive)
             await channel.close()
     except BrokerError as error:
         # A refusal of this part alone must not keep this process from its connection, and from all other parts.
@@ -169,18 +179,26 @@ async def _try_to_declare(connection: BrokerConnection, part: Topology) -> Broke
     return None
 
 
-async def declare_part(channel: AbstractChannel, part: Topology) -> None:
+async def declare_part(channel: AbstractChannel, part: Topology, *, is_passive: bool = False) -> None:
     """Declare a part of the topology on one channel.
+
+    Args:
+        channel: the channel, which an error closes.
+        part: the part.
+        is_passive: whether its queues and exchanges must exist already, with any arguments. This needs no right to
+            configure, and the bindings do not either.
 
     Raises:
         The driver's errors.
     """
     for exchange in part.exchanges:
         async with asyncio.timeout(_DECLARE_TIMEOUT_SECONDS):
-            await channel.declare_exchange(exchange.name, exchange.type, durable=True, arguments={**exchange.arguments})
+            await channel.declare_exchange(
+                exchange.name, exchange.type, durable=True, passive=is_passive, arguments={**exchange.arguments}
+            )
     for queue in part.queues:
         async with asyncio.timeout(_DECLARE_TIMEOUT_SECONDS):
-            await channel.declare_queue(queue.name, durable=True, arguments={**queue.arguments})
+            await channel.declare_queue(queue.name, durable=True, passive=is_passive, arguments={**queue.arguments})
     for binding in part.bindings:
         async with asyncio.timeout(_DECLARE_TIMEOUT_SECONDS):
             target = await (channel.get_exchange if binding.to_exchange else channel.get_queue)(

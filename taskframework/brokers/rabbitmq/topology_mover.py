@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
-from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
+from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
@@ -216,7 +216,10 @@ async def _declare(connection: BrokerConnection, part: Topology) -> None:
 
 
 async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> str | None:
-    """Return `missing`, the difference, or None. Declares the item only if it exists, so that this does not make it."""
+    """Return `missing`, the difference, or None. Declares the item only if it exists, so that this does not make it.
+
+    Without the right to configure, only a missing item is noticed.
+    """
     for is_passive in (True, False):
         channel = await connection.channel()
         with driver_errors(f"comparing {item.name}"):
@@ -229,6 +232,10 @@ async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> s
                         await channel.declare_exchange(item.name, item.type, **declared)
             except ChannelNotFoundEntity:
                 return "missing"
+            except ChannelAccessRefused:
+                if is_passive:
+                    raise
+                return None
             except ChannelPreconditionFailed as error:
                 told = translate_error(error, f"comparing {item.name}")
                 return told.detail if isinstance(told, TopologyMismatchError) else told.message.rstrip(".")

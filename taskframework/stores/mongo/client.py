@@ -38,6 +38,7 @@ MongoDriver = Literal["motor", "pymongo"]
 #: The failpoints after the reply to a write.
 Points = Iterable[str]
 
+_ADDRESS_HINT = "Correct store.url, or the files for TLS. In a password write @ as %40, : as %3A, / as %2F, % as %25."
 _SERVER_SELECTION = timedelta(seconds=5)
 #: How much longer than the driver's time limit a call may take. The driver's limit begins when one of its threads takes
 #: the call up; without a second limit, calls waited for a thread for minutes while MongoDB was away. The driver has a
@@ -373,7 +374,7 @@ def connect(
         database = client.get_default_database(codec_options=CODEC)
     except (PyMongoError, ValueError, OSError) as error:  # the files for TLS may raise OSError
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
-        raise StoreMisconfiguredError(message, hint="Correct store.url, or the files for TLS.") from error
+        raise StoreMisconfiguredError(message, hint=_ADDRESS_HINT) from error
     run = partial(database.command, codec_options=CODEC)
 
     def collection(name: str) -> Collection:

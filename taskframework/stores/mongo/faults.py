@@ -20,8 +20,8 @@ _DUPLICATE_KEY = 11_000
 #: Codes of errors after which a write may still have been made: the server is no longer primary, is shutting down, was
 #: interrupted, ran out of time, or had no majority.
 UNCERTAIN_CODES = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
-#: The end of the useful part of a message; after it the drivers append the topology and the whole reply.
-_AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
+#: The end of the useful part of a message; after it come the topology, the whole reply, or the command.
+_AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: | to execute command ")
 #: The drivers' message if the replica set and the address name the members differently, which they call the cause.
 _NO_MEMBER = re.compile(r"Could not reach any servers in \[(.*?)\]\. Replica set is configured")
 _MEMBER = re.compile(r"\('([^']+)', (\d+)\)")
@@ -32,7 +32,7 @@ _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 _ALL_IN_USE = "Timed out while checking out a connection"
 #: The end of a message that begins with the whole query.
 _NO_INDEX = "hint provided does not correspond to an existing index"
-_NOT_ALLOWED = frozenset({13, 18})
+_UNAUTHORIZED, _WRONG_PASSWORD = 13, 18
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
 
@@ -116,8 +116,14 @@ def _translate(error: PyMongoError) -> StoreError:
     code = error.code if isinstance(error, OperationFailure) else None
     if code == _DUPLICATE_KEY:
         return DuplicateDocumentError()
-    if code in _NOT_ALLOWED:
-        hint = "Check user and password in store.url, and give the user the role readWrite on this database."
+    if code == _UNAUTHORIZED:
+        hint = "Give the user of store.url the role readWrite on this database."
+        return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
+    if code == _WRONG_PASSWORD:
+        hint = (
+            "Check user and password in store.url. A user that was made in another database needs that name, for"
+            " example ?authSource=admin."
+        )
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     if _NO_INDEX in str(error):
         return IndexMissingError()

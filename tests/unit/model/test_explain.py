@@ -24,6 +24,7 @@ from taskframework.model.workers import Presence
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, an_error, in_status, queued, running, wish_to_stop
 
 WORKER = Presence("worker-1", "host", 1, "1.0", ("test-task",), 10, 0, NOW - MINUTE, NOW - SECOND)
+BUSY = replace(WORKER, in_flight=10)
 PAUSE = Pause("test-task", "ada", NOW - MINUTE, "a bad release")
 FULL = Slots(1, (Holder("other", "claim", "worker-1", NOW.timestamp(), NOW.timestamp() + 60),))
 #: Everything that keeps a task from beginning, at once.
@@ -234,11 +235,22 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         *("final", "It is CANCELLED", "submit a higher version"),
     ),
     "behind tasks of other types": (
-        facts(queued(dispatches=1), ahead=0, running_by_type={"import": 10}),
+        facts(queued(dispatches=1), ahead=0, workers=(BUSY,), running_by_type={"import": 10}),
         *("sent", "0 tasks are ahead of it", "free slot"),
     ),
     "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
-    "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "A worker has its message", "was lost"),
+    "taken": (
+        facts(queued(dispatches=1), ahead=0, messages=0, workers=(BUSY,)),
+        *("sent", "A worker has its message", "was lost"),
+    ),
+    "lost, as far as the workers tell": (
+        facts(queued(dispatches=1, next_dispatch_at=NOW + MINUTE), ahead=0, messages=0, workers=(BUSY, WORKER)),
+        *("sent", "it is on its way, or lost", "Nothing needs to be done. If its message was lost, another is sent at"),
+    ),
+    "next, with a free slot, and its message in the lane": (
+        facts(queued(dispatches=1), ahead=0, messages=1),
+        *("sent", "0 tasks are ahead of it", "when a worker has a free slot"),
+    ),
     "no message yet": (
         facts(queued(next_dispatch_at=NOW + MINUTE)),
         *("about_to_be_sent", "about to be sent", "message is sent by 2026"),
@@ -312,7 +324,7 @@ def test_holders_that_may_not_be_named_are_counted() -> None:
     ],
 )
 def test_who_has_all_the_slots_is_told(running: dict[str, int], text: str) -> None:
-    told = explain(facts(queued(dispatches=1), ahead=0, running_by_type=running))
+    told = explain(facts(queued(dispatches=1), ahead=0, workers=(BUSY,), running_by_type=running))
     assert told.because.partition(" of test-task.")[2] == text
     assert told.details["running_by_type"] == running
 

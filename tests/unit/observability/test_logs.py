@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 from pydantic import BaseModel
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from taskframework.observability.logs import configure_logging
 from taskframework.settings import ObservabilitySettings
@@ -142,6 +142,20 @@ def test_structlog_as_the_program_set_it_up_stays(write: Write, capsys: pytest.C
 def test_a_text_with_many_beginnings_of_a_quote_takes_no_time_that_grows_with_its_square(write: Write) -> None:
     text = "input_value=" * 50_000
     assert text in write(lambda: logger.warning(text))
+
+
+def test_values_that_mongodb_quotes_are_left_out(write: Write) -> None:
+    key = f'index: _id_ dup key: {{ _id: "{SECRET}" }}'
+
+    def log() -> None:
+        try:
+            raise DuplicateKeyError(f"E11000 duplicate key error collection: shop.x {key}", 11_000, {"errmsg": key})
+        except DuplicateKeyError:
+            logger.exception("E11000 duplicate key error %s", key)
+
+    text = write(log)
+    assert SECRET not in text
+    assert "index: _id_ dup key: ..." in text
 
 
 def test_a_warning_of_python_is_a_line_too(write: Write) -> None:

@@ -126,7 +126,7 @@ async def test_what_is_wrong_is_told_when_it_is_made(
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"task_type": "a"}, "needs either cron or every, not both"),
+        ({"task_type": "a"}, "needs a rule: cron or every"),
         ({"task_type": "a", "every": "1m", "cron": "* * * * *"}, "needs either cron or every, not both"),
         ({"every": "1m"}, "task_type: Field required"),
         ({"task_type": "a", "cron": "61 * * * *"}, "cron: has a wrong minute '61': it is 0-59"),
@@ -340,7 +340,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("named", "told"),
         [
-            ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: needs either cron or every"),
+            ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: needs a rule: cron or every"),
             ({"nightly": 5}, "schedules.nightly: 5 is not a schedule"),
             ({"Nightly!": NIGHTLY}, "schedules.Nightly!: name: 'Nightly!' is not a valid name"),
             (
