@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
@@ -64,7 +65,13 @@ class KeyedActors(Generic[Key, Event]):
 
         Raises:
             ValueError: if the mailbox has no room, or the time is not above zero.
+            TypeError: if `make` is a class with a method that is not `async`, or no function at all.
         """
+        if not callable(make):
+            raise TypeError(f"give the class of the actors, or a function that makes one, not a {type(make).__name__}")
+        for name in ("receive", "on_timer", "on_end") if isinstance(make, type) else ():
+            if not inspect.iscoroutinefunction(getattr(make, name, None)):
+                raise TypeError(f"{make.__qualname__}.{name} must be an `async def`")
         if mailbox < 1:
             raise ValueError(f"mailbox must be 1 or more, not {mailbox}: no event could ever be delivered")
         if in_seconds(idle_after) <= 0:

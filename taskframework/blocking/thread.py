@@ -140,6 +140,10 @@ class FrameworkThread:
                 self._running = self._opener_pid = None
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        if not callable(work):
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise TypeError("give a function that returns the coroutine: `tasks.run(lambda: tasks.framework.…)`")
         refuse_on_event_loop("SyncTaskFramework", "TaskFramework")
         return self._open().start(work)
 

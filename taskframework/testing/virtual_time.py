@@ -132,7 +132,8 @@ class Harness:
         await self._restart()
 
     def crash_at(self, point: str, *, passage: int = 1) -> None:
-        """Let the process die once at a point; another process continues at the next wait of the harness.
+        """Let the process die once at a point; another process continues at the next wait of the harness. If it never
+        comes to the point, the test fails at the end of the harness.
 
         Args:
             point: one of `taskframework.failpoint.POINTS`, such as `settle.before_write`.
@@ -143,17 +144,18 @@ class Harness:
         """
         if passage < 1:
             raise ValueError(f"passage {passage}: the first passage is 1")
-        passages_left = passage
+        passages_left = self._faults.passages_left
 
         async def die() -> None:
-            nonlocal passages_left
-            passages_left -= 1
-            if not passages_left:
+            passages_left[point] -= 1
+            if not passages_left[point]:
+                del passages_left[point]
                 failpoint.disarm(point)
                 self._faults.is_dead = True
                 self._faults.check()
 
         failpoint.arm(point, die)
+        passages_left[point] = passage
 
     async def lose_leases(self) -> None:
         """Let the attempts that run now lose their leases, as in a process that was frozen: their code is stopped, and
@@ -340,6 +342,8 @@ class Harness:
                 stack.push_async_callback(own.close)
             try:
                 yield self
+                missed = ", ".join(self._faults.passages_left)
+                assert not missed, f"crash_at: the process never came to {missed}"
             finally:
                 failpoint.disarm()
                 self._faults.is_store_away = False

@@ -197,6 +197,16 @@ async def test_a_process_dies_where_the_test_wants_it(point: str, charged: int) 
             running.crash_at("somewhere")
 
 
+async def test_a_crash_that_never_comes_fails_the_test() -> None:
+    async def check() -> None:
+        async with harness(patient) as running:
+            running.crash_at("step.after_write")
+            await running.result(await running.framework.submit(patient, 1))
+
+    with pytest.raises(AssertionError, match=r"the process never came to step\.after_write"):
+        await check()
+
+
 async def test_a_crash_while_code_runs_repeats_it() -> None:
     async with harness(Held) as running:
         handle = await begun(running)
@@ -437,7 +447,7 @@ async def test_what_halts_its_stream_and_was_superseded_cannot_be_retried_and_th
         command = "taskframework streams go-on --position 0 s"
         assert (refused.value.hint or "").endswith(f"If this one halts its stream: {command}")
         explained = await running.framework.services.explain.explain(second.task_id, EVERYONE)
-        assert explained.cause.change.startswith(f"Let the others continue without it: {command}")
+        assert explained.cause.change.endswith(f"let the others continue without it: {command}")
 
 
 async def test_a_passage_that_never_comes_is_refused() -> None:

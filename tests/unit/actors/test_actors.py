@@ -436,3 +436,14 @@ async def test_code_that_cancels_its_own_task_ends_the_actor_and_no_sender_waits
     await actors.stop()
     assert handled == ["end", 3, "end"], "what waited beside it is lost, and what came later begins another actor"
     assert "the asyncio task of the actor of 'x' was cancelled; events lost: 2" in caplog.text
+
+
+def test_what_makes_no_actor_is_refused_at_once() -> None:
+    class Plain(KeyedActor[str, int]):
+        def receive(self, event: int) -> None:  # type: ignore[override]
+            pass
+
+    with pytest.raises(TypeError, match=r"Plain\.receive must be an `async def`"):
+        KeyedActors(Plain)
+    with pytest.raises(TypeError, match="give the class of the actors"):
+        KeyedActors(5)  # type: ignore[arg-type]

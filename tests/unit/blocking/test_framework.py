@@ -202,6 +202,14 @@ def test_a_task_in_a_thread_submits_by_one_that_a_hook_of_its_worker_yields(tmp_
         assert tasks.handle(task_id).result(timeout=PATIENCE) == 8
 
 
+def test_a_coroutine_in_place_of_a_function_is_refused(tasks: SyncTaskFramework) -> None:
+    async def look() -> None: ...
+
+    for wrong in (look(), 5):
+        with pytest.raises(TypeError, match="give a function that returns the coroutine"):
+            tasks.run(wrong)  # type: ignore[arg-type]
+
+
 def test_what_has_no_call_of_its_own_is_run(tasks: SyncTaskFramework) -> None:
     tenant = contextvars.ContextVar("tenant", default="nobody")
 
