@@ -76,7 +76,7 @@ def is_heartbeat(event: ServerSentEvent) -> bool:
 
 def authorization(api_key: str | None, url: str) -> dict[str, str]:
     """Return the header with an API key for this address; no header without a key. A key from a file may end with a
-    newline.
+    newline, and one that was copied from a request begins with `Bearer`.
 
     Raises:
         ConfigurationError: if a header cannot contain the key, such as a key with `…` that was copied from a page; or
@@ -84,7 +84,7 @@ def authorization(api_key: str | None, url: str) -> dict[str, str]:
     """
     import httpx
 
-    key = (api_key or "").strip()
+    key = (api_key or "").strip().removeprefix("Bearer ").strip()
     if not (key.isascii() and key.isprintable()):
         hint = "Copy it again, or create a new one: taskframework keys create."
         raise ConfigurationError("The API key contains a character that is not allowed in keys.", hint=hint)

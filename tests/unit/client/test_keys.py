@@ -10,7 +10,7 @@ from taskframework.events.http import HttpEvents
 from tests.unit.client.conftest import Connect, problem, task
 
 
-@pytest.mark.parametrize("key", ["tf_a_b", "tf_a_b\n"])  # as a file has it
+@pytest.mark.parametrize("key", ["tf_a_b", "tf_a_b\n", "Bearer tf_a_b"])  # as a file has it, and a request
 async def test_each_call_shows_the_key(connect: Connect, key: str) -> None:
     stage = connect(task(), problem(503, "stopping"), task(), api_key=key)
     for _ in range(2):
