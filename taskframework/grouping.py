@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from taskframework.background import Deadlines, refuse_other_loop
+from taskframework.background import Deadlines, current_loop, refuse_other_loop
 from taskframework.errors import StoreError, StoreUnavailableError
 
 Request = TypeVar("Request")
@@ -73,8 +73,9 @@ class Grouping(Generic[Request, Reply]):
         self._waiting_keys: set[object] = set()
         self._behind: defaultdict[object, deque[_Call[Request, Reply]]] = defaultdict(deque)
         self._pump: asyncio.Task[None] | None = None
-        #: The event loop of all calls: a pump on another loop could not wake their futures.
-        self._loop: asyncio.AbstractEventLoop | None = None
+        #: The event loop of all calls: a pump on another loop could not wake their futures. If no loop runs yet, it is
+        #: that of the first call.
+        self._loop = current_loop()
         self._timeout = timeout
         self._deadlines = Deadlines(on_timeout)
         self._had_company = False

@@ -265,8 +265,18 @@ async def test_each_call_has_its_own_time_and_answered_ones_cost_nobody_theirs()
 async def test_a_call_on_another_event_loop_is_refused() -> None:
     writer = Writer()
     group: Grouping[Any, Any] = Grouping(writer)
-    await group(1)
-    with pytest.raises(NotRunningError, match="another event loop"):
-        await asyncio.to_thread(lambda: asyncio.run(group(2)))
-    assert await group(3) == "reply to 3"
-    assert writer.groups == [[1], [3]]
+    with pytest.raises(NotRunningError, match="another event loop"):  # even if it is the first call
+        await asyncio.to_thread(lambda: asyncio.run(group(1)))
+    assert await group(2) == "reply to 2"
+    assert writer.groups == [[2]]
+
+
+def test_without_a_loop_the_first_call_says_which_it_is() -> None:
+    group: Grouping[Any, Any] = Grouping(Writer())
+
+    async def use() -> None:
+        assert await group(1) == "reply to 1"
+        with pytest.raises(NotRunningError, match="another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(group(2)))
+
+    asyncio.run(use())
