@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response
-from taskframework.client.transport import Body, HttpTransport, StreamedBody
+from taskframework.client.transport import TOO_MANY_CALLS, Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
 from taskframework.errors import (
     ApiError,
@@ -44,9 +44,11 @@ JSON = MappingProxyType({"Content-Type": "application/json"})
 _ERRORS_BEFORE_SENDING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 #: Failures that a repetition cannot solve, because the request itself is wrong.
 _INVALID_REQUEST_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
-#: What a connection error says if only one side uses TLS, or if the certificate is not trusted; and the hint for it.
-_TLS_HINTS = {
+#: What an error of httpx says if only one side uses TLS, if the certificate is not trusted, or if this client has more
+#: calls than it can send; and the hint for it.
+_HINTS = {
     **certificate_hints("SSL_CERT_FILE", "the certificate of your own httpx client"),
+    TOO_MANY_CALLS: "Submit many tasks with `submit_many`, or begin fewer calls at once.",
     "WRONG_VERSION_NUMBER": "The server does not use TLS: write http:// in its address.",
     "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
 }
@@ -281,7 +283,7 @@ class ApiConnection:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             if isinstance(error, _INVALID_REQUEST_ERRORS):
                 raise ApiError(f"The request cannot be sent: {reason}.") from error
-            hint = next((hint for words, hint in _TLS_HINTS.items() if words in reason), None)
+            hint = next((hint for words, hint in _HINTS.items() if words in reason), None)
             message = f"No answer from {redacted(self.url)}: {reason.removesuffix('.')}."
             raise ApiUnavailableError(message, hint=hint) from error
 

@@ -6,16 +6,21 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from taskframework.events.requests import is_loopback, uses_tls
+from taskframework.events.requests import environment_errors, is_loopback, uses_tls
 from taskframework.tasks.steps import refuse_on_event_loop
 
 Value = TypeVar("Value")
 
+#: How many calls of one event loop are sent at once; the others wait in their order. If all are sent, the pool of httpx
+#: takes longer for each of them the more wait, until none of a thousand is sent in time.
+_MAX_CONCURRENT_CALLS = 50
+TOO_MANY_CALLS = "too many calls at once"
 _CLOSED = "The client is closed. Make a new one, or close it only when it is no longer used."
 
 
@@ -68,6 +73,28 @@ class HttpTransport(Protocol):
     async def close(self) -> None: ...
 
 
+#: A client, and the places of the calls that it sends at once.
+_OwnClient = tuple[httpx.AsyncClient, asyncio.Semaphore]
+
+
+@asynccontextmanager
+async def _place_in(places: asyncio.Semaphore, seconds: float | None) -> AsyncIterator[None]:
+    """Wait until a call may be sent.
+
+    Raises:
+        httpx.PoolTimeout: if that takes longer than these seconds.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await places.acquire()
+    except TimeoutError:
+        raise httpx.PoolTimeout(TOO_MANY_CALLS) from None
+    try:
+        yield
+    finally:
+        places.release()
+
+
 class AsyncTransport:
     """HTTP from asyncio.
 
@@ -78,7 +105,7 @@ class AsyncTransport:
     def __init__(self, url: str, http: httpx.AsyncClient | None) -> None:
         self._url = url
         self._given_client = http
-        self._own_clients: dict[asyncio.AbstractEventLoop, AsyncGenerator[httpx.AsyncClient, None]] = {}
+        self._own_clients: dict[asyncio.AbstractEventLoop, AsyncGenerator[_OwnClient, None]] = {}
         self._is_closed = False
 
     async def send(
@@ -91,9 +118,12 @@ class AsyncTransport:
         timeout: httpx.Timeout,
         is_streamed: bool,
     ) -> httpx.Response:
-        http = await self._client()
+        http, places = await self._client()
         request = http.build_request(method, url, headers=headers, content=body, timeout=timeout)
-        return await http.send(request, stream=is_streamed)
+        if is_streamed or places is None:
+            return await http.send(request, stream=is_streamed)
+        async with _place_in(places, timeout.pool):
+            return await http.send(request)
 
     def iterate_events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         return EventSource(response).aiter_sse()
@@ -119,24 +149,31 @@ class AsyncTransport:
         if (opened := self._own_clients.pop(asyncio.get_running_loop(), None)) is not None:
             await opened.aclose()  # connections of other loops end with their loops
 
-    async def _client(self) -> httpx.AsyncClient:
+    async def _client(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore | None]:
         if self._given_client is not None:
-            return self._given_client
+            return self._given_client, None
         if self._is_closed:
             raise RuntimeError(_CLOSED)
         loop = asyncio.get_running_loop()
         if (opened := self._own_clients.get(loop)) is None:
             for ended in [it for it in list(self._own_clients) if it.is_closed()]:  # threads may add theirs meanwhile
                 self._own_clients.pop(ended, None)
-            opened = self._own_clients[loop] = self._open()
+            opened = self._open()
+            await opened.asend(None)  # first, since it may fail
+            self._own_clients[loop] = opened
         return await opened.asend(None)
 
-    async def _open(self) -> AsyncGenerator[httpx.AsyncClient, None]:
+    async def _open(self) -> AsyncGenerator[_OwnClient, None]:
         """Give the client of one event loop. At its end a loop closes its generators, and so this client."""
-        own = httpx.AsyncHTTPTransport(verify=uses_tls(self._url)) if is_loopback(self._url) else None
-        async with httpx.AsyncClient(transport=own) as http:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=_MAX_CONCURRENT_CALLS)
+        with environment_errors():
+            verify = uses_tls(self._url)
+            own = httpx.AsyncHTTPTransport(verify=verify, limits=limits) if is_loopback(self._url) else None
+            client = httpx.AsyncClient(transport=own, limits=limits)
+        async with client as http:
+            made = http, asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
             while True:
-                yield http
+                yield made
 
 
 class BlockingTransport:
@@ -200,8 +237,9 @@ class BlockingTransport:
             raise RuntimeError(_CLOSED)
         pid = os.getpid()
         if (http := self._own_clients.get(pid)) is None:
-            own = httpx.HTTPTransport(verify=uses_tls(self._url)) if is_loopback(self._url) else None
-            http = httpx.Client(transport=own)
+            with environment_errors():
+                own = httpx.HTTPTransport(verify=uses_tls(self._url)) if is_loopback(self._url) else None
+                http = httpx.Client(transport=own)
             http = self._own_clients.setdefault(pid, http)  # another thread may have been faster
         return http
 

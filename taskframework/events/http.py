@@ -15,6 +15,7 @@ from taskframework.events.requests import (
     MAX_SILENCE_SECONDS,
     address_of,
     authorization,
+    environment_errors,
     is_heartbeat,
     is_loopback,
     require_event_stream,
@@ -79,8 +80,9 @@ class HttpEvents:
 
         try:
             timeout = httpx.Timeout(5.0, read=MAX_SILENCE_SECONDS)
-            direct = httpx.AsyncHTTPTransport(verify=uses_tls(self.url)) if is_loopback(self.url) else None
-            self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, transport=direct)
+            with environment_errors():
+                direct = httpx.AsyncHTTPTransport(verify=uses_tls(self.url)) if is_loopback(self.url) else None
+                self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, transport=direct)
             async with self._connection(is_first=True):
                 pass
         except httpx.HTTPError as error:

@@ -5,6 +5,9 @@ The client imports this; so nothing here imports a broker or the settings.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from taskframework.errors import ConfigurationError
@@ -72,6 +75,24 @@ def require_event_stream(response: httpx.Response) -> None:
 def is_heartbeat(event: ServerSentEvent) -> bool:
     """Return whether this is no event: after the first id, httpx-sse makes an event from every blank line."""
     return not event.data
+
+
+@contextmanager
+def environment_errors() -> Iterator[None]:
+    """Turn what httpx raises when a client is made into an error that names the cause: variables of the environment.
+
+    Raises:
+        ConfigurationError: if a file of certificates cannot be read, or a proxy cannot be used.
+    """
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as error:
+        file = os.environ.get("SSL_CERT_FILE")
+        cause = f"SSL_CERT_FILE is {file!r}: " if file and isinstance(error, OSError) else ""
+        raise ConfigurationError(
+            f"No HTTP client can be made: {cause}{redacted(str(error)).rstrip('.')}.",
+            hint="Correct the variable: SSL_CERT_FILE, SSL_CERT_DIR, HTTP_PROXY, HTTPS_PROXY or ALL_PROXY.",
+        ) from error
 
 
 def authorization(api_key: str | None, url: str) -> dict[str, str]:

@@ -270,7 +270,7 @@ def test_a_prefix_that_is_none_is_refused(framework: TaskFramework, prefix: str)
         ((FastAPI(), TaskFramework), "with a FastAPI and TaskFramework"),
         ((FastAPI(), TaskFramework(), None), "The prefix is a NoneType"),
     ],
-    ids=str,
+    ids=["in the wrong order", "a router", "the class", "no prefix"],
 )
 def test_other_things_than_an_application_and_a_framework_are_named(arguments: tuple[Any, ...], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):

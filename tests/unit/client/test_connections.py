@@ -10,16 +10,18 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from taskframework.client import SyncTaskClient, TaskClient
-from taskframework.errors import ApiUnavailableError
+from taskframework.client import SyncTaskClient, TaskClient, transport
+from taskframework.errors import ApiUnavailableError, ConfigurationError
+from taskframework.events.http import HttpEvents
 from tests.support.certificates import Authority
 from tests.unit.client.conftest import task_view
 
@@ -74,6 +76,65 @@ def test_a_certificate_that_is_not_trusted_is_refused_on_this_machine_too(tmp_pa
             with pytest.raises(ApiUnavailableError, match="SSL_CERT_FILE"):
                 asyncio.run(TaskClient(url).get("t"))
             done.result()
+
+
+async def test_a_thousand_calls_at_once_are_sent_in_their_turn() -> None:
+    connections = 0
+    body = json.dumps(task_view()).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(head + body)
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        async with TaskClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
+            assert len(await asyncio.gather(*(client.get("t") for _ in range(1_000)))) == 1_000
+        assert connections <= transport._MAX_CONCURRENT_CALLS
+
+
+async def test_who_waits_too_long_for_a_turn_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_MAX_CONCURRENT_CALLS", 1)
+
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            await reader.read()
+
+    async with await asyncio.start_server(stay_silent, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with TaskClient(url, timeout=0.2, patience=0) as client:
+            replies = await asyncio.gather(client.get("t"), client.get("t"), return_exceptions=True)
+    [silent, waited] = map(str, replies)
+    assert "ReadTimeout" in silent
+    assert "too many calls at once. Submit many tasks with `submit_many`" in waited
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SSL_CERT_FILE", "nope.pem", "SSL_CERT_FILE is 'nope.pem': "),
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "socksio"),
+        ("ALL_PROXY", "foo://127.0.0.1:1", "foo"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["asyncio", "blocking", "events"])
+async def test_a_wrong_variable_of_the_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, kind: str, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "asyncio": lambda: TaskClient("https://api.example").get("t"),
+        "blocking": lambda: asyncio.to_thread(SyncTaskClient("https://api.example").get, "t"),
+        "events": lambda: HttpEvents("https://api.example").open(),
+    }
+    for _ in range(2):  # a client that could not be made leaves nothing behind
+        with pytest.raises(ConfigurationError, match=said) as refused:
+            await calls[kind]()
+    assert name in refused.value.hint
 
 
 def test_a_process_that_was_forked_opens_its_own_connections(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
