@@ -79,7 +79,12 @@ async def test_what_comes_before_or_after_its_time_is_refused(run: Run) -> None:
 async def test_a_call_on_another_event_loop_is_refused_and_disturbs_nothing(run: Run) -> None:
     async with run() as framework:
         handle = await framework.submit("flaky", {"succeed_at": 2, "delay": 60})
+
+        async def take_handle() -> object:
+            return framework.handle(handle.task_id)
+
         calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            take_handle,
             lambda: framework.submit("count-words", Text(text="one")),
             handle.cancel,
         ]

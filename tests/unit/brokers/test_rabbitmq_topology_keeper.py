@@ -7,7 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from aiormq.exceptions import AMQPConnectionError, ChannelAccessRefused, ChannelPreconditionFailed
+from aiormq.exceptions import (
+    AMQPConnectionError,
+    ChannelAccessRefused,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+)
 
 from taskframework.brokers.rabbitmq import topology_keeper
 from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
@@ -70,14 +75,15 @@ async def test_a_refusal_that_lasts_is_logged_once(
 
     async def lines_of_a_repair(*errors: Exception) -> list[str]:
         caplog.clear()
-        broker.errors = list(errors)
+        broker.errors = [*reversed(errors)]
         await keeper.repair([])
         return [record.levelname for record in caplog.records]
 
-    refused = ChannelAccessRefused("access to exchange 'tasks.exchange' refused")
-    assert await lines_of_a_repair(refused) == ["ERROR"]
-    assert await lines_of_a_repair(refused) == []
-    assert await lines_of_a_repair(ChannelAccessRefused("access to queue 'tasks.dlq' refused")) == ["ERROR"]
+    refused, missing = ChannelAccessRefused("access to exchange 'tasks.exchange' refused"), ChannelNotFoundEntity("no")
+    assert await lines_of_a_repair(refused, missing) == ["ERROR"]
+    assert await lines_of_a_repair(refused, missing) == []
+    assert await lines_of_a_repair(ChannelAccessRefused("access to queue 'tasks.dlq' refused"), missing) == ["ERROR"]
     assert await lines_of_a_repair() == ["WARNING"], "declared again"
-    assert await lines_of_a_repair(refused) == ["ERROR"], "it had recovered meanwhile"
+    assert await lines_of_a_repair(refused, missing) == ["ERROR"], "it had recovered meanwhile"
+    assert await lines_of_a_repair(refused) == ["WARNING"], "another user has declared it"
     await keeper.close()
