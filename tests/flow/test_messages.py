@@ -66,7 +66,10 @@ async def test_the_same_message_twenty_times_is_one_execution(run: Run, urls: di
         (b"[1, 2]", "not a JSON object"),
         (b'{"schema_version": 99, "task_id": "x", "task_type": "counts", "dispatch_epoch": 1}', "schema_version is 99"),
         (b'{"schema_version": 1, "task_id": 5, "task_type": "counts", "dispatch_epoch": 1}', "task_id"),
-        (b'{"schema_version": 1, "task_id": "gone", "task_type": "counts", "dispatch_epoch": 1}', "no task"),
+        (
+            b'{"schema_version": 1, "task_id": "gone", "task_type": "counts", "dispatch_epoch": 1}',
+            "same broker.prefix",
+        ),
         (b"x" * 200_000, "bytes"),
     ],
 )

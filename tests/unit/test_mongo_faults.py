@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from datetime import timedelta
 
 import pymongo
 import pytest
 from pymongo.errors import OperationFailure, ServerSelectionTimeoutError, WaitQueueTimeoutError
 
 from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError
+from taskframework.stores.mongo.client import connect
 from taskframework.stores.mongo.faults import driver_errors
 
 
@@ -78,3 +80,11 @@ def test_a_refusal_says_what_the_user_needs(code: int, said: str, told: str, hin
         raise OperationFailure(said, code)
     assert refused.value.message == f"MongoDB refused access: {told}."
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("password", ["PLAN/TED", "PLAN@TED", "PLAN%TED"])
+def test_a_password_that_breaks_the_address_is_told_how_to_write_it(password: str) -> None:
+    with pytest.raises(StoreMisconfiguredError) as refused:
+        connect(f"mongodb://user:{password}@db/tasks", "pymongo", timedelta(seconds=1), 1)
+    assert "write @ as %40, : as %3A, / as %2F, % as %25" in refused.value.hint
+    assert "PLAN" not in str(refused.value)

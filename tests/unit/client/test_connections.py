@@ -130,10 +130,12 @@ async def test_a_wrong_variable_of_the_environment_is_named(
     monkeypatch: pytest.MonkeyPatch, kind: str, name: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(name, value)
+    address = "https://api.example"
+    client, blocking, events = TaskClient(address), SyncTaskClient(address), HttpEvents(address)
     calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
-        "asyncio": lambda: TaskClient("https://api.example").get("t"),
-        "blocking": lambda: asyncio.to_thread(SyncTaskClient("https://api.example").get, "t"),
-        "events": lambda: HttpEvents("https://api.example").open(),
+        "asyncio": lambda: client.get("t"),
+        "blocking": lambda: asyncio.to_thread(blocking.get, "t"),
+        "events": lambda: events.open(),
     }
     for _ in range(2):  # a client that could not be made leaves nothing behind
         with pytest.raises(ConfigurationError, match=said) as refused:
