@@ -19,7 +19,7 @@ from pydantic import (
     WrapValidator,
     with_config,
 )
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.api.callers import require_valid_caller
@@ -31,11 +31,11 @@ from taskframework.api.operator_bodies import (
     RetryTasks,
 )
 from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal
+from taskframework.api.receiving import receive_body
 from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.durations import Duration
 from taskframework.model.keys import Role
 from taskframework.model.values import MAX_NAME_LENGTH
-from taskframework.model.wording import pluralize
 from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.options import BatchOptions, Name, SubmissionOptions
 from taskframework.submission.schedules import ScheduleDefinition
@@ -51,10 +51,6 @@ BODY_CODES = (
 )
 JSON, NDJSON = "application/json", "application/x-ndjson"
 MAX_BULK_ITEMS = 1000
-#: Seconds that each piece of a body may take.
-_PIECE_SECONDS = 10.0
-#: Bytes a second that a body needs on average, so that pieces of one byte do not keep a connection for ever.
-_MIN_BYTES_PER_SECOND = 1024
 
 
 @with_config(
@@ -244,7 +240,7 @@ async def read_body(request: Request, model: type[BodyT], *, is_optional: bool =
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    content = await _receive(request, request.app.state.framework.settings.api.max_body)
+    content = await receive_body(request)
     # A body may take minutes; meanwhile the key may have been revoked.
     if loop.time() - began >= REMEMBERED_SECONDS:
         await require_valid_caller(request)
@@ -256,43 +252,6 @@ async def read_body(request: Request, model: type[BodyT], *, is_optional: bool =
     except ValidationError as error:
         raise invalid_fields_refusal(error, _fields_of(BODIES[model])) from None
     return body
-
-
-async def _receive(request: Request, limit: int) -> bytearray:
-    """Receive the bytes of the body. Content-Length is not trusted: it may be missing, or wrong."""
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
-        raise _too_large(limit)
-    content = bytearray()
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    more = True
-    try:
-        async with asyncio.timeout(_PIECE_SECONDS) as deadline:
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                content += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(content) > limit:
-                    raise _too_large(limit)
-                deadline.reschedule(_PIECE_SECONDS + min(loop.time(), started + len(content) / _MIN_BYTES_PER_SECOND))
-    except TimeoutError:
-        raise RequestRefusedError(
-            f"The body did not arrive in time: {pluralize(len(content), 'byte')} so far.",
-            hint=f"Send it in one go; a pause may last {_PIECE_SECONDS:g} seconds.",
-            code="request_timeout",
-        ) from None
-    return content
-
-
-def _too_large(limit: int) -> RequestRefusedError:
-    return RequestRefusedError(
-        f"The body has more than {limit:,} bytes.",
-        hint="Send less: keep large data elsewhere and pass a reference, or send several requests.",
-        code="body_too_large",
-    )
 
 
 def _require_json(request: Request) -> None:

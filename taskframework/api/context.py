@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -23,6 +22,7 @@ from starlette.types import Scope
 
 from taskframework.api.addresses import query_names
 from taskframework.api.problems import RequestRefusedError
+from taskframework.api.receiving import receive_body
 from taskframework.brokers.base import Broker
 from taskframework.errors import StoreOnlyError, TaskNotFoundError
 from taskframework.model.query import Page
@@ -34,8 +34,6 @@ from taskframework.wiring.store_services import StoreServices
 
 Entry = TypeVar("Entry")
 
-#: Seconds that a body may take which has to be empty, and the most bytes of an empty one: an object with spaces.
-_BODY_SECONDS, _MAX_EMPTY_BODY_BYTES = 10.0, 64
 #: The beginning of all paths of the interface.
 PREFIX = "/api/v1"
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
@@ -103,18 +101,8 @@ class StrictRoute(APIRoute):
 
 async def _sends_values(request: Request) -> bool:
     """Whether the body of a request is anything but an empty object, which many clients send in place of no body."""
-    if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
-        return False
-    content = b""
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for piece in request.stream():
-                content += piece
-                if len(content) > _MAX_EMPTY_BODY_BYTES:
-                    return True
-    except TimeoutError:
-        return True
-    return b"".join(content.split()) not in (b"", b"{}")
+    content = await receive_body(request)
+    return bool(content) and b"".join(content.split()) != b"{}"
 
 
 def new_router(path: str, tag: str) -> APIRouter:

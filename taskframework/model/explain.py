@@ -226,7 +226,6 @@ def _explain_sent(facts: Facts) -> Cause | None:
     because = f"Its message was sent; {_tasks_ahead(facts)}"
     if facts.messages == 0:
         because = "A worker has its message but no free slot for it yet; or the message was lost on the way."
-    has_free_slot = any(worker.has_free_slot for worker in facts.workers)
     due = task.next_dispatch_at
     again = "" if due is None else f" If its message was lost, another is sent at {rfc3339(due)}."
     helpful = "A higher worker.concurrency helps." if facts.is_embedded else _MORE_WORKERS_HELP
@@ -238,7 +237,7 @@ def _explain_sent(facts: Facts) -> Cause | None:
         )
     elif facts.bucket is not None:
         change = f"It starts when its turn comes. More workers help only up to its rate limit, {facts.bucket!r}."
-    elif has_free_slot and facts.ahead == 0 and not facts.messages:
+    elif facts.ahead == 0 and not facts.messages and any(worker.has_free_slot for worker in facts.workers):
         because = "Its message was sent, no task is ahead of it, and a worker is free: it is on its way, or lost."
         change = "Nothing needs to be done."
     return Cause(

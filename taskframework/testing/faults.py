@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
@@ -24,8 +24,6 @@ class Faults:
     is_store_away: bool = False
     #: Whether the process is dead: no call reaches the store, for good, as after `kill -9`.
     is_dead: bool = False
-    #: The points at which the process will die, each with how often it has still to come there.
-    passages_left: dict[str, int] = field(default_factory=dict)
 
     def check(self) -> None:
         """Fail as a call to the store would fail.

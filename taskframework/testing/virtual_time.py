@@ -74,6 +74,8 @@ class Harness:
         self._equip = equip
         self._settings = settings
         self._faults = Faults()
+        #: The points at which a process will die, each with how often one has still to come there.
+        self._passages_left: dict[str, int] = {}
         self._process = contextlib.AsyncExitStack()
         self._passing = asyncio.Lock()
         #: The harness's own access to the file, which no fault affects.
@@ -144,18 +146,17 @@ class Harness:
         """
         if passage < 1:
             raise ValueError(f"passage {passage}: the first passage is 1")
-        passages_left = self._faults.passages_left
 
         async def die() -> None:
-            passages_left[point] -= 1
-            if not passages_left[point]:
-                del passages_left[point]
+            self._passages_left[point] -= 1
+            if not self._passages_left[point]:
+                del self._passages_left[point]
                 failpoint.disarm(point)
                 self._faults.is_dead = True
                 self._faults.check()
 
         failpoint.arm(point, die)
-        passages_left[point] = passage
+        self._passages_left[point] = passage
 
     async def lose_leases(self) -> None:
         """Let the attempts that run now lose their leases, as in a process that was frozen: their code is stopped, and
@@ -342,7 +343,7 @@ class Harness:
                 stack.push_async_callback(own.close)
             try:
                 yield self
-                missed = ", ".join(self._faults.passages_left)
+                missed = ", ".join(self._passages_left)
                 assert not missed, f"crash_at: the process never came to {missed}"
             finally:
                 failpoint.disarm()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskframework.api import bodies, connections
+from taskframework.api import connections, receiving
 from tests.acceptance.http_support import COUNT_WORDS, TASKS, Api, serve
 from tests.support.eventually import eventually
 
@@ -164,8 +164,8 @@ async def test_a_request_under_way_and_a_stream_have_all_the_time(
 async def test_a_body_has_its_time_and_its_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
-    monkeypatch.setattr(bodies, "_PIECE_SECONDS", 0.3)
-    monkeypatch.setattr(bodies, limit, value)
+    monkeypatch.setattr(receiving, "_PIECE_SECONDS", 0.3)
+    monkeypatch.setattr(receiving, limit, value)
     async with serve(tmp_path, worker=False) as api, connected(api) as wire:
         wire.send(POST + b"Content-Length: 1000000\r\n\r\n" + TASK)
 

@@ -201,6 +201,7 @@ async def test_a_crash_that_never_comes_fails_the_test() -> None:
     async def check() -> None:
         async with harness(patient) as running:
             running.crash_at("step.after_write")
+            await running.crash()  # what is planned does not end with one process
             await running.result(await running.framework.submit(patient, 1))
 
     with pytest.raises(AssertionError, match=r"the process never came to step\.after_write"):

@@ -32,7 +32,12 @@ _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 _ALL_IN_USE = "Timed out while checking out a connection"
 #: The end of a message that begins with the whole query.
 _NO_INDEX = "hint provided does not correspond to an existing index"
-_UNAUTHORIZED, _WRONG_PASSWORD = 13, 18
+#: What to do about a refusal, by its code.
+_ACCESS_HINTS = {
+    13: "Give the user of store.url the role readWrite on this database.",
+    18: "Check user and password in store.url. A user that was made in another database needs that name, for example "
+    "?authSource=admin.",
+}
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
 
@@ -116,14 +121,7 @@ def _translate(error: PyMongoError) -> StoreError:
     code = error.code if isinstance(error, OperationFailure) else None
     if code == _DUPLICATE_KEY:
         return DuplicateDocumentError()
-    if code == _UNAUTHORIZED:
-        hint = "Give the user of store.url the role readWrite on this database."
-        return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
-    if code == _WRONG_PASSWORD:
-        hint = (
-            "Check user and password in store.url. A user that was made in another database needs that name, for"
-            " example ?authSource=admin."
-        )
+    if hint := _ACCESS_HINTS.get(code or 0):
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     if _NO_INDEX in str(error):
         return IndexMissingError()
