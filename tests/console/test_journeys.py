@@ -150,6 +150,7 @@ async def test_the_page_goes_on_after_the_api_was_away(chromium: Browser, own_sh
         await expect(state).to_have_text("Live")
         await asyncio.to_thread(own_shop.process.kill)
         await expect(state).to_have_text("Reconnecting …")
+        await expect(window.page.get_by_text("Check that the process of the API runs")).to_be_visible()
         await window.status_is("running")
         await asyncio.to_thread(own_shop.start)
         await expect(state).to_have_text("Live")

@@ -45,6 +45,35 @@ async def test_a_large_number_is_shown_and_sent_as_it_is(window: Window, shop: I
     assert f'"parameters":{{"account":{LARGE},"amount":1.0}}' in shop.api.get(f"/tasks/{made}").text
 
 
+async def test_text_cannot_change_the_order_in_which_it_is_read(window: Window, shop: Installation) -> None:
+    failed = shop.submit("fails-with", "paid \u202e0001\u202c \u2066euro\u2069")
+    shop.ended(failed, "FAILED")
+    for place in (f"tasks/{failed}", "dead-letters?task_type=fails-with", f"dead-letters/{failed}"):
+        await window.go(place)
+        await expect(window.page.get_by_text("paid \ufffd0001\ufffd \ufffdeuro\ufffd").first).to_be_visible()
+        content = await window.page.locator("main").inner_text()
+        assert content == content.translate(dict.fromkeys(map(ord, "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "")), ascii(content)
+    editor = window.page.get_by_label("Parameters of the replay")
+    await expect(editor).to_have_value(r'"paid \u202e0001\u202c \u2066euro\u2069"')
+    await editor.fill(r'"again \u202e0002"')
+    await window.button("Replay").click()
+    await window.answer("Replay", reason="another text")
+    await window.status_is("failed")
+    assert shop.api.get(f"/tasks/{failed}").json()["parameters"] == "again \u202e0002"
+
+
+async def test_an_error_is_told_once_and_by_its_kind_if_it_has_no_message(window: Window, shop: Installation) -> None:
+    shop.ended(shop.submit("fails-with", ""), "FAILED")
+    await window.go("dead-letters?task_type=fails-with")
+    await expect(window.page.locator("[data-row] b")).to_have_text("NonRetryableError")
+    long = shop.submit("fails-with", "no room left " * 250)
+    shop.ended(long, "FAILED")
+    for place in (f"tasks/{long}", f"dead-letters/{long}"):
+        await window.go(place)
+        await expect(window.page.locator(".trace")).to_be_visible()
+        await expect(window.page.locator(".failure p", has_text="no room left")).to_have_count(1)
+
+
 async def test_a_long_list_follows_what_happens_and_has_no_holes(window: Window, shop: Installation) -> None:
     def submit(count: int) -> None:
         later = {"task_type": "naps", "parameters": 0, "user_id": "hole", "not_before": "2035-01-01T00:00:00Z"}

@@ -92,6 +92,15 @@ class ChargeAccount(BackgroundTaskExecutable[Account, int]):
         return context.parameters.account
 
 
+class FailsWith(BackgroundTaskExecutable[str, None]):
+    """Fails with the message that it is given."""
+
+    task_type = "fails-with"
+
+    async def execute(self, context: TaskContext[str]) -> None:
+        raise NonRetryableError(context.parameters)
+
+
 class GivesUp(BackgroundTaskExecutable[int, None]):
     task_type = "gives-up"
     options = TaskOptions(max_attempts=1)

@@ -70,7 +70,7 @@ async function request(path, { method = "GET", query, headers = {}, body, signal
     text = await answer.text();
   } catch (error) {
     if (signal?.aborted) throw error;
-    away.set({ title: AWAY.detail, isSilent: true });
+    sayAway();
     throw new Problem(0, AWAY);
   }
   if (!answer.ok) throw refused(answer, text);
@@ -78,6 +78,8 @@ async function request(path, { method = "GET", query, headers = {}, body, signal
   if (path !== "me" || away.get()?.isSilent) away.set(null);
   return { status: answer.status, location: answer.headers.get("location"), data: text ? parse(text) : null };
 }
+
+export const sayAway = () => away.set({ title: AWAY.detail, isSilent: true });
 
 function refused(answer, text) {
   const problem = refusal(answer, text);

@@ -50,7 +50,12 @@ export function at(time) {
   return isToday ? clock.format(moment) : `${day.format(moment)}, ${clock.format(moment)}`;
 }
 
-export const asJson = (value) => JSON.stringify(value, null, 2) ?? "";
+// Characters that change the order in which the text around them is shown, so that it seems to say something else. The
+// command line replaces them too.
+export const REORDERING = /[\u202a-\u202e\u2066-\u2069]/g;
+const escaped = (character) => `\\u${character.charCodeAt(0).toString(16)}`;
+
+export const asJson = (value) => (JSON.stringify(value, null, 2) ?? "").replace(REORDERING, escaped);
 export const inline = (value) => (typeof value === "string" ? value : JSON.stringify(value) ?? "");
 // Enough of an id to distinguish it from its neighbours: an id begins with the time at which it was made.
 export const shortId = (id) => (id && id.length > 20 ? `…${id.slice(-12)}` : id);

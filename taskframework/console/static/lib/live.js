@@ -1,5 +1,5 @@
 // Server-sent events by fetch, since EventSource cannot send a key. A broken stream is opened again where it was.
-import { authorization, away, refusal, session, url } from "./api.js";
+import { authorization, away, refusal, sayAway, session, url } from "./api.js";
 import { useEffect, useRef } from "./dom.js";
 import { parse } from "./json.js";
 import { store } from "./store.js";
@@ -63,7 +63,10 @@ async function open(address, last, signal) {
   if (last) headers["Last-Event-ID"] = last;
   const opening = new AbortController();
   const timer = setTimeout(() => opening.abort(), LONGEST_SILENCE);
-  const answer = await fetch(address, { headers, signal: AbortSignal.any([signal, opening.signal]), cache: "no-store" });
+  const answer = await fetch(address, { headers, signal: AbortSignal.any([signal, opening.signal]), cache: "no-store" }).catch((error) => {
+    if (!signal.aborted) sayAway();
+    throw error;
+  });
   clearTimeout(timer);
   if (answer.status === 204) return null;
   if (answer.ok) return answer;

@@ -44,7 +44,7 @@ function Groups({ query }) {
 }
 
 const GROUPS = [
-  { name: "Cause", cell: ({ error, task_types: types, fingerprint }) => html`<b>${error.message}</b>
+  { name: "Cause", cell: ({ error, task_types: types, fingerprint }) => html`<b>${error.message || kindOfError(error.type ?? "")}</b>
     <small>${[...types, error.type ? kindOfError(error.type) : "message", fingerprint].join(" · ")}</small>` },
   { name: "Count", number: true, size: "s", cell: (group) => html`<b>${count(group.count)}</b>` },
   { name: "Last 24 hours", wide: true, size: "m", cell: ({ trend }) => trend && html`<${Bars} values=${trend}
@@ -79,7 +79,7 @@ function Each({ query }) {
 
 const LETTERS = [
   { name: "Dead letter", size: "l", cell: (letter) => html`<b>${letter.task_type ?? "message"}</b><small>${shortId(letter.id)}</small>` },
-  { name: "Error", cell: (letter) => html`<span class="clip bad-text">${letter.error?.message ?? letter.reason}</span>
+  { name: "Error", cell: (letter) => html`<span class="clip bad-text">${letter.error?.message || letter.reason}</span>
     <small>${letter.error && kindOfError(letter.error.type)}</small>` },
   { name: "Status", wide: true, size: "m", cell: (letter) => letter.status && html`<${Status} status=${letter.status} />` },
   { name: "At", number: true, size: "m", cell: (letter) => html`<${Ago} time=${letter.at} />` },

@@ -49,7 +49,7 @@ function Workbench({ letter, isGone }) {
         ${letter.error?.fingerprint && html`<div class="actions"><a class="button" href=${to(["dead-letters"], { fingerprint: letter.error.fingerprint })}>Others with this cause</a></div>`}
       </div>
       <p>${letter.error ? html`<b title=${letter.error.type}>${kindOfError(letter.error.type)}</b> ${letter.error.message}` : letter.reason}</p>
-      <${Errors} errors=${letter.errors} />
+      <${Errors} errors=${letter.errors} shown=${letter.error?.message} />
     </section>
     ${isTask && html`<${Section} title="Parameters">
       <${Editor} label="Parameters of the replay" value=${letter.parameters} tell=${edit} errors=${outcome?.errors} schema=${schema} /><//>`}
