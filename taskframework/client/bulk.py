@@ -85,7 +85,8 @@ class _PreparedTask:
 
 def _prepare(index: int, task: object) -> _PreparedTask | TaskframeworkError:
     if not isinstance(task, Mapping):
-        raise TypeError(f"Item {index} of submit_many is a {type(task).__name__}, not a dictionary; write {_EXAMPLE}.")
+        wrong = f"Item {index} of submit_many is a {type(task).__name__}, not a dictionary"
+        raise TypeError(f"{wrong}; give a list of such: {_EXAMPLE}.")
     try:
         submission = with_idempotency_key(task)
         return _PreparedTask(as_json(submission), error_context_of(submission))

@@ -24,6 +24,7 @@ from taskframework.clock import in_seconds
 from taskframework.errors import (
     ApiError,
     ApiUnavailableError,
+    ConfigurationError,
     TaskframeworkError,
     TaskNotFoundError,
     TransitionRefusedError,
@@ -159,7 +160,15 @@ class ApiConnection:
             timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
             patience: how long a call is repeated, in seconds or as a timedelta.
             api_key: sent with each call.
+
+        Raises:
+            ConfigurationError: if a time cannot be meant, or the key cannot be sent.
         """
+        if in_seconds(timeout) <= 0 or in_seconds(patience) < 0:
+            hint = "Give a timeout above zero; with a patience of zero, each call is made once."
+            raise ConfigurationError(
+                f"A client cannot wait with timeout={timeout!r} and patience={patience!r}.", hint=hint
+            )
         self.url = url
         self.transport = transport
         #: How many streamed answers are open.

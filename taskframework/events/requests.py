@@ -100,11 +100,15 @@ def authorization(api_key: str | None, url: str) -> dict[str, str]:
     newline, and one that was copied from a request begins with `Bearer`.
 
     Raises:
-        ConfigurationError: if a header cannot contain the key, such as a key with `…` that was copied from a page; or
-            if the address has a user name, which would be sent in place of the key.
+        ConfigurationError: if the key is no text, or a header cannot contain it, such as a key with `…` that was copied
+            from a page; or if the address has a user name, which would be sent in place of the key.
     """
     import httpx
 
+    if not isinstance(api_key, str | None):
+        raise ConfigurationError(
+            f"An API key is text, not a {type(api_key).__name__}.", hint="Give the text of the key."
+        )
     key = (api_key or "").strip().removeprefix("Bearer ").strip()
     if not (key.isascii() and key.isprintable()):
         hint = "Copy it again, or create a new one: taskframework keys create."

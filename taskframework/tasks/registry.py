@@ -129,9 +129,9 @@ class Registration:
         return plain, canonical
 
     def _require_readable(self, plain: Json, kind: type) -> None:
-        """Refuse the JSON of an object that every attempt would refuse."""
+        """Refuse the JSON of an object if every attempt would refuse it, or would get an object with fewer fields."""
         try:
-            self.validate_parameters(plain)
+            read = self.validate_parameters(plain)
         except (Exception, SystemExit) as error:  # of a validator
             reason = type(error).__name__
             if isinstance(error, InvalidParametersError):
@@ -139,6 +139,11 @@ class Registration:
             wrong = f"{kind.__name__} does not accept its own JSON ({reason})"
             hint = "Let the model read what it writes: see its aliases, and its excluded and computed fields."
             raise InvalidParametersError(self.task_type, [problem((), wrong)], takes=hint) from None
+        lost = [name for name in getattr(kind, "model_fields", {}) if not hasattr(read, name)]
+        if lost:  # pydantic writes an instance of a subclass with the fields of the declared class
+            wrong = f"{', '.join(lost)} of {kind.__name__} would be lost: an attempt gets a {type(read).__name__}"
+            hint = f"Declare {kind.__name__} as the parameters of the task type, or submit a {type(read).__name__}."
+            raise InvalidParametersError(self.task_type, [problem((), wrong)], takes=hint)
 
     def validate_parameters(self, value: Any) -> Any:
         """Turn JSON into P.

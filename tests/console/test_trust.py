@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from datetime import datetime, timedelta
 from typing import Any
@@ -52,7 +53,7 @@ async def test_text_cannot_change_the_order_in_which_it_is_read(window: Window, 
         await window.go(place)
         await expect(window.page.get_by_text("paid \ufffd0001\ufffd \ufffdeuro\ufffd").first).to_be_visible()
         content = await window.page.locator("main").inner_text()
-        assert content == content.translate(dict.fromkeys(map(ord, "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), "")), ascii(content)
+        assert not re.search("[\u202a-\u202e\u2066-\u2069]", content), ascii(content)
     editor = window.page.get_by_label("Parameters of the replay")
     await expect(editor).to_have_value(r'"paid \u202e0001\u202c \u2066euro\u2069"')
     await editor.fill(r'"again \u202e0002"')

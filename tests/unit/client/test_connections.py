@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,14 @@ async def test_who_waits_too_long_for_a_turn_is_told_why(monkeypatch: pytest.Mon
     [silent, waited] = map(str, replies)
     assert "ReadTimeout" in silent
     assert "too many calls at once. Submit many tasks with `submit_many`" in waited
+
+
+@pytest.mark.parametrize("wrong", [{"patience": -1}, {"timeout": 0}, {"timeout": timedelta(seconds=-1)}])
+@pytest.mark.parametrize("client", [TaskClient, SyncTaskClient])
+def test_a_time_that_cannot_be_meant_is_refused(client: type[Any], wrong: dict[str, Any]) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises(ConfigurationError, match=re.escape(f"{name}={value!r}")):
+        client("http://127.0.0.1:1", **wrong)
 
 
 @pytest.mark.parametrize(

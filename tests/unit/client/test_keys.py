@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from taskframework.errors import ConfigurationError
 from taskframework.events.http import HttpEvents
@@ -29,6 +30,11 @@ async def test_without_one_nothing_is_shown(connect: Connect, key: str | None) -
 def test_what_cannot_be_a_key_is_told_before_anything_is_asked(key: str) -> None:
     with pytest.raises(ConfigurationError, match="contains a character that is not allowed in keys"):
         HttpEvents("http://api", api_key=key)
+
+
+async def test_a_key_is_text(connect: Connect) -> None:
+    with pytest.raises(ConfigurationError, match="An API key is text, not a SecretStr"):
+        connect(api_key=SecretStr("tf_a_b"))
 
 
 async def test_so_does_who_listens(monkeypatch: pytest.MonkeyPatch) -> None:

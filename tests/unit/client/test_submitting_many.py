@@ -112,7 +112,9 @@ async def test_a_task_without_its_type_is_refused_alone(connect: Connect) -> Non
 @pytest.mark.parametrize("wrong", [("send-mail", 1), "send-mail"])
 async def test_what_is_no_dictionary_is_refused_before_anything_is_sent(connect: Connect, wrong: Any) -> None:
     stage = connect()
-    with pytest.raises(TypeError, match=r"Item 1 of submit_many is a (tuple|str), not a dictionary; write \{"):
+    with pytest.raises(
+        TypeError, match=r"Item 1 of submit_many is a (tuple|str), not a dictionary; give a list of such: \{"
+    ):
         await stage.client.submit_many([{"task_type": MAIL}, wrong])
     assert not stage.asked
 

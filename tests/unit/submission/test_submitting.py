@@ -197,6 +197,32 @@ async def test_an_object_that_no_attempt_could_read_is_refused(
     assert "see its aliases, and its excluded and computed fields" in refused.value.hint
 
 
+class Parcel(BaseModel):
+    weight: int
+
+
+class Insured(Parcel):
+    value: int
+
+
+class Renamed(Parcel):
+    """Has no field of its own, so nothing is lost."""
+
+
+async def test_an_object_of_a_subclass_whose_fields_would_be_lost_is_refused(framework: TaskFramework) -> None:
+    class Sends(BackgroundTaskExecutable[Parcel, None]):
+        task_type = "sends"
+
+        def execute(self, context: TaskContext[Parcel]) -> None: ...
+
+    framework.register(Sends)
+    with pytest.raises(InvalidParametersError) as refused:
+        await framework.submit(Sends, Insured(weight=1, value=2))
+    assert "value of Insured would be lost: an attempt gets a Parcel" in refused.value.message
+    assert refused.value.hint.startswith("Declare Insured as the parameters of the task type, or submit a Parcel.")
+    await framework.submit(Sends, Renamed(weight=1))
+
+
 class Holds(BaseModel):
     value: Any
 
