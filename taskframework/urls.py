@@ -15,7 +15,8 @@ _SECRET_PARAMETER = re.compile(
 _SECRET_IN_TEXT = re.compile(
     rf"([?&;#](?:[\w.-]{{0,40}}(?:{_SECRET_NAMES})[\w.-]{{0,40}}|pwd|sig|auth|code)=)[^&;#\s'\"]*", re.IGNORECASE
 )
-_HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
+_HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
+_MAX_PORT = 65_535
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
@@ -102,8 +103,8 @@ def check_redis_url(url: str) -> str:
     user, _, place = rest.partition("?")[0].rpartition("@")
     host = place.partition("/")[0]  # may be missing: then the driver takes this machine
     is_cut = "/" in user or "#" in user  # the driver would take what is before it for the host
-    if scheme != "unix" and (is_cut or (host and not _HOST.fullmatch(host))):
-        raise _no_valid_host(f"{scheme}://user:password@host:6379/0")
+    if scheme != "unix" and (is_cut or host):
+        _check_host("" if is_cut else host, f"{scheme}://user:password@host:6379/0")
     _check_tls_options(rest, "rate_limiter.redis_ca_file")
     return url
 
@@ -117,15 +118,19 @@ def _check_sqlite(rest: str) -> None:
 
 def _check_hosts(rest: str, example: str) -> None:
     hosts = _without_user_info(rest).partition("/")[0]
-    if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-        raise _no_valid_host(example)
+    for host in hosts.split(","):
+        _check_host(host, example)
 
 
-def _no_valid_host(example: str) -> ValueError:
-    return ValueError(
-        f"has no valid host; write {example}, and percent-encode special characters in the password: "
-        "@ : / as %40 %3A %2F"
-    )
+def _check_host(host: str, example: str) -> None:
+    found = _HOST.fullmatch(host)
+    if found is None:
+        raise ValueError(
+            f"has no valid host; write {example}, and percent-encode special characters in the password: "
+            "@ : / as %40 %3A %2F"
+        )
+    if not 1 <= int(found["port"] or 1) <= _MAX_PORT:
+        raise ValueError(f"has a port that does not exist; ports are 1 to {_MAX_PORT}")
 
 
 def _check_tls_options(rest: str, ca_file: str) -> None:

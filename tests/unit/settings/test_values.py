@@ -58,6 +58,7 @@ def test_broker_addresses_are_accepted(url: str) -> None:
         ("amqp://", "write amqp://user:password@host:5672/vhost"),
         ("amqp://user:secret", "has no valid host"),
         ("amqp://user:se@cret/1@host:notaport/", "has no valid host"),
+        ("amqp://host:70000/", "has a port that does not exist; ports are 1 to 65535"),
     ],
 )
 def test_other_broker_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
@@ -91,6 +92,7 @@ def test_store_addresses_are_accepted(url: str) -> None:
         ("sqlite:///folder/", "write sqlite:///file"),
         ("sqlite:///:memory:", "needs a file"),
         ("mongodb:///tasks", "has no valid host"),
+        ("mongodb://host:27017,host:0/tasks", "has a port that does not exist"),
         ("mongodb://host:27017", "needs one database in its path; write mongodb://host/database"),
         ("mongodb://host/?replicaSet=rs0", "needs one database"),
         ("mongodb://host/a/b", "needs one database"),
