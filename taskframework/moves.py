@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import TaskUnreadableError
+from taskframework.leaving_out import leave_out
 from taskframework.model.events import EVENT_BY_ENTRY_TYPE, TaskEvent, event_of_move
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Move
 from taskframework.stores.base import TaskStore
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +70,14 @@ class TaskMoves:
         Raises:
             StoreUnavailableError: as `make`; call again with the same move.
         """
-        task = await self._apply(move)
-        if task is None:
-            try:
+        try:
+            task = await self._apply(move)
+            if task is None:
                 task = await self._store.get(move.task_id, EVERYONE)
-            except TaskUnreadableError:
-                return NotMade(None, is_unreadable=True)
-            if task is None or not move.was_applied(task):
-                return NotMade(task)
+                if task is None or not move.was_applied(task):
+                    return NotMade(task)
+        except TaskUnreadableError:
+            return NotMade(None, is_unreadable=True)
         entry = entry_in(task)
         await self._publish_event(EVENT_BY_ENTRY_TYPE[entry.type](task))
         return Made(task, entry)
@@ -89,7 +87,7 @@ class TaskMoves:
         try:
             return await self.make(move)
         except TaskUnreadableError as error:
-            logger.warning("passed over: %s", error.message)
+            leave_out(error)
             return None
 
     async def repair_all(self, moves: Iterable[Move]) -> Sequence[Task | None]:

@@ -211,6 +211,10 @@ class _RunningFramework:
                     asyncio.Runner(loop_factory=lambda: _Loop(threads)) as runner,
                 ):
                     runner.run(self._main())
+            except BaseException as error:
+                if self._is_open.done():
+                    raise
+                self._is_open.set_exception(error)
             finally:
                 self._has_ended = True
                 self._refuse_left_calls()
@@ -226,15 +230,10 @@ class _RunningFramework:
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
-        try:
-            async with self._framework.running(worker=self._worker):
-                self._on_open()
-                self._is_open.set_result(None)
-                await self._stop.wait()
-        except BaseException as error:
-            if self._is_open.done():
-                raise
-            self._is_open.set_exception(error)
+        async with self._framework.running(worker=self._worker):
+            self._on_open()
+            self._is_open.set_result(None)
+            await self._stop.wait()
 
 
 class _Loop(asyncio.SelectorEventLoop):

@@ -103,6 +103,7 @@ class HttpEvents:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening])
+        self.is_live = False
 
     @contextlib.asynccontextmanager
     async def _connection(self, *, is_first: bool) -> AsyncGenerator[EventSource, None]:

@@ -15,11 +15,9 @@ are two ways to change a record:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
@@ -29,9 +27,8 @@ from pydantic_core import to_json
 
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import StoreError, ValueNotStorableError
+from taskframework.leaving_out import leave_out
 from taskframework.model.values import Json
-
-logger = logging.getLogger(__name__)
 
 Content = TypeVar("Content")
 
@@ -158,7 +155,7 @@ class RecordKind(Generic[Content]):
             try:
                 found[record.id] = self.content(record)
             except RecordUnreadableError as error:
-                _warn_once(str(error))
+                leave_out(error)
         return found
 
     def is_readable(self, record: Record) -> bool:
@@ -169,12 +166,6 @@ class RecordKind(Generic[Content]):
         """The content in the form in which a record keeps it."""
         data: dict[str, Json] = self._content.dump_python(content, mode="json")
         return data
-
-
-@lru_cache(maxsize=1000)
-def _warn_once(text: str) -> None:
-    """Log it, unless it was logged: repairs look at the same records every few seconds."""
-    logger.warning("left out: %s", text)
 
 
 def _storable(moment: datetime | None) -> datetime | None:

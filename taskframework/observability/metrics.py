@@ -185,6 +185,7 @@ class Metrics:
 
     def show_workers(self, by_type: Mapping[str, int], lost: int) -> None:
         """Show how many workers there are of each task type, and how many lost workers were not replaced."""
+        self.workers.clear()
         for task_type, count in by_type.items():
             self.workers.labels(task_type).set(count)
         self.workers_lost.set(lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,9 +14,12 @@ from taskframework.errors import StoreError, TaskframeworkError
 from taskframework.model.audit import AUDIT, AuditEntry, audit_record, cursor_of
 from taskframework.model.keys import with_prefixes_only
 from taskframework.model.query import CursorInvalidError, Page
+from taskframework.model.records import Record
 from taskframework.model.values import Json
 from taskframework.model.view import format_time
 from taskframework.stores.base import Records
+
+logger = logging.getLogger(__name__)
 
 _CURSOR_PATTERN = re.compile(r"[0-9]{15}-[0-9a-f]{12}")
 #: How many entries one read takes, and the most reads for one page: a filter that finds little gives a short page.
@@ -88,8 +92,13 @@ class AuditLog:
             raise
         finally:
             if record is not None and noted.refusal is not None:
-                refused = replace(entry, refusal=with_prefixes_only(noted.refusal))
-                await self._records.write_records([AUDIT.changed(record, refused, expires_at=record.expires_at)])
+                await self._add_refusal(record, replace(entry, refusal=with_prefixes_only(noted.refusal)))
+
+    async def _add_refusal(self, record: Record, refused: AuditEntry) -> None:
+        try:
+            await self._records.write_records([AUDIT.changed(record, refused, expires_at=record.expires_at)])
+        except StoreError as error:  # the caller gets the refusal, and not this error in its place
+            logger.warning("the audit log lacks the refusal of %s: %s", refused.action, error.message)
 
     async def list_entries(
         self, *, limit: int, cursor: str | None = None, by: str | None = None, action: str | None = None

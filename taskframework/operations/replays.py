@@ -157,6 +157,9 @@ class ReplayOperations:
 
         If this process paused between the two, a carrier has removed the first mark, or is about to: the new revision
         keeps it from that.
+
+        Raises:
+            StoreUnavailableError: if other processes were faster again and again; then nobody carries the action on.
         """
         for _ in range(_MAX_ROUNDS):
             mark_id = RUNNING_ACTION.id_of(replay_id)
@@ -165,6 +168,7 @@ class ReplayOperations:
             [written] = await self._store.write_records([mark])
             if written is not None:
                 return
+        raise _busy(replay_id)
 
     async def find_running(self, action: Action, where: ActionFilter) -> BulkAction | None:
         """Return the action that does the same with the same filter now, if there is one.
@@ -264,8 +268,7 @@ class ReplayOperations:
             wanted = rule(present)
             if wanted == present or await self.write(record, wanted):
                 return wanted
-        message = f"The replay {replay_id} was changed by other processes at the same time."
-        raise StoreUnavailableError(message, hint="Try again in a moment.")
+        raise _busy(replay_id)
 
     async def write(self, record: Record, wanted: BulkAction) -> bool:
         """Write an action, unless another process wrote it since it was read; return whether it was written.
@@ -284,6 +287,11 @@ class ReplayOperations:
 
     async def _find(self, replay_id: str) -> Record | None:
         return await read_record(self._store, REPLAY.id_of(replay_id))
+
+
+def _busy(replay_id: str) -> StoreUnavailableError:
+    message = f"The replay {replay_id} was changed by other processes at the same time."
+    return StoreUnavailableError(message, hint="Try again in a moment.")
 
 
 def _require_same(

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock
 from taskframework.errors import BrokerError, StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.leaving_out import leave_out
 from taskframework.model.drivers import Driver
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
@@ -40,7 +41,7 @@ async def _make_reservation(store: TaskStore, reservation: Transition) -> Task |
     try:
         return await store.apply(reservation)
     except TaskUnreadableError as error:  # a newer release wrote it, and its processes repair it
-        logger.warning("passed over: %s", error.message)
+        leave_out(error)
         return None
 
 

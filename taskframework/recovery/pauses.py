@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from taskframework.errors import TaskUnreadableError
 from taskframework.limits.pauses import Pauses
 from taskframework.model.drivers import START
 from taskframework.model.marks import EndPutOff, RestartQueueTimeout
@@ -77,8 +75,7 @@ class PauseRepair:
         """Make one page of the tasks due that were put off."""
         page, now = self._resuming[task_type], self._store.now()
         put_off = await self._store.put_off(task_type, page.since, now + self._longest, _PAGE_SIZE)
-        with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it make it due
-            await self._store.mark(*(EndPutOff(task.task_id, min(page.due, now)) for task in put_off))
+        await self._store.mark(*(EndPutOff(task.task_id, min(page.due, now)) for task in put_off))
         if len(put_off) < _PAGE_SIZE or self._pauses.is_paused(task_type):
             del self._resuming[task_type]
         else:

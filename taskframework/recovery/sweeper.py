@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
-from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatched, ReserveDispatch
 from taskframework.model.status import Priority
@@ -27,8 +25,7 @@ async def forget_dispatches(store: TaskStore) -> None:
     """Make every waiting task due at its `not_before`, because all messages that were sent are known to be lost."""
     previous: Sequence[DueTask] = ()
     while (waiting := await store.upcoming(DISPATCH, _FORGET_BATCH_SIZE)) and waiting != previous:
-        with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
-            await store.mark(*(ForgetDispatch(task.task_id) for task in waiting))
+        await store.mark(*(ForgetDispatch(task.task_id) for task in waiting))
         previous = waiting
 
 
@@ -86,13 +83,11 @@ class Sweeper:
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
         if self._is_paused(task_type):
-            with contextlib.suppress(TaskUnreadableError):
-                await self._store.mark(*map(self._put_off_mark, tasks))
+            await self._store.mark(*map(self._put_off_mark, tasks))
             return True
         sent_before = [task for task in tasks if task.dispatches]
         queued = await self._still_queued(task_type, lane, sent_before) if sent_before else []
-        with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
-            await self._store.mark(*map(self._left_alone_mark, queued))
+        await self._store.mark(*map(self._left_alone_mark, queued))
         left_alone = {task.task_id for task in queued}
         missing = [task for task in tasks if task.task_id not in left_alone]
         reserved = await self._reserve(task_type, lane, missing) if missing else []

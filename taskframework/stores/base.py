@@ -92,7 +92,7 @@ class TaskWrites(Protocol):
         ...
 
     async def mark(self, *marks: Mark) -> None:
-        """Make marks, together where possible. The caller does not learn whether they still applied.
+        """Make marks, together where possible. The caller does not learn which applied; a task may be unreadable.
 
         Raises:
             ValueNotStorableError: if one of them can never be written; the others may be.

@@ -114,10 +114,11 @@ class QueueConsumer:
 
     async def stop(self) -> None:
         self.is_stopped = True
-        if self._trouble_level is not None:
+        channel = await self._channel.stop()
+        if self._trouble_level is not None:  # only now: an attempt to register may have failed until here
             self._troubles.end(self)
             self._trouble_level = None
-        if (channel := await self._channel.stop()) is not None:
+        if channel is not None:
             await self._end(channel)
 
     async def _end(self, channel: ConsumerChannel) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -12,13 +11,12 @@ from typing import Any, TypeVar
 import orjson
 
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
+from taskframework.leaving_out import leave_out
 from taskframework.model.query import DeadMessage
 from taskframework.model.task import TIMES, UNREADABLE, USER_VALUES, CancelRequest, Task
 from taskframework.model.transitions import Fence
 from taskframework.model.values import Json
 from taskframework.stores.reading import unreadable
-
-logger = logging.getLogger(__name__)
 
 Document = dict[str, Any]
 Entry = TypeVar("Entry")
@@ -89,7 +87,7 @@ def read_documents(
         try:
             entries.append(read(document))
         except TaskUnreadableError as error:
-            logger.warning("left out: %s %s", error.message, error.reason)
+            leave_out(error)
             if left_out is not None:
                 left_out.append(error.task_id)
     return entries

@@ -17,7 +17,8 @@ from itertools import chain
 from typing import TypeVar
 
 from taskframework.clock import Clock
-from taskframework.errors import StoreError
+from taskframework.errors import StoreError, TaskUnreadableError
+from taskframework.leaving_out import leave_out
 from taskframework.model.marks import Mark
 from taskframework.model.records import Record
 from taskframework.model.task import Task
@@ -184,9 +185,13 @@ class _Group:
             return error
 
     def _mark(self, request: Marks) -> Exception | None:
-        """Make all marks; return the last error, or None if all marks were made."""
+        """Make all marks; return the last error, or None if all marks were made or left out."""
         errors = [error for change in request.changes if isinstance(error := self.answer(change), Exception)]
-        return errors[-1] if errors else None
+        refused = [error for error in errors if not isinstance(error, TaskUnreadableError)]
+        for error in errors:
+            if isinstance(error, TaskUnreadableError):
+                leave_out(error)
+        return refused[-1] if refused else None
 
     def remember(self, known: KnownTasks) -> None:
         """Remember the tasks in the state that the file has after the commit."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import orjson
 
 from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.errors import TaskUnreadableError
+from taskframework.leaving_out import leave_out
 from taskframework.model.query import Cursor, DeadMessage, Page, SlotCursor, TaskFilter
 from taskframework.model.task import UNREADABLE, CancelRequest, Task
 from taskframework.model.transitions import Fence
 from taskframework.stores.reading import unreadable
 from taskframework.stores.sqlite.connection import Row
 from taskframework.stores.sqlite.rows import TaskRow, Value, read_cancel, read_row, to_json
-
-logger = logging.getLogger(__name__)
 
 
 def tasks_of(rows: Sequence[Row], left_out: list[str] | None = None) -> list[Task]:
@@ -32,11 +30,6 @@ def tasks_of(rows: Sequence[Row], left_out: list[str] | None = None) -> list[Tas
             if left_out is not None:
                 left_out.append(row.task_id)
     return tasks
-
-
-def leave_out(error: TaskUnreadableError) -> None:
-    """Log that a task is left out because it cannot be read."""
-    logger.warning("left out: %s %s", error.message, error.reason)
 
 
 def cancels_of(rows: Sequence[Row]) -> dict[Fence, CancelRequest]:

@@ -11,6 +11,7 @@ from typing import cast
 from taskframework.clock import Clock, SystemClock, from_milliseconds, to_milliseconds
 from taskframework.errors import TaskUnreadableError
 from taskframework.grouping import Grouping
+from taskframework.leaving_out import leave_out
 from taskframework.model.drivers import Driver
 from taskframework.model.letters import DeadCount
 from taskframework.model.marks import Mark, RenewLease
@@ -30,7 +31,6 @@ from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Mar
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import (
     cancels_of,
-    leave_out,
     message_of,
     message_page,
     message_row,

@@ -13,7 +13,7 @@ import pytest
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import ReserveDispatch
+from taskframework.model.marks import MakeDue, ReserveDispatch
 from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordUnreadableError
@@ -106,6 +106,19 @@ async def test_what_nobody_can_read_is_left_out_by_repairs(
     await store.close()
     with pytest.raises(StoreUnavailableError):
         await make_reservations(store, reservations)
+
+
+async def test_marks_leave_out_a_task_that_nobody_can_read_and_say_so_once(
+    store: SqliteStore, raw: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = [await put(store, next_dispatch_at=store.now() + HOUR) for _ in range(3)]
+    _overwrite(raw, tasks[1], "{}")
+    for _ in range(2):
+        await store.mark(*(MakeDue(task.task_id, task.dispatch_epoch) for task in tasks))
+    due = {task.task_id for task in await store.due(DISPATCH, 9)}
+    assert due == {tasks[0].task_id, tasks[2].task_id}
+    [told] = [record for record in caplog.records if tasks[1].task_id in record.getMessage()]
+    assert told.levelname == "WARNING"
 
 
 async def test_a_document_that_is_no_json_ends_no_query(store: SqliteStore, raw: sqlite3.Connection) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.keys import Role
+from taskframework.model.records import Record
 from tests.unit.api.conftest import TASKS, Api, problem_of
 
 ADMIN = "/api/v1/admin"
@@ -85,6 +87,25 @@ async def test_what_is_refused_is_noted_with_why(api: Api, call: str) -> None:
     [entry] = await _entries(api)
     assert (entry["action"], entry["target"], entry["reason"]) == (f"queue.{call}", "nobody-knows", None)
     assert "nobody-knows" in entry["refusal"]
+
+
+async def test_a_refusal_stays_the_answer_if_it_cannot_be_noted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = api.framework.services.store
+    write, writes = store.write_records, 0
+
+    async def away_after_the_first(records: Sequence[Record]) -> Sequence[str | None]:
+        nonlocal writes
+        writes += 1
+        if writes > 1:
+            raise StoreUnavailableError("away")
+        return await write(records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_records", away_after_the_first)
+        problem_of(await api.post(f"{ADMIN}/queues/nobody-knows/pause"), 404, "task_type_not_found")
+    assert writes == 2
+    [entry] = await _entries(api)
+    assert (entry["action"], entry["refusal"]) == ("queue.pause", None)
 
 
 async def test_nothing_is_done_that_could_not_be_noted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

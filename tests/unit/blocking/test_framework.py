@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ from taskframework import (
     resource,
     task,
 )
+from taskframework.blocking import thread
 from taskframework.blocking.thread import ClosedMeanwhileError, _Loop
 from taskframework.errors import StoreMisconfiguredError
 
@@ -319,6 +321,20 @@ def test_what_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -
     file.unlink()
     with tasks, pytest.raises(UnknownTaskTypeError, match=f"This store is {file}."):
         tasks.submit("double", 4)
+
+
+def test_a_loop_that_cannot_be_made_keeps_no_caller_waiting(
+    tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    tasks.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(thread, "_Loop", fail)
+        with pytest.raises(OSError, match="too many open files"):
+            tasks.open()
+    assert tasks.submit("double", 4).result(timeout=30) == 8
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="there are no such signals")

@@ -464,3 +464,18 @@ async def test_beside_other_consumers_in_trouble_only_a_refusal_is_a_warning(
         await consumer.stop()
     told = [record for record in caplog.records if "Trying again" in record.message]
     assert [record.levelname for record in told if record.levelname == "WARNING"] == ["WARNING"] * warnings
+
+
+async def test_trouble_that_is_noted_while_a_consumer_stops_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    troubles = Troubles()
+    async with consumer_of(FakeChannel, lambda _: None, troubles) as consumer:
+        await eventually(lambda: consumer.is_live)
+        stop = consumer._channel.stop
+
+        async def fail_and_stop() -> ConsumerChannel | None:
+            consumer._note_trouble()
+            return await stop()
+
+        monkeypatch.setattr(consumer._channel, "stop", fail_and_stop)
+        await consumer.stop()
+    assert troubles.begin("another consumer"), "nobody else is in trouble"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from datetime import UTC, datetime
 
@@ -52,6 +53,20 @@ async def test_heartbeats_and_gaps_are_no_events(monkeypatch: pytest.MonkeyPatch
     assert heard == [b'{"n": 1}', b'{"n": 2}']
     assert "missed" in told[0]
     assert "ended" in told[1]
+
+
+async def test_after_its_stop_it_is_not_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hear(_: ExternalMessage) -> None:
+        await asyncio.Event().wait()
+
+    stream = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: stream)) as client:
+        events = HttpEvents("http://api")
+        monkeypatch.setattr(events, "_client", client)
+        listening = events.subscribe(hear)
+        await eventually(lambda: listening.is_live)
+        await listening.stop()
+        assert not listening.is_live
 
 
 async def test_an_address_where_something_else_answers_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

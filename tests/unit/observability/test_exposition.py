@@ -47,6 +47,16 @@ def test_our_histogram_reads_like_the_clients() -> None:
     assert samples(ours) == samples(theirs)
 
 
+def test_a_type_that_is_no_longer_declared_has_no_workers() -> None:
+    metrics = Metrics()
+    metrics.show_workers({"mail": 2, "print": 1}, 0)
+    metrics.show_workers({"mail": 1}, 0)
+    workers = {
+        labels: value for (_, name, labels), value in samples(metrics.registry).items() if name == "tasks_workers"
+    }
+    assert workers == {frozenset({("task_type", "mail")}): 1}
+
+
 def test_every_metric_is_there_before_anything_happened() -> None:
     text = Metrics().exposition().decode()
     assert "# TYPE tasks_submitted_total counter" in text

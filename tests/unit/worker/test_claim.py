@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -210,6 +212,19 @@ async def test_what_only_a_newer_release_can_read_is_marked_unread(
     after = await store.get(task.task_id, EVERYONE)
     assert after is not None
     assert (after.no_handler, after.next_dispatch_at) == (1, clock.now() + timedelta(seconds=30))
+
+
+@pytest.mark.parametrize("task_type", ["count-words", "of-tomorrow"])
+async def test_a_damaged_task_is_left_as_it_is(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, tmp_path: Path, task_type: str
+) -> None:
+    task = (await insert_one(store, new_task(now=clock.now(), task_type=task_type))).task
+    with contextlib.closing(sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)) as raw:
+        raw.execute("UPDATE tasks SET document = '{}'")
+        before = raw.execute("SELECT * FROM tasks").fetchall()
+        assert await asked(station, message_of(task)) is Refusal.NOT_OURS
+        assert await station.hand_over(message_of(task), PutOff(timedelta(0))) is Refusal.NOT_OURS
+        assert raw.execute("SELECT * FROM tasks").fetchall() == before
 
 
 async def test_an_old_message_of_a_type_that_nobody_runs_changes_nothing(
