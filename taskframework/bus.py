@@ -7,7 +7,6 @@ error stops all others. So each signal has a single receiver here, and the list 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from blinker import Signal
 
+from taskframework.background import Background
 from taskframework.errors import TaskframeworkError
 from taskframework.model.events import Event
 
@@ -49,7 +49,7 @@ class EventBus:
         self.on_handled: Callable[[Listener, Event, Exception | None], None] | None = None
         self._signals: dict[type[Event], Signal] = {}
         self._routes: dict[type[Event], tuple[tuple[Listener, ...], tuple[Listener, ...]]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = Background()
 
     def listen(self, event_type: type[E], handle: Handler[E], *, name: str, must_succeed: bool = False) -> None:
         """Add a listener for a type of event and its subtypes, after all present listeners."""
@@ -84,8 +84,7 @@ class EventBus:
 
     async def drain(self) -> None:
         """Wait for the observers that still run."""
-        while self._running:
-            await asyncio.wait(self._running)
+        await self._running.finished()
 
     async def _deliver(self, event: Event) -> list[Any]:
         signal = self.signal(type(event))
@@ -124,9 +123,7 @@ class EventBus:
             return
         # Most observers are plain functions that return None; `isawaitable` takes as long as running them.
         if pending is not None and inspect.isawaitable(pending):
-            task = asyncio.ensure_future(self._finish(listener, event, pending))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running.start(self._finish(listener, event, pending))
         else:
             self._handled(listener, event, None)
 

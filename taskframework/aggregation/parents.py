@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from taskframework import failpoint
-from taskframework.background import Background, end
-from taskframework.clock import Clock
+from taskframework.background import Background
+from taskframework.clock import Clock, happens_within
 from taskframework.errors import StoreError
 from taskframework.model.events import TaskEvent
 from taskframework.model.marks import CountAfterEnd
@@ -166,7 +166,7 @@ class SubtaskReporter:
                 for on_done in callbacks:
                     on_done()
                 if not self._is_finishing:
-                    await self._pause(report)
+                    await happens_within(report.last_has_ended, _seconds_of_pause(report), self._clock)
                 if not (report.ended or report.is_requested):
                     return
         except StoreError as error:
@@ -175,14 +175,6 @@ class SubtaskReporter:
             logger.exception("sub-tasks of task %s are left to the repair", parent_id)
         finally:
             del self._parents[parent_id]
-
-    async def _pause(self, report: _PendingReport) -> None:
-        pause = asyncio.ensure_future(self._clock.sleep(_seconds_of_pause(report)))
-        last = asyncio.ensure_future(report.last_has_ended.wait())
-        try:
-            await asyncio.wait([pause, last], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await end(pause, last)
 
     async def _count(self, parent_id: str, report: _PendingReport) -> None:
         """Count the sub-tasks of a parent that waits for them or has ended before them, and write the count."""

@@ -68,9 +68,8 @@ class BatchRetrier(ParentWork):
             reserved = await self._reserve(reserved)
             if reserved is not None and self._is_stopping:
                 return
-        if (
-            last_slot >= 0
-        ):  # another process took the batch, or it was cancelled, maybe long before the last replay here
+        # Another process took the batch, or it was cancelled, maybe long before the last replay here.
+        if last_slot >= 0:
             await self._store.mark(CascadeAgain(batch.task_id))
 
     async def _replay(self, subtask: Task, batch: Task) -> bool:
@@ -89,12 +88,9 @@ class BatchRetrier(ParentWork):
 
     async def _reserve(self, batch: Task) -> Task | None:
         """Return the batch, if it is still to be retried and no other process has begun with it."""
-        due = RETRY.time_of(batch)
-        return (
-            None
-            if due is None
-            else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._reservation_time))
-        )
+        if (due := RETRY.time_of(batch)) is None:
+            return None
+        return await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._reservation_time))
 
 
 def _is_to_replay(subtask: Task, batch: Task) -> bool:

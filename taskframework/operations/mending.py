@@ -111,9 +111,7 @@ class MessageMending:
             if task is not None and task.status in DEAD:
                 raise NothingToRepairError(task)
             raise TaskNotFoundError(message_id, what="dead letter")
-        [kind] = (await self._types.find([task_type])).values()
-        if isinstance(kind, SubmissionError):
-            raise kind
+        kind = await self._types.require(task_type)
         request_hash = fingerprint(kind.task_type, kind.accept(parameters)[1])
         if message is None:
             return await self._find_repaired(message_id, record, request_hash)

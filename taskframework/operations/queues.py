@@ -82,7 +82,7 @@ class QueueOperations:
         """
         record = await self._read_pause(task_type)
         if record is None:
-            await self._require(task_type)
+            await self._types.require(task_type)
         pause = None if record is None else PAUSE.content(record)
         return await self._queue(task_type, pause, broker, await read_traffic(self._store, [task_type]))
 
@@ -100,7 +100,7 @@ class QueueOperations:
         Raises:
             UnknownTaskTypeError: if the type was not declared.
         """
-        await self._require(task_type)
+        await self._types.require(task_type)
         new = Pause(task_type, by, self._store.now(), reason)
         await self._store.write_records([PAUSE.new(task_type, content=new)])
         stored = await self._read_pause(task_type)
@@ -129,11 +129,6 @@ class QueueOperations:
 
     async def _read_pause(self, task_type: str) -> Record | None:
         return await read_record(self._store, PAUSE.id_of(task_type))
-
-    async def _require(self, task_type: str) -> None:
-        [found] = (await self._types.find([task_type])).values()
-        if isinstance(found, Exception):
-            raise found
 
     async def _queue(self, task_type: str, pause: Pause | None, broker: Broker | None, traffic: Traffic) -> Queue:
         running = TaskFilter(status=TaskStatus.RUNNING, task_type=task_type)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from taskframework.model.audit import AUDIT
+from taskframework.model.counts import COUNTS
 from taskframework.model.debounce import WINDOWS
 from taskframework.model.idempotency import IDEMPOTENCY
 from taskframework.model.keys import KEY
-from taskframework.model.pauses import PAUSE
+from taskframework.model.message_repairs import MESSAGE_REPAIR
+from taskframework.model.pauses import PAUSE, RESUMED
+from taskframework.model.plans import PLAN
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.rate_limits import RATE
 from taskframework.model.records import RecordKind
-from taskframework.model.replays import REPLAY
+from taskframework.model.replays import REPLAY, RUNNING_ACTION
 from taskframework.model.schedules import SCHEDULE
 from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS
@@ -24,8 +29,25 @@ from taskframework.tasks.declarations import DECLARATION
 
 #: How many records of a kind, and pages of tasks of a status, are looked at.
 _MAX_RECORDS, _MAX_PAGES = 1_000, 2
-_KINDS: tuple[RecordKind[Any], ...] = (
-    *(PRESENCE, SCHEDULE, DECLARATION, PAUSE, RATE, SLOTS, STREAMS, VERSIONS, WINDOWS, IDEMPOTENCY, KEY, REPLAY),
+_KINDS: Sequence[RecordKind[Any]] = (
+    AUDIT,
+    COUNTS,
+    DECLARATION,
+    IDEMPOTENCY,
+    KEY,
+    MESSAGE_REPAIR,
+    PAUSE,
+    PLAN,
+    PRESENCE,
+    RATE,
+    REPLAY,
+    RESUMED,
+    RUNNING_ACTION,
+    SCHEDULE,
+    SLOTS,
+    STREAMS,
+    VERSIONS,
+    WINDOWS,
 )
 
 

@@ -32,9 +32,7 @@ class Edits:
         Raises:
             SubmissionError: if the parameters do not fit, or the type is unknown.
         """
-        [found] = (await self._types.find([task.task_type])).values()
-        if isinstance(found, UnknownTaskTypeError):
-            raise found
+        found = await self._types.require(task.task_type)
         if task.parent is not None and task.parent.is_chunk:
             return _accepted_items(found, task, parameters)
         return NewParameters(found.accept(parameters)[0])

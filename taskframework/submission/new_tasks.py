@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from taskframework.errors import SubmissionError
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import KeptFor
 from taskframework.model.status import TaskStatus, lane_of
@@ -78,11 +77,7 @@ class NewTasks:
             SubmissionError: if the type is unknown, or `task_type` is not a name.
             StoreUnavailableError: if the type is not registered here and the store does not answer.
         """
-        name = type_name(task_type)
-        kind = (await self.types.find([name]))[name]
-        if isinstance(kind, SubmissionError):
-            raise kind
-        return kind
+        return await self.types.require(type_name(task_type))
 
     def fields(
         self, kind: Submittable, user_id: str, options: Mapping[str, Any], throttle: Mapping[str, Any] | None = None

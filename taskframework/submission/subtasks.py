@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from taskframework.errors import SubmissionError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.subtasks import SUBTASK_OPTIONS
 from taskframework.model.task import record_to_document
@@ -50,9 +49,7 @@ class SubtaskKinds:
         """
         given = accept_subtask_options(options, self._now())
         name = type_name(task_type)
-        kind = (await self._types.find([name]))[name]
-        if isinstance(kind, SubmissionError):
-            raise kind
+        kind = await self._types.require(name)
         header = {**defaults_of(kind, self._max_attempts), **given}
         return SubtaskKind({"task_type": name, **{key: _json(value) for key, value in header.items()}}, kind)
 

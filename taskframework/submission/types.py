@@ -116,6 +116,18 @@ class TaskTypes:
             found |= {name: UnknownTaskTypeError(name, known) for name in unknown}
         return found
 
+    async def require(self, name: str) -> Submittable:
+        """Return the type of this name.
+
+        Raises:
+            UnknownTaskTypeError: if the type is unknown.
+            StoreUnavailableError: if the type is not registered here and the store does not answer.
+        """
+        found = (await self.find([name]))[name]
+        if isinstance(found, UnknownTaskTypeError):
+            raise found
+        return found
+
     async def buckets(self, names: Iterable[str]) -> Mapping[str, str | None]:
         """Return, for each known type of these, the bucket that all its tasks share."""
         found = await self.find(names)

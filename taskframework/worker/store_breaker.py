@@ -95,7 +95,7 @@ class StoreBreaker:
         if not self._is_stopped:
             self._can_continue.clear()
         if self._is_logged:
-            consequence = self._consequence("consuming stops", ("is", "are"))
+            consequence = self._consequence("consuming stops")
             # In an empty context: this is about the process, not about the attempt that noticed it first.
             contextvars.Context().run(logger.warning, "the store is away%s: %s", consequence, error)
         self._probing = asyncio.create_task(self._probe(), context=contextvars.Context())
@@ -151,11 +151,12 @@ class StoreBreaker:
         """
         return self._relapses & (self._relapses - 1) == 0
 
-    def _consequence(self, what: str, verb: tuple[str, str]) -> str:
+    def _consequence(self, what: str, *, is_over: bool = False) -> str:
         if self._deliveries is None:
             return ""
         number = self._deliveries()
-        return f", {what}, {pluralize(number, 'delivery', 'deliveries')} {verb[number != 1]} held"
+        verb = ("was" if is_over else "is") if number == 1 else ("were" if is_over else "are")
+        return f", {what}, {pluralize(number, 'delivery', 'deliveries')} {verb} held"
 
     async def _probe(self) -> None:
         since = self._clock.monotonic()
@@ -165,7 +166,7 @@ class StoreBreaker:
         await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ping_once)
         self._closed_at = self._clock.monotonic()
         if self._is_logged:
-            consequence = self._consequence("consuming continues", ("was", "were"))
+            consequence = self._consequence("consuming continues", is_over=True)
             logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
         self.is_open = self.is_silent = False
         self._can_continue.set()

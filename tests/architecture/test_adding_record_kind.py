@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import pkgutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskframework.model.records import RecordKind
+from taskframework.operations import unreadable
 from taskframework.recovery.retention import Retention
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
@@ -85,3 +88,18 @@ def test_no_store_knows_a_kind_by_name_but_those_of_tasks_that_are_deleted() -> 
         if "RecordKind(" in path.read_text() or "model.idempotency" in path.read_text()
     }
     assert naming == {"stores/mongo/earlier_release.py", "stores/mongo/records.py", "stores/sqlite/records.py"}
+
+
+def test_doctor_looks_at_every_kind() -> None:
+    modules = [
+        importlib.import_module(f"taskframework.{module.name}")
+        for folder in ("model", "tasks")
+        for module in pkgutil.iter_modules([str(PACKAGE / folder)], f"{folder}.")
+    ]
+    kinds = {
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, RecordKind) and not name.startswith("_")
+    }
+    assert {kind.name for kind in kinds} == {kind.name for kind in unreadable._KINDS}

@@ -93,7 +93,7 @@ async def test_a_refusal_stays_the_answer_if_it_cannot_be_noted(api: Api, monkey
     store = api.framework.services.store
     write, writes = store.write_records, 0
 
-    async def away_after_the_first(records: Sequence[Record]) -> Sequence[str | None]:
+    async def away_after_the_first(records: Sequence[Record]) -> Sequence[Record | None]:
         nonlocal writes
         writes += 1
         if writes > 1:
