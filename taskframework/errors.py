@@ -1,4 +1,4 @@
-"""Every exception the framework raises, as one tree.
+"""The exceptions that several parts raise, as one tree; others are beside the code that raises them.
 
 The docstring of a class is the message of an instance that was made without a message; `hint` says what to do next. An
 error that callers over HTTP can get has a `code`, its name for programs: `api/codes.py` says what each code means.
@@ -11,7 +11,7 @@ error that callers over HTTP can get has a `code`, its name for programs: `api/c
     │   ├── UnknownTaskTypeError, InvalidParametersError, InvalidRequestError, ValueNotStorableError
     │   └── IdempotencyConflictError, NewerVersionError
     ├── TaskNotFoundError, SignalsFullError        the request does not fit the task
-    ├── TransitionRefusedError ── ParentFinishedError, BatchNotRetriedError
+    ├── TransitionRefusedError ── ParentFinishedError
     ├── TaskFailedError, ResultTimeoutError        raised to callers that wait for a result
     ├── NotRunningError ── StoreOnlyError          the call needs a part that is not open in this process
     ├── MessageUnreadableError
@@ -248,11 +248,8 @@ class TransitionRefusedError(TaskframeworkError):
 
     code = "transition_refused"
 
-    def __init__(self, task_id: str, action: str, status: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(
-            f"Task {task_id} is {status}; it cannot be {action}.",
-            hint=f"Only a task that is {' or '.join(allowed)} can be {action}.",
-        )
+    def __init__(self, task_id: str, action: str, status: str, *, hint: str, message: str = "") -> None:
+        super().__init__(message or f"Task {task_id} is {status}; it cannot be {action}.", hint=hint)
         self.task_id, self.action, self.status = task_id, action, status
 
 
@@ -273,12 +270,10 @@ class ParentFinishedError(TransitionRefusedError):
     code = "parent_finished"
 
     def __init__(self, task_id: str, parent_id: str, parent_status: str) -> None:
-        TaskframeworkError.__init__(
-            self,
-            f"Task {task_id} is a sub-task of {parent_id}, which is {parent_status}; it cannot be retried alone.",
-            hint="Retry the parent; or retry this one with `reopen` (--reopen), so that the parent waits for it again.",
-        )
-        self.task_id, self.action, self.status, self.parent_id = task_id, "retried", parent_status, parent_id
+        message = f"Task {task_id} is a sub-task of {parent_id}, which is {parent_status}; it cannot be retried alone."
+        hint = "Retry the parent; or retry this one with `reopen` (--reopen), so that the parent waits for it again."
+        super().__init__(task_id, "retried", parent_status, message=message, hint=hint)
+        self.parent_id = parent_id
 
 
 class TaskFailedError(TaskframeworkError):

@@ -11,7 +11,7 @@ from taskframework.cli.batch_file import ItemFile
 from taskframework.cli.batch_watching import follow, print_batch, print_batches, print_end, print_results
 from taskframework.cli.bulk_actions import note_unknown_type
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
+from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor, TaskReason
 from taskframework.cli.output import print_json, print_json_line, run, say
 from taskframework.cli.render import print_page
 from taskframework.cli.store import (
@@ -24,7 +24,7 @@ from taskframework.cli.store import (
     remote_framework,
 )
 from taskframework.cli.submit import Type, User, takes_options
-from taskframework.cli.tasks import Reason, Status, TypeName
+from taskframework.cli.tasks import Status, TypeName
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
@@ -172,7 +172,7 @@ async def results(
 @app.command()
 @on_store
 @audited("batch.cancel", target="batch_id")
-async def cancel(framework: AnyFramework, batch_id: BatchId, reason: Reason = None, as_json: Json = False) -> None:
+async def cancel(framework: AnyFramework, batch_id: BatchId, reason: TaskReason = None, as_json: Json = False) -> None:
     """Cancel a batch and its unfinished tasks."""
     status = await framework.services.batches.cancel(batch_id, EVERYONE, by=operator_name(), reason=reason)
     if as_json:

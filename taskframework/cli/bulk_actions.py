@@ -12,8 +12,8 @@ import typer
 
 from taskframework.cli.options import or_bad_parameter
 from taskframework.cli.output import note, print_json, say
+from taskframework.cli.reading import parse_past_time, parse_status
 from taskframework.cli.store import AnyFramework, operator_name
-from taskframework.cli.submit import parse_past_time
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.message import rfc3339
 from taskframework.model.replays import TIMES, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
@@ -139,18 +139,12 @@ def _where(
 
 
 def _parse_value(name: str, value: str) -> str | TaskStatus | datetime:
-    if name in TIMES:
-        try:
+    try:
+        if name in TIMES:
             return parse_past_time(value)
-        except ValueError as error:
-            raise typer.BadParameter(f"{name}: {value!r} {error}.") from error
-    return _parse_status(value) if name == "status" else value
-
-
-def _parse_status(text: str) -> TaskStatus:
-    if text.upper() not in TaskStatus.__members__:
-        raise typer.BadParameter(f"{text!r} is not a status. Use {', '.join(TaskStatus).lower()}.")
-    return TaskStatus(text.upper())
+        return parse_status(value) if name == "status" else value
+    except ValueError as error:
+        raise typer.BadParameter(f"{name}: {value!r} {str(error).rstrip('.')}.") from error
 
 
 async def note_unknown_type(framework: AnyFramework, task_type: str | None) -> None:

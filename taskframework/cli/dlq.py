@@ -21,14 +21,14 @@ from taskframework.cli.bulk_actions import (
     run_bulk_action,
     validates_choice,
 )
-from taskframework.cli.options import Cursor, Json, Limit, Reopen, choice_option, or_bad_parameter
+from taskframework.cli.options import REASON_HELP, Cursor, Json, Limit, Reopen, TaskReason, choice_option
 from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
+from taskframework.cli.reading import past_time_option, read_json
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shorten
 from taskframework.cli.store import AnyFramework, RefusedExit, audited, on_store, operator_name
-from taskframework.cli.submit import parse_past_time, read_json
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.message import rfc3339
-from taskframework.model.query import DeadMessage
+from taskframework.model.query import MAX_LIMIT, DeadMessage
 from taskframework.model.replays import Action
 from taskframework.model.scope import ANONYMOUS, EVERYONE, Scope
 from taskframework.model.task import Task
@@ -52,34 +52,14 @@ Kind = Annotated[
     Literal["task", "message"] | None, choice_option("--kind", ("task", "message"), "Only tasks, or only messages.")
 ]
 OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only of this user.")]
-Since = Annotated[
-    datetime | None,
-    typer.Option(
-        "--after",
-        parser=or_bad_parameter(parse_past_time),
-        metavar="TIME",
-        help="Only if ended or received since a time, or 10m.",
-    ),
-]
-Before = Annotated[
-    datetime | None,
-    typer.Option(
-        "--before",
-        parser=or_bad_parameter(parse_past_time),
-        metavar="TIME",
-        help="Only if ended or received before a time, or 10m.",
-    ),
-]
+Since = Annotated[datetime | None, past_time_option("--after", "Only if ended or received since a time, or 10m.")]
+Before = Annotated[datetime | None, past_time_option("--before", "Only if ended or received before a time, or 10m.")]
 Parameters = Annotated[
     Any,
     typer.Argument(parser=read_json, metavar="JSON", help="The new parameters; - reads standard input, @FILE a file."),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason; kept in the task's history.")]
 RequiredReason = Annotated[
-    str | None,
-    typer.Option(
-        "--reason", metavar="TEXT", help="The reason; kept in the task's history. Required, except for a dry run."
-    ),
+    str | None, typer.Option("--reason", metavar="TEXT", help=f"{REASON_HELP} Required, except for a dry run.")
 ]
 NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Task type, if the JSON does not name it.")]
 Corrected = Annotated[
@@ -183,7 +163,7 @@ async def replay(
     rate: Rate = None,
     dry_run: DryRun = False,
     reopen: Reopen = False,
-    reason: Reason = None,
+    reason: TaskReason = None,
     background: Background = False,
     as_json: Json = False,
 ) -> None:
@@ -202,15 +182,15 @@ async def replay(
                 reopen=reopen,
             )
             return
-        page = await dead_letters.list_letters(scope_of(chosen), limit=500, wanted=chosen.letter_filter)
+        page = await dead_letters.list_letters(scope_of(chosen), limit=MAX_LIMIT, wanted=chosen.letter_filter)
         ids = [letter.id for letter in page.items]
         if not ids:
             await note_unknown_type(framework, chosen.task_type)
         if page.next_cursor is not None and as_json:
-            note("More fit --where; these are the newest 500.")
+            note(f"More fit --where; these are the newest {MAX_LIMIT}.")
         elif page.next_cursor is not None:
             await print_count(framework, Action.REPLAY, chosen, as_json=False)
-            note("The newest 500 of them:")
+            note(f"The newest {MAX_LIMIT} of them:")
     outcomes: Sequence[LetterOutcome] = []
     if ids:
         outcomes = await dead_letters.replay(
@@ -231,7 +211,7 @@ async def edit(
     parameters: Parameters,
     dry_run: DryRun = False,
     reopen: Reopen = False,
-    reason: Reason = None,
+    reason: TaskReason = None,
     as_json: Json = False,
 ) -> None:
     """Queue a dead task again with new parameters, which are checked first."""

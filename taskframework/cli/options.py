@@ -60,6 +60,8 @@ ApiKey = Annotated[str | None, typer.Option("--key", "--api-key", metavar="KEY",
 ApiKeyBesideKey = Annotated[str | None, typer.Option("--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, kept for later.")]
+REASON_HELP = "The reason; kept in the task's history."
+TaskReason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help=REASON_HELP)]
 Cursor = Annotated[
     str | None, typer.Option("--cursor", metavar="CURSOR", help="Where to start, as printed below the previous page.")
 ]

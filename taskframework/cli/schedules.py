@@ -14,9 +14,10 @@ from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit, choice_option
 from taskframework.cli.output import ago, as_json_text, facts, out, print_json, printable, say
+from taskframework.cli.reading import read_json
 from taskframework.cli.render import print_next_step, print_page, print_rows, shorten, status_text
 from taskframework.cli.store import AnyFramework, audited, on_store
-from taskframework.cli.submit import Type, read_json
+from taskframework.cli.submit import Type
 from taskframework.durations import format_duration
 from taskframework.errors import ApiUnavailableError, StoreUnavailableError
 from taskframework.model.message import rfc3339

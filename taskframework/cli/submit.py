@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from inspect import Parameter
-from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 import typer
@@ -29,11 +26,11 @@ from taskframework.cli.options import (
     whole_number,
 )
 from taskframework.cli.output import note, print_json, run, say
+from taskframework.cli.reading import JSON_EXAMPLE, parse_future_time, read_json
 from taskframework.cli.render import print_next_step, print_outcome
 from taskframework.cli.store import AnyFramework, is_store_missing, register_types, remote_framework
 from taskframework.cli.watching import follow
 from taskframework.clock import SystemClock
-from taskframework.durations import parse_duration
 from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
@@ -43,73 +40,6 @@ from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import NamingStore
 from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
-
-_EXAMPLE = """'{"name": "value"}'"""
-#: Bytes of a path; the system refuses to look for a longer one.
-_MAX_PATH_BYTES = 255
-
-
-def read_json(argument: str) -> Any:
-    """Read the JSON of an argument: the argument itself, standard input for `-`, or a file for `@FILE`.
-
-    Raises:
-        typer.BadParameter: if it is not JSON.
-    """
-    text = argument
-    try:
-        if text == "-":
-            text = sys.stdin.read()
-        elif text.startswith("@"):
-            text = Path(text[1:]).read_text(encoding="utf-8-sig")
-        text.encode()  # bytes of an argument that are not UTF-8 arrive as surrogates
-    except (OSError, UnicodeError) as error:
-        source = {"-": "standard input", "@": argument[1:]}.get(argument[:1], "the argument")
-        raise typer.BadParameter(f"{source} cannot be read: {error}") from error
-    try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        hint = f"Quote it for the shell, such as {_EXAMPLE}."
-        if argument == text and len(os.fsencode(text)) < _MAX_PATH_BYTES and Path(text).is_file():
-            hint = f"To read the file, write @{text}."
-        raise typer.BadParameter(f"not JSON ({error}). {hint}") from error
-
-
-def _parse_future_time(text: str) -> datetime:
-    try:
-        return datetime.now(UTC) + parse_duration(text)
-    except OverflowError:
-        raise ValueError("is too far ahead") from None
-    except ValueError:
-        return parse_time(text)
-
-
-def parse_past_time(text: str) -> datetime:
-    """Read a time, or how long ago it was.
-
-    Raises:
-        ValueError: if the text is neither.
-    """
-    try:
-        return datetime.now(UTC) - parse_duration(text)
-    except OverflowError:
-        raise ValueError("is too long ago") from None
-    except ValueError:
-        return parse_time(text)
-
-
-def parse_time(text: str) -> datetime:
-    """Read a time.
-
-    Raises:
-        ValueError: if the text is not a time.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("is neither a time such as 2027-01-31T12:00:00Z nor a duration such as 10m") from None
-    if moment.tzinfo is None:
-        raise ValueError(f"has no time zone; write {text}Z for UTC")
-    return moment
 
 
 def _parse_object(text: str, *, fields: Sequence[str]) -> object:
@@ -126,7 +56,9 @@ def _parse_object(text: str, *, fields: Sequence[str]) -> object:
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="The task's type.")]
 Parameters = Annotated[
     str | None,
-    typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads standard input, @FILE a file."),
+    typer.Argument(
+        metavar="JSON", help=f"Its parameters, such as {JSON_EXAMPLE}; - reads standard input, @FILE a file."
+    ),
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it ends; exit code 0 only if it is COMPLETED.")]
 Timeout = Annotated[
@@ -156,7 +88,7 @@ def _make_flag(name: str, schema: Mapping[str, Any]) -> Parameter:
     read: Callable[[str], Any] = str
     metavar, help_suffix = "|".join(value.get("enum", ["TEXT"])), ""
     if value.get("format") == "date-time":
-        read, metavar, help_suffix = or_bad_parameter(_parse_future_time), "TIME", ": a time, or 10m from now"
+        read, metavar, help_suffix = or_bad_parameter(parse_future_time), "TIME", ": a time, or 10m from now"
     elif value["type"] == "object":
         read, metavar = or_bad_parameter(partial(_parse_object, fields=value["required"])), "JSON"
         help_suffix = f" (example: '{json.dumps(_example_of(value))}')"
@@ -214,7 +146,7 @@ def submit(
             status = _submit_locally(Invocation.of(context, config, app), request, should_wait, timeout, as_json)
     except InvalidParametersError as error:
         if parameters is None:
-            error.hint = f"{error.hint} Give the parameters as JSON after the type, such as {_EXAMPLE}."
+            error.hint = f"{error.hint} Give the parameters as JSON after the type, such as {JSON_EXAMPLE}."
         raise
     if should_wait and status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,8 +17,9 @@ from taskframework.cli.bulk_actions import (
     tasks_where,
     validates_choice,
 )
-from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
+from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, TaskReason, or_bad_parameter
 from taskframework.cli.output import print_json, print_json_line, say
+from taskframework.cli.reading import STATUSES, parse_status, past_time_option, read_json
 from taskframework.cli.render import (
     print_explanation,
     print_next_step,
@@ -30,7 +30,6 @@ from taskframework.cli.render import (
     print_timeline,
 )
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
-from taskframework.cli.submit import parse_past_time, read_json
 from taskframework.cli.watching import follow
 from taskframework.model.query import Page, TaskFilter
 from taskframework.model.replays import Action
@@ -42,24 +41,13 @@ from taskframework.stores.base import SEARCH_PAGE_SIZE
 
 app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, explain, follow, cancel, signal, retry.")
 
-_STATUSES = ", ".join(TaskStatus).lower()
-
-
-def _parse_status(text: str) -> TaskStatus:
-    names = {status.value.lower(): status for status in TaskStatus}
-    if (found := names.get(text.lower())) is not None:
-        return found
-    close = difflib.get_close_matches(text.lower(), names, n=1)
-    raise ValueError(f"is not a status. {f'Did you mean {close[0]}?' if close else 'Use ' + _STATUSES + '.'}")
-
-
 Status = Annotated[
     TaskStatus | None,
     typer.Option(
         "--status",
-        parser=or_bad_parameter(_parse_status),
+        parser=or_bad_parameter(parse_status),
         metavar="STATUS",
-        help=f"Only tasks in this status: {_STATUSES}.",
+        help=f"Only tasks in this status: {STATUSES}.",
     ),
 ]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
@@ -67,16 +55,12 @@ StreamName = Annotated[str | None, typer.Option("--stream", metavar="KEY", help=
 UserName = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only tasks of this user.")]
 
 
-def _time_option(flag: str, help_text: str) -> Any:
-    return typer.Option(flag, parser=or_bad_parameter(parse_past_time), metavar="TIME", help=help_text)
-
-
-After = Annotated[datetime | None, _time_option("--after", "Only tasks submitted since a time, or since 10m.")]
-Before = Annotated[datetime | None, _time_option("--before", "Only tasks submitted before that.")]
+After = Annotated[datetime | None, past_time_option("--after", "Only tasks submitted since a time, or since 10m.")]
+Before = Annotated[datetime | None, past_time_option("--before", "Only tasks submitted before that.")]
 FinishedAfter = Annotated[
-    datetime | None, _time_option("--finished-after", "Only tasks that ended since a time, or since 10m.")
+    datetime | None, past_time_option("--finished-after", "Only tasks that ended since a time, or since 10m.")
 ]
-FinishedBefore = Annotated[datetime | None, _time_option("--finished-before", "Only tasks that ended before that.")]
+FinishedBefore = Annotated[datetime | None, past_time_option("--finished-before", "Only tasks that ended before that.")]
 Correlation = Annotated[
     str | None, typer.Option("--correlation-id", metavar="ID", help="Only tasks with this correlation id.")
 ]
@@ -102,7 +86,6 @@ Key = Annotated[
     typer.Option("--key", metavar="KEY", help="Idempotency key: a second signal with the same key is the same signal."),
 ]
 OneTask = Annotated[str | None, typer.Argument(metavar="[ID]", help="The task's id.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason; kept in the task's history.")]
 
 
 @app.command("list")
@@ -183,7 +166,7 @@ async def cancel(
     rate: Rate = None,
     dry_run: DryRun = False,
     background: Background = False,
-    reason: Reason = None,
+    reason: TaskReason = None,
     as_json: Json = False,
 ) -> None:
     """Cancel a task, or all that --where finds: waiting tasks at once; running ones are asked to stop."""
@@ -258,7 +241,7 @@ async def retry(
     dry_run: DryRun = False,
     background: Background = False,
     reopen: Reopen = False,
-    reason: Reason = None,
+    reason: TaskReason = None,
     as_json: Json = False,
 ) -> None:
     """Queue a failed, dead or cancelled task again, or all failed and dead ones that --where finds.

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from math import inf
 
-from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
+from taskframework.errors import TaskNotFoundError, TransitionRefusedError
 from taskframework.model.batch_status import BatchResult, BatchStatus, items_by_status, results_of
 from taskframework.model.batches import ReopenBatch, is_sealed, parts_of
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
@@ -34,8 +34,7 @@ class BatchNotRetriedError(TransitionRefusedError):
     def __init__(self, batch_id: str, status: str, hint: str) -> None:
         """Make the error of one batch in this status; `hint` says what the caller can do."""
         message = f"Batch {batch_id} is {status}; its failed tasks cannot be retried."
-        TaskframeworkError.__init__(self, message, hint=hint)
-        self.task_id, self.action, self.status = batch_id, "retried", status
+        super().__init__(batch_id, "retried", status, message=message, hint=hint)
 
 
 class BatchOperations:

@@ -30,18 +30,19 @@ class AlreadyReplayedError(TransitionRefusedError):
     """The dead letter was queued again before."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task.task_id, "replayed", task.status, tuple(sorted(DEAD)))
-        self.message = f"Dead letter {task.task_id} was already queued again; the task is {task.status} now."
-        self.hint = "It can be replayed again once it is a dead letter again."
+        message = f"Dead letter {task.task_id} was already queued again; the task is {task.status} now."
+        hint = "It can be replayed again once it is a dead letter again."
+        super().__init__(task.task_id, "replayed", task.status, message=message, hint=hint)
 
 
 class NothingToReplayError(TransitionRefusedError):
     """The dead letter is a message without a task."""
 
     def __init__(self, letter_id: str) -> None:
-        super().__init__(letter_id, "replayed", "a message without a task", ())
-        self.message = f"Dead letter {letter_id} is a message without a task, so it cannot be queued again."
-        self.hint = "Show it to see its content. Then repair it with a task type and parameters, or discard it."
+        status = "a message without a task"
+        message = f"Dead letter {letter_id} is {status}, so it cannot be queued again."
+        hint = "Show it to see its content. Then repair it with a task type and parameters, or discard it."
+        super().__init__(letter_id, "replayed", status, message=message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,12 @@ class NothingToRepairError(TransitionRefusedError):
     """The dead letter is a task, and no message."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task.task_id, "repaired", task.status, ())
-        self.message = f"Dead letter {task.task_id} is a task; only a message without a task can be repaired."
-        self.hint = (
+        message = f"Dead letter {task.task_id} is a task; only a message without a task can be repaired."
+        hint = (
             f"To give it other parameters and replay it: `taskframework dlq edit {task.task_id} JSON`, "
             "or over HTTP POST /api/v1/admin/dead-letters/replay with `ids` and `parameters`."
         )
+        super().__init__(task.task_id, "repaired", task.status, message=message, hint=hint)
 
 
 def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:

@@ -187,10 +187,9 @@ class StreamOperations:
 
 
 def _refuse_to_go_on(stream: StreamKey, position: int | None) -> TransitionRefusedError:
-    refusal = TransitionRefusedError(stream.key, "continued", "not halted", ())
-    refusal.message = f"Stream {stream.key!r} is not halted."
-    refusal.hint = "The task that has the turn has not failed, or no task is waiting."
+    message = f"Stream {stream.key!r} is not halted."
+    hint = "The task that has the turn has not failed, or no task is waiting."
     if position is not None:
-        refusal.message = f"Stream {stream.key!r} is not halted at position {position}."
-        refusal.hint = "Look at the stream again: it may have continued already."
-    return refusal
+        message = f"Stream {stream.key!r} is not halted at position {position}."
+        hint = "Look at the stream again: it may have continued already."
+    return TransitionRefusedError(stream.key, "continued", "not halted", message=message, hint=hint)

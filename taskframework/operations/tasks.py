@@ -90,7 +90,7 @@ class TaskOperations:
             return cancelled
         task = await self.get(task_id, scope)
         if task.status.is_final:
-            raise TransitionRefusedError(task_id, "cancelled", task.status, _status_names(LIVE))
+            raise _refuse(task, "cancelled", LIVE)
         return task
 
     async def retry(
@@ -163,11 +163,11 @@ class TaskOperations:
         if (discarded := await self._moves.make(Discard(task_id, scope, by, reason))) is not None:
             return discarded
         task = await self.get(task_id, scope)
-        refusal = TransitionRefusedError(task_id, "discarded", task.status, _status_names(DEAD))
-        if (before := task.discarded) is not None:
-            refusal.message = f"Dead letter {task_id} was already discarded by {before.by} at {rfc3339(before.at)}."
-            refusal.hint = "No action is needed. The task can still be retried by its id."
-        raise refusal
+        if (before := task.discarded) is None:
+            raise _refuse(task, "discarded", DEAD)
+        message = f"Dead letter {task_id} was already discarded by {before.by} at {rfc3339(before.at)}."
+        hint = "No action is needed. The task can still be retried by its id."
+        raise TransitionRefusedError(task_id, "discarded", task.status, message=message, hint=hint)
 
     async def check_retry(self, task_id: str, scope: Scope, *, reopen: bool = False) -> Task:
         """Return a task if it can be queued again, as far as this can be known before; nothing is changed.
@@ -249,7 +249,7 @@ class TaskOperations:
                 raise SignalConflictError(known.key, task_id, known.name)
             return task
         if task.status.is_final:
-            raise TransitionRefusedError(task_id, "signalled", task.status, _status_names(LIVE))
+            raise _refuse(task, "signalled", LIVE)
         raise SignalsFullError(task_id, MAX_SIGNALS)
 
     async def _check_version(self, task: Task) -> None:
@@ -258,16 +258,15 @@ class TaskOperations:
             return
         newest = await read_newest(self._store, task.user_id, unique.key)
         if newest is not None and is_older(unique, newest):
-            refusal = _not_retried_error(task)
-            refusal.message = (
+            message = (
                 f"Task {task.task_id} is version {unique.version} of {unique.key!r},"
                 f" and task {newest.task_id} has taken its place."
             )
-            refusal.hint = f"No action is needed: that task is version {newest.version}."
+            hint = f"No action is needed: that task is version {newest.version}."
             if task.stream is not None and task.stream.halts:
                 command = go_on_command(task.user_id, task.stream.key, task.stream.position)
-                refusal.hint = f"That task is version {newest.version}. If this one halts its stream: {command}"
-            raise refusal
+                hint = f"That task is version {newest.version}. If this one halts its stream: {command}"
+            raise TransitionRefusedError(task.task_id, "retried", task.status, message=message, hint=hint)
 
     async def _parents(self, task: Task, scope: Scope) -> list[Task]:
         """Return the parents above a sub-task, the nearest first."""
@@ -317,22 +316,26 @@ def _hint_if_never_reopened(parent: Task) -> str | None:
     return None
 
 
+def _refuse(task: Task, action: str, allowed: frozenset[TaskStatus]) -> TransitionRefusedError:
+    names = [status for status in TaskStatus if status in allowed]
+    hint = f"Only a task that is {' or '.join(names)} can be {action}."
+    return TransitionRefusedError(task.task_id, action, task.status, hint=hint)
+
+
 def _not_retried_error(task: Task) -> TransitionRefusedError:
     """Return the error that says why a task cannot be queued again."""
     name = task.task_id
-    refusal = TransitionRefusedError(name, "retried", task.status, _status_names(REPLAYABLE | {TaskStatus.RETRYING}))
+    error = _refuse(task, "retried", REPLAYABLE | {TaskStatus.RETRYING})
     if task.batch is not None:
-        refusal.message = f"Task {name} is a batch, which executes no code itself."
-        refusal.hint = (
+        hint = (
             f"Retry its failed tasks: `taskframework batch retry-failed {name}`, "
             f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
         )
-    elif task.status is TaskStatus.QUEUED:
-        refusal.message = f"Task {name} is already queued; nothing was changed."
-    elif task.cascade_at is not None:
-        refusal.hint = HINT_STILL_CANCELLING
-    return refusal
-
-
-def _status_names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:
-    return tuple(status for status in TaskStatus if status in statuses)
+        message = f"Task {name} is a batch, which executes no code itself."
+        return TransitionRefusedError(name, "retried", task.status, hint=hint, message=message)
+    if task.status is TaskStatus.QUEUED:
+        message = f"Task {name} is already queued; nothing was changed."
+        return TransitionRefusedError(name, "retried", task.status, hint=error.hint, message=message)
+    if task.cascade_at is not None:
+        error.hint = HINT_STILL_CANCELLING
+    return error
