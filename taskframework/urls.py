@@ -16,7 +16,8 @@ _SECRET_IN_TEXT = re.compile(
     rf"([?&;#](?:[\w.-]{{0,40}}(?:{_SECRET_NAMES})[\w.-]{{0,40}}|pwd|sig|auth|code)=)[^&;#\s'\"]*", re.IGNORECASE
 )
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
-_MAX_PORT = 65_535
+MAX_PORT = 65_535
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
@@ -129,8 +130,8 @@ def _check_host(host: str, example: str) -> None:
             f"has no valid host; write {example}, and percent-encode special characters in the password: "
             "@ : / as %40 %3A %2F"
         )
-    if not 1 <= int(found["port"] or 1) <= _MAX_PORT:
-        raise ValueError(f"has a port that does not exist; ports are 1 to {_MAX_PORT}")
+    if not 1 <= int(found["port"] or 1) <= MAX_PORT:
+        raise ValueError(f"has a port that does not exist; ports are 1 to {MAX_PORT}")
 
 
 def _check_tls_options(rest: str, ca_file: str) -> None:

@@ -37,7 +37,6 @@ from taskframework.api.letter_views import (
 )
 from taskframework.api.openapi import key_header, problem_responses, request_body
 from taskframework.api.operator_bodies import (
-    MAX_REPLAY,
     ChosenLetters,
     DiscardDeadLetters,
     RepairMessage,
@@ -50,6 +49,7 @@ from taskframework.api.replays import STARTED_RESPONSE, TAKES_KEY, begin_replay,
 from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response
 from taskframework.api.views import TaskView
 from taskframework.model.letters import LetterFilter, LetterGroup
+from taskframework.model.query import MAX_LIMIT
 from taskframework.model.replays import Action
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.operations.audit import Noted
@@ -275,7 +275,7 @@ async def _ids_to_handle_now(request: Request, action: Action, body: ChosenLette
     if not body.dry_run and await framework_of(request).services.replays.find_running(action, chosen) is not None:
         return None
     scope = scope_of(request, chosen.user_id)
-    page = await _operations(request).list_letters(scope, limit=MAX_REPLAY, wanted=chosen.letter_filter)
+    page = await _operations(request).list_letters(scope, limit=MAX_LIMIT, wanted=chosen.letter_filter)
     return [letter.id for letter in page.items] if page.next_cursor is None or body.dry_run else None
 
 

@@ -8,11 +8,10 @@ from pydantic import ConfigDict, Field, model_validator
 
 from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.model.limits import MAX_LIMIT_LENGTH
+from taskframework.model.query import MAX_LIMIT
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.submission.options import Moment
-
-MAX_REPLAY = 500
 
 _DryRun = Annotated[bool, Field(strict=True, description="Only show what would happen")]
 _Reason = Annotated[
@@ -70,7 +69,7 @@ class ChosenLetters(Body):
     """Dead letters by their ids, or all that a filter finds."""
 
     ids: list[str] | None = Field(
-        default=None, min_length=1, max_length=MAX_REPLAY, description="Ids of the dead-letter list"
+        default=None, min_length=1, max_length=MAX_LIMIT, description="Ids of the dead-letter list"
     )
     filter: ChooseLetters | None = None
     dry_run: _DryRun = False

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from taskframework.api.context import PREFIX, json_response
 from taskframework.api.openapi import key_header
 from taskframework.api.problems import RequestRefusedError, root_of
-from taskframework.model.values import is_name
+from taskframework.model.values import NAME_RULE, is_name
 from taskframework.model.view import public_view
-from taskframework.submission.options import NAME_RULE, SharedOptions
+from taskframework.submission.options import SharedOptions
 from taskframework.submission.service import Submission
 
 SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")

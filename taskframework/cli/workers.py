@@ -35,13 +35,12 @@ async def workers(
     """List the worker processes, or the tasks that one of them is running."""
     operations, now = framework.services.workers, framework.services.store.now()
     if worker_id is None:
-        page, nothing = (
-            await operations.list_workers(limit=limit, after=cursor),
-            "No workers. To start one: taskframework worker --app MODULE",
-        )
+        page = await operations.list_workers(limit=limit, after=cursor)
+        nothing = "No workers. To start one: taskframework worker --app MODULE"
         print_page(page, partial(_print_workers, now), WorkerState.view, as_json=as_json, nothing=nothing)
     else:
-        tasks, nothing = await operations.list_running(worker_id, limit=limit, cursor=cursor), "It is running no tasks."
+        tasks = await operations.list_running(worker_id, limit=limit, cursor=cursor)
+        nothing = "It is running no tasks."
         print_page(tasks, partial(_print_running, now), public_view, as_json=as_json, nothing=nothing)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from taskframework.errors import ConfigurationError
-from taskframework.urls import redacted
+from taskframework.urls import LOOPBACK_HOSTS, MAX_PORT, redacted
 
 if TYPE_CHECKING:
     import httpx
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
 MAX_SILENCE_SECONDS = 30.0
-_MAX_PORT = 65_535
-_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def address_of(url: str) -> str:
@@ -33,7 +31,7 @@ def address_of(url: str) -> str:
 
     try:
         parsed = httpx.URL(url)
-        is_whole = parsed.host and (parsed.port or 0) <= _MAX_PORT
+        is_whole = parsed.host and (parsed.port or 0) <= MAX_PORT
         # After a query or a fragment, the path of a call would belong to it.
         if parsed.scheme in ("http", "https") and is_whole and not {"?", "#"} & set(url):
             return url.rstrip("/")
@@ -51,7 +49,7 @@ def is_loopback(url: str) -> bool:
     """
     import httpx
 
-    return httpx.URL(url).host in _LOOPBACK_HOSTS
+    return httpx.URL(url).host in LOOPBACK_HOSTS
 
 
 def uses_tls(url: str) -> bool:

@@ -120,10 +120,8 @@ class Permits:
         return len(self._waiting)
 
     async def _take_missing_permits(self) -> None:
-        missing, seconds_until_asking = (
-            self._count_waiting() - len(self._taken),
-            self._ask_again_at - self._clock.monotonic(),
-        )
+        missing = self._count_waiting() - len(self._taken)
+        seconds_until_asking = self._ask_again_at - self._clock.monotonic()
         if missing > 0 and seconds_until_asking <= 0:
             bucket = await self._buckets.take(self._take(most=missing))
             await failpoint.reached("limits.after_take")

@@ -104,12 +104,9 @@ class SlotKeeper:
         except StoreError as error:
             logger.info("tasks are woken later for the slots of %s: %s", limit, error.message)
 
-    async def reconcile(self) -> bool:
+    async def reconcile(self) -> None:
         """Free slots that were not given back because a process died or the store was away. Wake tasks for free slots
         if a process died before it woke them.
-
-        Returns:
-            False: there is never more to do at once.
         """
         now = to_timestamp(self._store.now())
         late: list[tuple[str, Holder]] = []
@@ -122,7 +119,6 @@ class SlotKeeper:
             if claims.get(holder.task_id) != holder.claim_id:
                 logger.info("a slot of %s is taken back from task %s, which does not run", limit, holder.task_id)
                 await self.give_back(limit, holder.claim_id, holder.until)
-        return False
 
     async def _wake_for_free_slots(self, limit: str, slots: Slots, spared: int = 0) -> None:
         for _ in range(slots.free - spared if slots.has_waiting_tasks else 0):

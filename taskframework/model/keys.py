@@ -20,7 +20,7 @@ from typing import Literal
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.values import MAX_NAME_LENGTH, is_name
+from taskframework.model.values import NAME_RULE, is_name
 
 _KEY_MARK = "tf"
 #: Random bytes of the part that names a key, and of the part that is secret.
@@ -86,8 +86,7 @@ class Caller:
             raise TypeError(f"The principal of a taskframework.Caller is {name!r:.100}; it has to be a text.")
         if not is_name(name):
             raise ValueError(
-                f"The principal of a taskframework.Caller is {name!r:.100}; it has to be 1 to {MAX_NAME_LENGTH}"
-                " printable ASCII characters, such as the user's id."
+                f"The principal of a taskframework.Caller is {name!r:.100}; it {NAME_RULE}, such as the user's id."
             )
         given: object = self.roles
         are_many = isinstance(given, Collection) and not isinstance(given, str)

@@ -28,7 +28,7 @@ MAX_IN_HAND = 100
 #: How many refusals a record keeps: the newest.
 _MAX_REFUSALS = 20
 #: After a time in which no process carried on an action with a rate, at most the tasks of this time are done at once.
-_MAX_CATCH_UP_TIME = timedelta(seconds=1)
+_MAX_BURST_TIME = timedelta(seconds=1)
 #: The longest pause between two handfuls, however low the rate is: longer times cannot be computed with.
 _MAX_PAUSE_SECONDS = 10 * 365 * 86_400.0
 
@@ -285,7 +285,7 @@ def take_in_hand(replay: BulkAction, ids: Collection[str], part: int, cursor: st
     paced_until = now
     if replay.rate is not None:
         pause = timedelta(seconds=min(len(ids) / replay.rate, _MAX_PAUSE_SECONDS))
-        paced_until = max(replay.paced_until, now - _MAX_CATCH_UP_TIME) + pause
+        paced_until = max(replay.paced_until, now - _MAX_BURST_TIME) + pause
     return replace(
         replay,
         batch=tuple(ids),

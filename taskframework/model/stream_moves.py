@@ -15,7 +15,7 @@ from taskframework.model.transitions import Claim, Group, UngroupedWrite, claima
 #: so within seconds: neither the submission of a task nor the end of the task before it is marked as published until a
 #: process has checked which task has the turn. So this check is only for unforeseen cases, and the time is long because
 #: a stream may have 100,000 tasks.
-CHECK_INTERVAL = timedelta(minutes=10)
+UNBLOCK_CHECK_INTERVAL = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +132,4 @@ def blocked_if_serial(queued: Task, now: datetime) -> Task:
     queued = queued.evolve(stream=replace(place, is_skipped=False))
     if place.mode != "serial":
         return queued
-    return queued.evolve(status=TaskStatus.BLOCKED, next_dispatch_at=None, unblock_at=now + CHECK_INTERVAL)
+    return queued.evolve(status=TaskStatus.BLOCKED, next_dispatch_at=None, unblock_at=now + UNBLOCK_CHECK_INTERVAL)

@@ -41,9 +41,12 @@ MAX_STEPS_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 #: Characters of a name.
 MAX_NAME_LENGTH = 200
+#: What `is_name` checks, for errors.
+NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
 #: How many wrong fields of one value an error names.
 MAX_PROBLEMS = 50
-_INT64 = 2**63
+#: A store cannot keep a whole number from here on.
+MAX_INT64 = 2**63
 
 
 def check_storable(value: Json, what: str, max_bytes: int) -> bytes:
@@ -80,7 +83,7 @@ def _check(value: Json, what: str, depth: int) -> None:
         case str():
             _check_text(value, what)
         case int():
-            if not -_INT64 <= value < _INT64:
+            if not -MAX_INT64 <= value < MAX_INT64:
                 raise ValueNotStorableError(what, f"an integer needs {value.bit_length() + 1} bits, more than 64")
         case float():
             if not math.isfinite(value):

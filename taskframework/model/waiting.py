@@ -27,9 +27,9 @@ from taskframework.model.values import Json
 #: How long after the last check a waiting task is checked again without an event: a release that does not know parents
 #: may have ended a sub-task without a report. The time is long because each check counts sub-tasks, and many tasks may
 #: wait.
-CHECK_INTERVAL = timedelta(minutes=30)
+WAIT_CHECK_INTERVAL = timedelta(minutes=30)
 #: How long the process that found a parent due for a count has for the count, before another process counts. The count
-#: itself puts the next check off by `CHECK_INTERVAL`.
+#: itself puts the next check off by `WAIT_CHECK_INTERVAL`.
 RECOUNT_AFTER = timedelta(seconds=30)
 #: How long the process in which sub-tasks were planned has to begin to store them, before another process does so.
 SPAWN_AFTER = timedelta(seconds=5)
@@ -356,4 +356,4 @@ def _next_check(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
     if wait is not None and any(signal.name == wait.name and not signal.is_heard for signal in task.signals):
         return now
     until = wait.until if wait is not None else None
-    return now + CHECK_INTERVAL if until is None else min(until, now + CHECK_INTERVAL)
+    return now + WAIT_CHECK_INTERVAL if until is None else min(until, now + WAIT_CHECK_INTERVAL)

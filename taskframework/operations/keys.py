@@ -25,7 +25,7 @@ from taskframework.model.query import Page
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import Record
 from taskframework.model.scope import ANONYMOUS
-from taskframework.model.values import MAX_NAME_LENGTH, is_name
+from taskframework.model.values import NAME_RULE, is_name
 from taskframework.model.view import format_time
 from taskframework.stores.base import Records
 from taskframework.stores.reading import read_page, read_record
@@ -120,9 +120,7 @@ class KeyOperations:
             reason = f"{principal!r} is reserved for callers without a key"
             raise InvalidRequestError("principal", reason, _EXAMPLE)
         if not is_name(principal):
-            raise InvalidRequestError(
-                "principal", f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters", _EXAMPLE
-            )
+            raise InvalidRequestError("principal", NAME_RULE, _EXAMPLE)
         if with_prefixes_only(principal) != principal:  # it would be shown in lists
             raise InvalidRequestError("principal", "must not contain an API key", _EXAMPLE)
         if principal != principal.strip():  # would look like another user's name

@@ -29,6 +29,8 @@ _UNREADY_AFTER_SECONDS = 30
 CHOICE = 5
 #: The shortest and the longest pause, as a share of the interval.
 _PAUSE_SHARES = (0.75, 1.25)
+#: One look of a repair; returns True if there is more to do right now.
+Look = Callable[[], Awaitable[bool | None]]
 
 
 async def make_reservations(store: TaskStore, reservations: Iterable[Transition]) -> list[Task]:
@@ -67,7 +69,7 @@ class RepairLoop:
     def __init__(
         self,
         name: str,
-        repair: Callable[[], Awaitable[bool]],
+        repair: Look,
         interval: timedelta,
         clock: Clock,
         on_failure: Callable[[str], None] = lambda name: None,
@@ -78,7 +80,7 @@ class RepairLoop:
 
         Args:
             name: for logs, metrics and readiness.
-            repair: makes one look; returns whether there is more to do right now.
+            repair: makes one look.
             interval: pause between two looks.
             clock: for the pause, and for the time of the last look.
             on_failure: called with the name after each look that failed.
@@ -162,7 +164,7 @@ class RepairLoop:
     async def _run_unless_store_away(self) -> bool | None:
         """Look once; return whether there is more to do. None while the store is away: another part logs that once."""
         try:
-            return await self._repair()
+            return bool(await self._repair())
         except StoreUnavailableError as error:
             if not await self._is_store_away(error):
                 raise

@@ -30,11 +30,8 @@ class RepairPace:
         """The square root of the number of workers, so that n processes make √n as many looks as one; at least 1."""
         return self._factor
 
-    async def measure(self) -> bool:
+    async def measure(self) -> None:
         """Count the workers that have reported lately, as a repair.
-
-        Returns:
-            False: there is nothing more to do at once.
 
         Raises:
             StoreUnavailableError: if the store cannot be asked; the pauses stay as they are.
@@ -43,4 +40,3 @@ class RepairPace:
         workers = PRESENCE.contents(reports).values()
         now = self._store.now()
         self._factor = math.sqrt(max(1, sum(not worker.is_silent(now) for worker in workers)))
-        return False

@@ -25,14 +25,14 @@ class ParentRepair:
         spawner: ParentWork,
         reporter: SubtaskReporter,
         cascade: ParentWork,
-        batch: int,
+        limit: int,
     ) -> None:
         self._store = store
         self._moves = moves
         self._spawner = spawner
         self._reporter = reporter
         self._cascade = cascade
-        self._batch = batch
+        self._limit = limit
 
     async def run_once(self) -> bool:
         """Continue one group of parents of each sort.
@@ -41,23 +41,23 @@ class ParentRepair:
             Whether there may be more.
         """
         found = [await self._spawn(), await self._cancel()]
-        return await self._wake() or self._batch in found
+        return await self._wake() or self._limit in found
 
     async def _spawn(self) -> int:
-        due = await self._store.due(SPAWN, self._batch)
+        due = await self._store.due(SPAWN, self._limit)
         for parent in await self._reserve(SPAWN, due):
             self._spawner.start(parent)
         return len(due)
 
     async def _wake(self) -> bool:
-        due, has_more = await choose_due(self._store, CHECK, self._batch)
+        due, has_more = await choose_due(self._store, CHECK, self._limit)
         for task in await self._moves.repair_all(Wake(found.task_id) for found in due):
             if task is not None and task.check_at is not None and task.subtasks is not None:
                 self._reporter.request_count(task.task_id)
         return has_more
 
     async def _cancel(self) -> int:
-        due = await self._store.due(CASCADE, self._batch)
+        due = await self._store.due(CASCADE, self._limit)
         for parent in await self._reserve(CASCADE, due):
             self._cascade.start(parent)
         return len(due)

@@ -31,7 +31,7 @@ from taskframework.submission.types import TaskTypes
 class QueueTimeouts:
     """Looks for tasks that wait for too long."""
 
-    def __init__(self, store: TaskStore, moves: TaskMoves, types: TaskTypes, buckets: Buckets, batch: int) -> None:
+    def __init__(self, store: TaskStore, moves: TaskMoves, types: TaskTypes, buckets: Buckets, limit: int) -> None:
         """Prepare.
 
         Args:
@@ -39,13 +39,13 @@ class QueueTimeouts:
             moves: ends the tasks.
             types: tells from which bucket a whole type takes its permits.
             buckets: tells how full these buckets are.
-            batch: how many tasks one look takes.
+            limit: how many tasks one look takes.
         """
         self._store = store
         self._moves = moves
         self._types = types
         self._buckets = buckets
-        self._batch = batch
+        self._limit = limit
 
     async def run_once(self) -> bool:
         """End one group of late tasks, except tasks that are held back.
@@ -53,7 +53,7 @@ class QueueTimeouts:
         Returns:
             Whether there may be more.
         """
-        due, has_more = await choose_due(self._store, START, self._batch)
+        due, has_more = await choose_due(self._store, START, self._limit)
         if not due:
             return False
         held_back = await self._find_held_back(due)
@@ -61,7 +61,7 @@ class QueueTimeouts:
         if held_back:
             await self._store.mark(*map(RestartQueueTimeout, held_back))
             # Still due are tasks with `counts_limits`, which the mark does not change, and tasks of other types.
-            late &= {task.task_id for task in await self._store.due(START, CHOICE * self._batch)}
+            late &= {task.task_id for task in await self._store.due(START, CHOICE * self._limit)}
         await self._moves.repair_all(EndUnstarted(task_id) for task_id in sorted(late))
         return has_more
 

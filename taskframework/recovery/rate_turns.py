@@ -51,11 +51,8 @@ class RateTurnRepair:
         self._store = store
         self._is_paused = is_paused
 
-    async def run_once(self) -> bool:
+    async def run_once(self) -> None:
         """Look at the buckets once.
-
-        Returns:
-            False: the new turns last until the next look.
 
         Raises:
             StoreError: if the store failed.
@@ -66,7 +63,6 @@ class RateTurnRepair:
             if limit is not None and has_idle_permits(bucket, limit, now):
                 with contextlib.suppress(TaskUnreadableError):  # the processes of the newer release that wrote it do it
                     await self._bring_forward(record_id, limit)
-        return False
 
     async def _known_buckets(self) -> Sequence[tuple[str, Bucket]]:
         try:

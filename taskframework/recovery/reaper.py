@@ -25,7 +25,7 @@ class Reaper:
         *,
         grace: timedelta,
         max_crashes: int,
-        batch: int,
+        limit: int,
     ) -> None:
         """Prepare to reap.
 
@@ -35,14 +35,14 @@ class Reaper:
             policy: the delay from the second crash on; after its first crash a task is retried at once.
             grace: how long a lease must be over.
             max_crashes: how many crashes make a task a dead letter.
-            batch: how many leases one look takes.
+            limit: how many leases one look takes.
         """
         self._store = store
         self._moves = moves
         self._policy = policy
         self._grace = grace
         self._max_crashes = max_crashes
-        self._batch = batch
+        self._limit = limit
 
     async def reap(self) -> bool:
         """Reap one group of tasks. Each write checks the lease again: the worker may have come back meanwhile.
@@ -50,13 +50,13 @@ class Reaper:
         Returns:
             Whether there may be more.
         """
-        expired, has_more = await choose_due(self._store, LEASE, self._batch, self._grace)
+        expired, has_more = await choose_due(self._store, LEASE, self._limit, self._grace)
         await self._reap(expired, self._grace)
         return has_more
 
     async def expire(self) -> bool:
         """End, or ask to end, one group of tasks past their deadline; return whether there may be more."""
-        overdue, has_more = await choose_due(self._store, DEADLINE, self._batch)
+        overdue, has_more = await choose_due(self._store, DEADLINE, self._limit)
         await self._moves.repair_all(Expire(task.task_id) for task in overdue)
         return has_more
 
@@ -68,7 +68,7 @@ class Reaper:
             previous = running
 
     async def _running(self) -> Sequence[DueTask]:
-        return [*await self._store.due(LEASE, self._batch), *await self._store.upcoming(LEASE, self._batch)]
+        return [*await self._store.due(LEASE, self._limit), *await self._store.upcoming(LEASE, self._limit)]
 
     async def _reap(self, tasks: Sequence[DueTask], grace: timedelta | None) -> None:
         if tasks:

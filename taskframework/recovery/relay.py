@@ -19,11 +19,11 @@ _RESERVATION_TIME = timedelta(seconds=15)
 class Relay:
     """Repairs publication. Several relays may run: this makes duplicates, which subscribers drop by sequence."""
 
-    def __init__(self, store: TaskStore, broker: Broker, bridge: ExternalEventBridge, batch: int) -> None:
+    def __init__(self, store: TaskStore, broker: Broker, bridge: ExternalEventBridge, limit: int) -> None:
         self._store = store
         self._broker = broker
         self._bridge = bridge
-        self._batch = batch
+        self._limit = limit
 
     async def relay(self) -> bool:
         """Publish the events of one group of tasks.
@@ -33,7 +33,7 @@ class Relay:
         """
         if not self._broker.is_connected:
             return False
-        due = await self._store.due(OUTBOX, self._batch)
+        due = await self._store.due(OUTBOX, self._limit)
         if not due:
             return False
         tasks = await make_reservations(self._store, [PostponeRelay(task.task_id, _RESERVATION_TIME) for task in due])
@@ -41,4 +41,4 @@ class Relay:
         for task in tasks:
             self._bridge.enqueue(task)
         await self._bridge.wait_until_published(tasks)
-        return len(due) == self._batch
+        return len(due) == self._limit

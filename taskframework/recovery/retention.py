@@ -32,7 +32,7 @@ def _is_readable(record: Record) -> bool:
     return kind is None or kind.is_readable(record)
 
 
-class Retention:
+class RetentionRepair:
     """Deletes finished tasks, dead letters and records after their time."""
 
     def __init__(
@@ -42,14 +42,14 @@ class Retention:
         finished: timedelta | None,
         dead_letters: timedelta | None,
         idempotency_keys: timedelta,
-        batch: int,
+        limit: int,
     ) -> None:
-        """Prepare to delete at most `batch` tasks or records of each sort at once. None keeps a sort for ever."""
+        """Prepare to delete at most `limit` tasks or records of each sort at once. None keeps a sort for ever."""
         self._store = store
         self._finished = finished
         self._dead_letters = dead_letters
         self._keys = idempotency_keys
-        self._batch = batch
+        self._limit = limit
 
     async def purge(self) -> bool:
         """Delete one group of tasks and one group of records.
@@ -57,7 +57,7 @@ class Retention:
         Returns:
             Whether there may be more.
         """
-        expired = list(filter(_is_readable, await self._store.expired_records(self._batch)))
+        expired = list(filter(_is_readable, await self._store.expired_records(self._limit)))
         by_kind: dict[str, list[Record]] = {}
         for record in expired:
             by_kind.setdefault(record.kind, []).append(record)
@@ -69,11 +69,11 @@ class Retention:
         if parts := by_kind.pop(PLAN.name, None):
             await self._check_plans(parts)
         await self._store.delete_records([record for records in by_kind.values() for record in records])
-        removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
+        removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._limit)
         if removed:
             logger.info("deleted %s whose retention is over", pluralize(removed, "ended task"))
         # Whatever was deleted, others may be free to go now: a parent stays while its sub-tasks are stored.
-        return len(expired) == self._batch or removed > 0
+        return len(expired) == self._limit or removed > 0
 
     async def _check_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
         """Keep a key whose task is live, or ended too recently, and look at it again later; delete any other key.

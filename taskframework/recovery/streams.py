@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from taskframework.model.drivers import UNBLOCK
 from taskframework.model.marks import MoveDriver
-from taskframework.model.stream_moves import CHECK_INTERVAL
+from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL
 from taskframework.model.streams import stream_of
 from taskframework.model.task import Task
 from taskframework.recovery.loop import make_reservations
@@ -43,4 +43,4 @@ class StreamRepair:
 
 def _pause(found: DueTask, now: datetime) -> timedelta:
     """Return as much time as the task has waited until now, so that tasks that wait for days are looked at seldom."""
-    return max(abs(now - found.not_before), CHECK_INTERVAL)
+    return max(abs(now - found.not_before), UNBLOCK_CHECK_INTERVAL)

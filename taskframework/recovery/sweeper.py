@@ -37,7 +37,7 @@ class Sweeper:
         store: TaskStore,
         broker: Broker,
         producer: TaskMessageProducer,
-        batch: int,
+        limit: int,
         is_paused: Callable[[str], bool] = lambda task_type: False,
     ) -> None:
         """Prepare to sweep.
@@ -46,13 +46,13 @@ class Sweeper:
             store: where the tasks are.
             broker: where the messages go.
             producer: sends the messages.
-            batch: how many tasks one look takes.
+            limit: how many tasks one look takes.
             is_paused: returns whether a type is paused, so that its tasks may not begin now.
         """
         self._store = store
         self._broker = broker
         self._producer = producer
-        self._batch = batch
+        self._limit = limit
         self._is_paused = is_paused
         #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
         #: This is an estimate. It may be later than the truth, if a queue was emptied by hand, or if a retry runs whose
@@ -72,14 +72,14 @@ class Sweeper:
         """
         if not self._broker.is_connected:
             return False
-        due = await self._store.due(DISPATCH, self._batch)
+        due = await self._store.due(DISPATCH, self._limit)
         if not due:
             return False
         queues: dict[tuple[str, Priority], list[DueTask]] = defaultdict(list)
         for task in due:
             queues[task.task_type, self._producer.lane_of(task)].append(task)
         sent = [await self._sweep_queue(task_type, lane, tasks) for (task_type, lane), tasks in queues.items()]
-        return len(due) == self._batch and any(sent)
+        return len(due) == self._limit and any(sent)
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
         if self._is_paused(task_type):

@@ -20,14 +20,14 @@ class TopologyRepair:
         self.is_declared = False
         self.problem: str | None = "not declared yet"
 
-    async def repair(self) -> bool:
-        """Declare the topology if a part may be missing. Returns False: there is never more to do at once.
+    async def repair(self) -> None:
+        """Declare the topology if a part may be missing.
 
         Raises:
             TopologyMismatchError: if a part exists with other arguments; a person has to decide.
         """
         if self.is_declared:
-            return False
+            return
         try:
             await self._broker.declare(self._task_types)
         except TopologyMismatchError as error:
@@ -36,9 +36,8 @@ class TopologyRepair:
         except BrokerError as error:
             self.problem = error.message
             logger.debug("topology: %s", error.message)
-            return False
-        self.is_declared, self.problem = True, None
-        return False
+        else:
+            self.is_declared, self.problem = True, None
 
     def request_check(self) -> None:
         """Declare again at the next repair: a publication was refused, so a queue or exchange may have been deleted."""

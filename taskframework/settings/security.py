@@ -11,10 +11,10 @@ from pydantic import Field, ValidationInfo, field_validator
 from taskframework.durations import Duration
 from taskframework.settings.limits import BucketSettings
 from taskframework.settings.section import ZERO, Section
+from taskframework.urls import LOOPBACK_HOSTS
 
 #: Algorithms with a public key. With a shared secret, a program that can check a token can also make a token.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
-_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class SecuritySettings(Section):
@@ -77,6 +77,6 @@ class SecuritySettings(Section):
         if not (info.data.get("jwt_issuer") and info.data.get("jwt_audience")):
             raise ValueError("needs jwt_issuer and jwt_audience, otherwise tokens issued for others would be accepted")
         parts = urlsplit(value)
-        if parts.scheme == "http" and parts.hostname not in _LOOPBACK_HOSTS:
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS:
             raise ValueError("must be https://, otherwise somebody on the network could replace the keys")
         return value

@@ -24,7 +24,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import ALLOW_FAILURES
 from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
 from taskframework.model.values import fingerprint
-from taskframework.model.waiting import CHECK_INTERVAL
+from taskframework.model.waiting import WAIT_CHECK_INTERVAL
 from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted
@@ -193,7 +193,7 @@ class BatchSubmissionService:
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),
-            "check_at": fields["created_at"] + CHECK_INTERVAL,
+            "check_at": fields["created_at"] + WAIT_CHECK_INTERVAL,
             "seal_by": fields["created_at"] + self._upload_timeout,
         }
         return Task.new(fields, **waiting)

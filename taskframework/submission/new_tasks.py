@@ -9,7 +9,7 @@ from typing import Any
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import KeptFor
 from taskframework.model.status import TaskStatus, lane_of
-from taskframework.model.stream_moves import CHECK_INTERVAL
+from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL
 from taskframework.model.task import initial_fields, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
@@ -20,7 +20,7 @@ from taskframework.tasks.retention import KEEP_FOREVER, with_minimum
 from taskframework.telemetry import current_traceparent
 
 #: Options by which a later submission finds the task. The task stays as long as their records, whatever its type says.
-_NAMING_OPTIONS = frozenset({"idempotency_key", "unique"})
+_REPEATABLE_OPTIONS = frozenset({"idempotency_key", "unique"})
 
 
 def defaults_of(kind: Submittable, max_attempts: int) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class NewTasks:
             defaults["retention"] = self._kept_at_least(kind, throttle["every"])
         elif "debounce" in options:
             defaults["retention"] = self._kept_at_least(kind, GRACE)
-        elif not _NAMING_OPTIONS.isdisjoint(options):
+        elif not _REPEATABLE_OPTIONS.isdisjoint(options):
             kept = self._kept_at_least(kind, timedelta(0))
             if kept != KeptFor():
                 defaults["retention"] = kept
@@ -131,4 +131,4 @@ class NewTasks:
         place = options.get("stream")
         if place is None or place.mode != "serial":
             return {}
-        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": now + CHECK_INTERVAL}
+        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": now + UNBLOCK_CHECK_INTERVAL}

@@ -28,7 +28,7 @@ from taskframework.model.options import StreamMode
 from taskframework.model.status import LANES, Priority
 from taskframework.model.streams import OnFailure
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
-from taskframework.model.values import MAX_NAME_LENGTH, is_name, problem
+from taskframework.model.values import MAX_NAME_LENGTH, NAME_RULE, is_name, problem
 from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.
@@ -41,7 +41,6 @@ _MAX_FUTURE = timedelta(days=3660)
 _MIN_TIME = EPOCH
 _MIN_SPAN, _MAX_SPAN = timedelta(milliseconds=1), timedelta(days=366)
 #: What `is_name` asks for, in words.
-NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 

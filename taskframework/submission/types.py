@@ -157,17 +157,14 @@ class TaskTypes:
             _warn_of_other_parameters(declarations[record_id], record)
         await self._write(declarations, stored)
 
-    async def keep_declared(self) -> bool:
+    async def keep_declared(self) -> None:
         """Declare types again whose declaration was lost, or was made by a worker that no longer runs.
 
         A restored backup may lack declarations. And a new release that was tried for a while leaves its declarations:
         submissions would be checked by them although no worker of that release runs.
-
-        Returns:
-            False, which tells a repair loop that there is no more to do now.
         """
         if self._declared is None:
-            return False
+            return
         declarations = self._declarations_to_write()
         stored = await self._store.read_records(declarations)
         now = self._store.now()
@@ -183,7 +180,6 @@ class TaskTypes:
             names = ", ".join(sorted(each.task_type for each in wanted.values()))
             logger.warning("declared again, because the declaration was lost or its worker is gone: %s", names)
             await self._write(wanted, stored)
-        return False
 
     def _declarations_to_write(self) -> dict[str, TaskDeclaration]:
         assert self._declared is not None, "a worker has declared"

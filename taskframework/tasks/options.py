@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
-from taskframework.tasks.limits import ConcurrencyLimit, QueueTimeout, RateLimit, is_duration
+from taskframework.tasks.limits import MAX_CONCURRENCY, ConcurrencyLimit, QueueTimeout, RateLimit, is_duration
 from taskframework.tasks.retention import Retention
 
 T = TypeVar("T")
@@ -21,7 +21,6 @@ DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
 MAX_CHUNK_SIZE = 1000
 DEFAULT_CHUNK_SIZE = 100
-_COUNT = f"a number from 1 to {MAX_ATTEMPTS}"
 
 
 def _naming_unknown_options(kind: type[T]) -> type[T]:
@@ -97,7 +96,8 @@ class TaskOptions:
         Raises:
             RegistrationError: names the option and its accepted values.
         """
-        _require(self.max_attempts is None or _is_count(self.max_attempts), self, "max_attempts", _COUNT)
+        is_count = self.max_attempts is None or _is_count(self.max_attempts, MAX_ATTEMPTS)
+        _require(is_count, self, "max_attempts", _count_up_to(MAX_ATTEMPTS))
         _require(
             is_duration(self.timeout) and bool(self.timeout), self, "timeout", "a timedelta or seconds, above zero"
         )
@@ -108,10 +108,12 @@ class TaskOptions:
         _require(_are_errors(self.retry_on), self, "retry_on", "an exception type, or a tuple or list of them")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
-        _require(_is_count(self.max_chunk_size), self, "max_chunk_size", _COUNT)
+        is_count = _is_count(self.max_chunk_size, MAX_CHUNK_SIZE)
+        _require(is_count, self, "max_chunk_size", _count_up_to(MAX_CHUNK_SIZE))
         at_once = self.concurrency_limit
-        is_at_once = at_once is None or isinstance(at_once, ConcurrencyLimit) or _is_count(at_once)
-        _require(is_at_once, self, "concurrency_limit", f"{_COUNT}, or ConcurrencyLimit(number, key=field)")
+        is_at_once = isinstance(at_once, ConcurrencyLimit | None) or _is_count(at_once, MAX_CONCURRENCY)
+        accepted = f"{_count_up_to(MAX_CONCURRENCY)}, or ConcurrencyLimit(number, key=field)"
+        _require(is_at_once, self, "concurrency_limit", accepted)
         _require(_is_limit(self.rate_limit), self, "rate_limit", "the name of a bucket, or RateLimit(name, key=field)")
         _require(_is_wait(self.queue_timeout), self, "queue_timeout", f"{QueueTimeout.ACCEPTED}, or QueueTimeout(time)")
         _require(_is_retention(self.retention), self, "retention", f"{Retention.ACCEPTED}, or Retention(failed=time)")
@@ -122,8 +124,12 @@ class TaskOptions:
         return RateLimit(self.rate_limit) if isinstance(self.rate_limit, str) else self.rate_limit
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ATTEMPTS
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _count_up_to(most: int) -> str:
+    return f"a number from 1 to {most}"
 
 
 def _is_limit(value: object) -> bool:

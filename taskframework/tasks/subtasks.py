@@ -19,7 +19,7 @@ from typing_extensions import TypeVar  # with a default before Python 3.13
 from taskframework.errors import WHOLE, InvalidParametersError, InvalidRequestError, ValueNotStorableError
 from taskframework.model.status import SUCCEEDED, TaskStatus
 from taskframework.model.task import Subtasks, Task
-from taskframework.model.values import MAX_NAME_LENGTH, Json, is_name
+from taskframework.model.values import NAME_RULE, Json, is_name
 from taskframework.model.view import error_view
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, kind_of, read_result
 from taskframework.tasks.limits import as_timedelta, is_duration
@@ -196,11 +196,7 @@ class WaitForSignal:
             InvalidRequestError: names the wrong argument.
         """
         if not is_name(signal):
-            raise InvalidRequestError(
-                "signal",
-                f"{signal!r:.50} names none",
-                f"Use 1 to {MAX_NAME_LENGTH} printable ASCII characters.",
-            )
+            raise InvalidRequestError("signal", f"{NAME_RULE}, not {signal!r:.50}", "Give a name such as 'approved'.")
         if timeout is None:
             return cls(signal, None)
         if not is_duration(timeout) or not timeout or as_timedelta(timeout) > MAX_SIGNAL_WAIT:

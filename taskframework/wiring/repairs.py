@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 from taskframework.limits.task_limits import limits_of
 from taskframework.model.workers import REPORT_INTERVAL
 from taskframework.operations.health import Health
 from taskframework.recovery.batches import BatchRepair
-from taskframework.recovery.loop import RepairLoop
+from taskframework.recovery.loop import Look, RepairLoop
 from taskframework.recovery.pace import RepairPace
 from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.pauses import PauseRepair
@@ -17,7 +17,7 @@ from taskframework.recovery.queue_timeouts import QueueTimeouts
 from taskframework.recovery.rate_turns import RateTurnRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.recovery.schedules import ScheduleRepair
 from taskframework.recovery.streams import StreamRepair
 from taskframework.recovery.sweeper import Sweeper
@@ -39,15 +39,13 @@ _ESSENTIAL_REPAIRS = frozenset(
 #: which have a promised time after a crash, nor those that keep this process itself up to date.
 _SHARED_REPAIRS = (_ESSENTIAL_REPAIRS - {"reap", "slots"}) | {"turns"}
 
-_Look = Callable[[], Awaitable[bool]]
-
 
 def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
     """The repairs, not started."""
     clock, count_failure, is_away = process.services.clock, process.metrics.repairs_failed.add, process.breaker.is_away
     pace = RepairPace(process.services.store)
 
-    def build(name: str, look: _Look, pause: timedelta) -> RepairLoop:
+    def build(name: str, look: Look, pause: timedelta) -> RepairLoop:
         factor = (lambda: pace.factor) if name in _SHARED_REPAIRS else (lambda: 1.0)
         return RepairLoop(name, look, pause, clock, count_failure, is_away, factor)
 
@@ -66,25 +64,25 @@ def require_repairs(health: Health, repairs: tuple[RepairLoop, ...]) -> None:
             health.reported.append((loop.name, loop.standstill))
 
 
-def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
+def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, Look, timedelta]]:
     """Each repair: its name, the function for one look, and the pause between two looks."""
     services, producer = process.services, process.producer
     settings, store, broker = services.settings, services.store, process.broker
-    recovery, batch = settings.recovery, settings.recovery.batch_size
+    recovery, limit = settings.recovery, settings.recovery.batch_size
     reaper = _build_reaper(process)
-    retention = Retention(
+    retention = RetentionRepair(
         store,
         finished=settings.retention.finished,
         dead_letters=settings.retention.dead_letters,
         idempotency_keys=settings.retention.idempotency_keys,
-        batch=batch,
+        limit=limit,
     )
     yield "pauses", PauseRepair(store, process.pauses, recovery.redispatch_max).run_once, _PAUSES_INTERVAL
     yield "topology", process.topology.repair, _TOPOLOGY_INTERVAL
     if process.dispatches:
-        yield "sweep", Sweeper(store, broker, producer, batch, process.pauses.is_paused).sweep, recovery.sweep_interval
+        yield "sweep", Sweeper(store, broker, producer, limit, process.pauses.is_paused).sweep, recovery.sweep_interval
     yield "expire", reaper.expire, recovery.sweep_interval
-    waits = QueueTimeouts(store, services.moves, services.types, services.buckets, batch)
+    waits = QueueTimeouts(store, services.moves, services.types, services.buckets, limit)
     yield "unstarted", waits.run_once, recovery.sweep_interval
     # The reaper looks twice in each grace: lease, grace and pause together must not take longer than lease + 10 s.
     yield "reap", reaper.reap, settings.worker.lease_grace / 2
@@ -92,13 +90,13 @@ def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, _Look, timede
     if limits := limits_of(settings.rate_limiter):
         turns = RateTurnRepair(services.buckets, limits, store, process.pauses.is_paused)
         yield "turns", turns.run_once, _TURNS_INTERVAL
-    yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
-    parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, batch)
+    yield "relay", Relay(store, broker, process.bridge, limit).relay, recovery.relay_interval
+    parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, limit)
     yield "parents", parents.run_once, recovery.sweep_interval
-    batches = BatchRepair(store, services.moves, process.retrier, batch)
+    batches = BatchRepair(store, services.moves, process.retrier, limit)
     yield "batches", batches.run_once, recovery.sweep_interval
-    yield "streams", StreamRepair(store, services.looks, batch).run_once, recovery.sweep_interval
-    schedules = ScheduleRepair(store, services.moves, services.submission, batch)
+    yield "streams", StreamRepair(store, services.looks, limit).run_once, recovery.sweep_interval
+    schedules = ScheduleRepair(store, services.moves, services.submission, limit)
     yield "schedules", schedules.run_once, recovery.sweep_interval
     yield "replays", services.replay_carrier.run_once, recovery.sweep_interval
     if process.worker is not None:
@@ -115,7 +113,7 @@ def _build_reaper(process: ProcessServices) -> Reaper:
         process.retry_policy,
         grace=settings.worker.lease_grace,
         max_crashes=settings.worker.max_crashes,
-        batch=settings.recovery.batch_size,
+        limit=settings.recovery.batch_size,
     )
 
 

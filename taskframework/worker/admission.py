@@ -33,6 +33,10 @@ class PutOff:
         return self.until if isinstance(self.until, timedelta) else max(timedelta(0), self.until - now)
 
 
+#: For a delivery that has waited here for as long as the broker allows: its task is due again after this time.
+WAITED_TOO_LONG = PutOff(timedelta(minutes=1))
+
+
 class WaitsWithoutSlot(Protocol):
     """Lets a delivery wait for something while other deliveries use its slot."""
 

@@ -26,8 +26,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import ConcurrencyLimit
 from taskframework.tasks.registry import TaskRegistry
-from taskframework.worker.admission import Candidate, PutOff
-from taskframework.worker.rate_limits import WAITED_TOO_LONG
+from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
 from taskframework.worker.slot_line import SlotLine
 
 #: A task that waits in the store and is not woken asks again after as many seconds as it has waited until now, within

@@ -249,11 +249,9 @@ class Intake:
             lanes_compete = self._lanes_compete
             count = prefetch(slots, len(self._types), self._limit, lanes_compete=lanes_compete)
             logger.debug("consuming %s for %d slots, %d deliveries of each queue", task_type, slots, count)
-            request, take_delivery = (
-                ConsumeRequest([task_type], count),
-                partial(self._consumer.take_delivery, task_type),
-            )
-            self._consumed[task_type] = ConsumedType(self._broker.consume(request, take_delivery), slots, lanes_compete)
+            take_delivery = partial(self._consumer.take_delivery, task_type)
+            consumption = self._broker.consume(ConsumeRequest([task_type], count), take_delivery)
+            self._consumed[task_type] = ConsumedType(consumption, slots, lanes_compete)
 
     async def _stop_consuming(self, task_types: Sequence[str]) -> None:
         # Stop all together, because each stop waits for the broker's answer.

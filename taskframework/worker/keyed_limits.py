@@ -21,8 +21,7 @@ from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import RateLimit
-from taskframework.worker.admission import Candidate, PutOff
-from taskframework.worker.rate_limits import WAITED_TOO_LONG
+from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
 
 #: The most seconds that a task waits here for a permit after its turn has come. One look of the sweeper sends all tasks
 #: whose turns came in the last second, and a small bucket gives them their permits one after the other.

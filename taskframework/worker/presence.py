@@ -51,11 +51,8 @@ class SignOfLife:
         self._is_withdrawn = False
         self._write_lock = asyncio.Lock()
 
-    async def write(self) -> bool:
+    async def write(self) -> None:
         """Write the record again; after `withdraw` do nothing.
-
-        Returns:
-            False, which tells a repair loop that there is no more to do now.
 
         Raises:
             StoreUnavailableError: if the record could not be written.
@@ -67,7 +64,6 @@ class SignOfLife:
                 until = presence.seen_at + FORGOTTEN_AFTER
                 record = PRESENCE.with_id(self._record_id, stored, presence, expires_at=until)
                 await self._store.write_records([record])
-        return False
 
     async def withdraw(self) -> None:
         """Delete the record of this worker, because it stops, and the record of the lost worker that it replaced, so

@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
 from taskframework.limits.permits import Permits
 from taskframework.model.rate_limits import RATE, BucketLimit
 from taskframework.tasks.registry import Registration, TaskRegistry
-from taskframework.worker.admission import Candidate, PutOff
+from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
 
-#: For a delivery that has waited here for as long as the broker allows: its task is due again after this time.
-WAITED_TOO_LONG = PutOff(timedelta(minutes=1))
 #: Deliveries that a worker takes beyond those that run: as many as get permits in this many seconds, at least a few.
 _SECONDS_OF_PERMITS_AHEAD = 0.5
 _MIN_DELIVERIES_AHEAD = 2

@@ -14,7 +14,7 @@ import pytest
 
 from taskframework.model.records import RecordKind
 from taskframework.operations import unreadable
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
@@ -73,7 +73,7 @@ async def test_many_write_one_record_and_nobody_is_forgotten(store: TaskStore) -
 
 
 async def test_it_goes_when_its_time_has_come(store: TaskStore) -> None:
-    retention = Retention(store, finished=None, dead_letters=None, idempotency_keys=HOUR, batch=10)
+    retention = RetentionRepair(store, finished=None, dead_letters=None, idempotency_keys=HOUR, limit=10)
     await pause(store, "over", "alice", store.now() - HOUR)
     await pause(store, "lasting", "alice", store.now() + HOUR)
     await retention.purge()

@@ -20,7 +20,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_id
 from taskframework.model.task import FAMILY_VERSION, ParentLink, Subtasks, new_claim_id, new_task_id
 from taskframework.model.transitions import Claim, Complete, Fence
-from taskframework.model.waiting import CHECK_INTERVAL
+from taskframework.model.waiting import WAIT_CHECK_INTERVAL
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.testing.factories import new_task
@@ -96,7 +96,7 @@ async def _round(sides: list[Side]) -> str:
         status=TaskStatus.WAITING,
         schema_version=FAMILY_VERSION,
         next_dispatch_at=None,
-        check_at=now + CHECK_INTERVAL,
+        check_at=now + WAIT_CHECK_INTERVAL,
         subtasks=Subtasks(2, None, resumes=True),
     )
     links = [ParentLink(parent_id, 0, slot) for slot in range(2)]

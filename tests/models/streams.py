@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskframework.model.options import StreamPlace
 from taskframework.model.status import LIVE, TaskStatus
-from taskframework.model.stream_moves import CHECK_INTERVAL, ClaimTurn, Skip, Unblock
+from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL, ClaimTurn, Skip, Unblock
 from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn, TurnState, position_of, turn_state
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fence
@@ -20,7 +20,11 @@ def placed(world: World, task: Task) -> Task:
     taken = TakePositions(_KEY, HOUR, "serial", world.chance.pick((1, 1, 1, 2)))
     world.stream = taken.apply(world.stream)
     place = StreamPlace(_KEY.key, "serial", world.stream.next_position - 1, halts=world.chance.yes(0.3))
-    blocked = {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": task.created_at + CHECK_INTERVAL}
+    blocked = {
+        "status": TaskStatus.BLOCKED,
+        "next_dispatch_at": None,
+        "unblock_at": task.created_at + UNBLOCK_CHECK_INTERVAL,
+    }
     return task.evolve(stream=place, **blocked)
 
 

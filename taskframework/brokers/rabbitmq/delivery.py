@@ -131,10 +131,8 @@ class ConsumerChannel:
         with driver_errors(f"looking at {self.queue}"):
             found = await self._inner.queue_declare(self.queue, passive=True, timeout=ANSWER_SECONDS)
         # Messages in the queue at one look may be on their way to the consumer; at two looks in a row they are not.
-        had_idle_messages, self._has_idle_messages = (
-            self._has_idle_messages,
-            bool(found.message_count) and not self._has_new_deliveries,
-        )
+        had_idle_messages = self._has_idle_messages
+        self._has_idle_messages = bool(found.message_count) and not self._has_new_deliveries
         return bool(found.consumer_count) and not (had_idle_messages and self._has_idle_messages)
 
     async def cancel(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.model.status import LIVE, TaskStatus
-from taskframework.model.stream_moves import CHECK_INTERVAL, ClaimTurn, MovePosition, Skip, Unblock
+from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL, ClaimTurn, MovePosition, Skip, Unblock
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
@@ -73,7 +73,7 @@ def blocked_if_serial() -> Stage:
         "stream": {"$mergeObjects": ["$stream", {"is_skipped": False}]},
         "status": {"$cond": [_IS_SERIAL, TaskStatus.BLOCKED, "$status"]},
         "next_dispatch_at": {"$cond": [_IS_SERIAL, None, "$next_dispatch_at"]},
-        "unblock_at": {"$cond": [_IS_SERIAL, later(CHECK_INTERVAL), "$unblock_at"]},
+        "unblock_at": {"$cond": [_IS_SERIAL, later(UNBLOCK_CHECK_INTERVAL), "$unblock_at"]},
     }
     return choose_change(is_set("$stream"), waits, {})
 

@@ -10,11 +10,11 @@ from taskframework.model.subtasks import Verdict
 from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, record_to_document
 from taskframework.model.transitions import framework_error
 from taskframework.model.waiting import (
-    CHECK_INTERVAL,
     MAX_SIGNALS,
     RECOUNT_AFTER,
     REOPENED_COUNT_DELAY,
     SPAWN_AFTER,
+    WAIT_CHECK_INTERVAL,
     CountSubtasks,
     Reopen,
     SendSignal,
@@ -292,4 +292,6 @@ def _resumed(stage: Stage, data: Expression) -> Changes:
 
 def _next_check(name: Expression, until: Expression) -> Expression:
     """`model.waiting._next_check`; name and time are null or missing if there is no signal, or no time limit."""
-    return {"$cond": [{"$ne": [unused_signals(_has_name(name)), []]}, NOW, {"$min": [until, later(CHECK_INTERVAL)]}]}
+    return {
+        "$cond": [{"$ne": [unused_signals(_has_name(name)), []]}, NOW, {"$min": [until, later(WAIT_CHECK_INTERVAL)]}]
+    }

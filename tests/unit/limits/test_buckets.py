@@ -46,7 +46,7 @@ async def test_redis_is_not_connected_before_it_is_needed(store: SqliteStore) ->
 
 
 def test_an_address_that_redis_cannot_use_is_told_without_its_password(store: SqliteStore) -> None:
-    address = "redis://user:secret@localhost:99999/0"
+    address = "redis://user:secret@localhost/0?socket_timeout=soon"
     settings = Settings.model_validate({"rate_limiter": {"type": "redis", "redis_url": address}})
     with pytest.raises(LimiterUnavailableError) as refused:
         build_buckets(settings, store, SystemClock())

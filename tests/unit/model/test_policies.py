@@ -9,7 +9,7 @@ import pytest
 from taskframework.model.status import FINAL, TaskStatus
 from taskframework.model.subtasks import Counts, Policy, Verdict, at_least, subtask_id
 from taskframework.model.task import Signal, SignalWait, Subtasks, Task
-from taskframework.model.waiting import CHECK_INTERVAL, CountSubtasks
+from taskframework.model.waiting import WAIT_CHECK_INTERVAL, CountSubtasks
 from tests.unit.model.scenes import MINUTE, NOW, in_status
 
 MET, WITH_ERRORS, NOT_MET = Verdict.MET, Verdict.MET_WITH_ERRORS, Verdict.NOT_MET
@@ -96,7 +96,7 @@ def test_a_count_that_decides_nothing_is_progress() -> None:
     assert after.status is TaskStatus.WAITING
     assert after.subtasks is not None
     assert (after.subtasks.done, after.subtasks.succeeded, after.subtasks.report_serial) == (2, 2, 8)
-    assert after.check_at == NOW + CHECK_INTERVAL
+    assert after.check_at == NOW + WAIT_CHECK_INTERVAL
     assert (after.progress_revision, after.revision) == (before.progress_revision + 1, before.revision + 1)
     assert after.sequence == before.sequence
 

@@ -18,10 +18,10 @@ from taskframework.model.subtasks import Counts
 from taskframework.model.task import FAMILY_VERSION, Batch, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE
 from taskframework.model.waiting import (
-    CHECK_INTERVAL,
     MAX_SIGNALS,
     RECOUNT_AFTER,
     SPAWN_AFTER,
+    WAIT_CHECK_INTERVAL,
     CountSubtasks,
     Reopen,
     SendSignal,
@@ -57,7 +57,7 @@ def test_a_task_that_planned_sub_tasks_waits_for_them() -> None:
     after = made(wait(PLANNED), running())
     assert (after.status, after.lease, after.schema_version) == (TaskStatus.WAITING, None, FAMILY_VERSION)
     assert after.subtasks == PLANNED
-    assert (after.spawn_at, after.check_at, after.result) == (NOW + SPAWN_AFTER, NOW + CHECK_INTERVAL, {"n": 1})
+    assert (after.spawn_at, after.check_at, after.result) == (NOW + SPAWN_AFTER, NOW + WAIT_CHECK_INTERVAL, {"n": 1})
     assert after.history[-1].data == {"subtasks": 2, "signal": None}
     assert wait(PLANNED).was_applied(after), "asked for again, it is recognised"
 
@@ -93,17 +93,17 @@ def test_who_is_to_count_the_sub_tasks_of_a_parent_may_die_before_that(timeout: 
     again_at = NOW + min(timeout or RECOUNT_AFTER, RECOUNT_AFTER)
     assert made(Wake(TASK_ID), due).check_at == again_at
     counted = made(CountSubtasks.of(due, Counts(1, 0, 0)), due)
-    assert counted.check_at == NOW + min(timeout or CHECK_INTERVAL, CHECK_INTERVAL)
+    assert counted.check_at == NOW + min(timeout or WAIT_CHECK_INTERVAL, WAIT_CHECK_INTERVAL)
     left = due.evolve(subtasks=replace(PLANNED, is_awaited=False), waits_for=SignalWait("approved", None))
-    assert made(Wake(TASK_ID), left).check_at == NOW + CHECK_INTERVAL, "nobody counts for it"
+    assert made(Wake(TASK_ID), left).check_at == NOW + WAIT_CHECK_INTERVAL, "nobody counts for it"
 
 
 @pytest.mark.parametrize(
     ("timeout", "until", "check_at"),
     [
-        (None, None, NOW + CHECK_INTERVAL),
+        (None, None, NOW + WAIT_CHECK_INTERVAL),
         (MINUTE, NOW + MINUTE, NOW + MINUTE),
-        (timedelta(days=1), NOW + timedelta(days=1), NOW + CHECK_INTERVAL),
+        (timedelta(days=1), NOW + timedelta(days=1), NOW + WAIT_CHECK_INTERVAL),
     ],
 )
 def test_a_task_waits_for_a_signal_until_its_time(timeout: Any, until: Any, check_at: Any) -> None:
@@ -216,7 +216,7 @@ def test_a_signal_that_is_late_is_told_as_such() -> None:
 def test_a_task_whose_signal_is_still_to_come_is_looked_at_again(until: Any) -> None:
     before = waiting(waits_for=SignalWait("approved", until))
     after = made(Wake(TASK_ID), before)
-    assert after == before.evolve(check_at=until or NOW + CHECK_INTERVAL, revision=before.revision + 1)
+    assert after == before.evolve(check_at=until or NOW + WAIT_CHECK_INTERVAL, revision=before.revision + 1)
     assert Wake(TASK_ID).apply(waiting(check_at=NOW + SECOND), NOW) is None, "before its time"
 
 

@@ -27,7 +27,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
 from taskframework.model.versions import newest_record
-from taskframework.model.waiting import CHECK_INTERVAL, RECOUNT_AFTER, SPAWN_AFTER, CountSubtasks
+from taskframework.model.waiting import RECOUNT_AFTER, SPAWN_AFTER, WAIT_CHECK_INTERVAL, CountSubtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.parents import ParentRepair
@@ -399,7 +399,7 @@ async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
     left = {
         "subtasks": Subtasks(3, plan),
         "spawn_at": store.now() + SPAWN_AFTER,
-        "check_at": store.now() + CHECK_INTERVAL,
+        "check_at": store.now() + WAIT_CHECK_INTERVAL,
     }
     parent, first = family(store, [TaskStatus.COMPLETED], **left)
     await store.insert([parent, first])
@@ -422,7 +422,7 @@ async def test_a_plan_that_waited_too_long_in_its_process_is_stored_by_one_of_th
     store: SqliteStore, clock: FakeClock, bus: EventBus, repair: Callable[[], Awaitable[None]]
 ) -> None:
     plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": [[0, "hash"]]}]
-    spawn_at, check_at = store.now() + SPAWN_AFTER, store.now() + CHECK_INTERVAL
+    spawn_at, check_at = store.now() + SPAWN_AFTER, store.now() + WAIT_CHECK_INTERVAL
     [parent] = family(store, [], subtasks=Subtasks(1, plan), spawn_at=spawn_at, check_at=check_at)
     await store.insert([parent])
     inserts: list[Sequence[Task]] = []
@@ -444,7 +444,7 @@ async def test_a_plan_that_waited_too_long_is_stored_if_nobody_else_does(
     store: SqliteStore, clock: FakeClock, bus: EventBus
 ) -> None:
     plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": [[0, "hash"]]}]
-    spawn_at, check_at = store.now() + SPAWN_AFTER, store.now() + CHECK_INTERVAL
+    spawn_at, check_at = store.now() + SPAWN_AFTER, store.now() + WAIT_CHECK_INTERVAL
     [parent] = family(store, [], subtasks=Subtasks(1, plan), spawn_at=spawn_at, check_at=check_at)
     await store.insert([parent])
     clock.advance(2 * SPAWN_AFTER)
@@ -491,7 +491,7 @@ async def test_a_large_plan_is_not_stored_any_further_when_its_parent_has_ended(
 def in_records(store: SqliteStore) -> tuple[Task, list[Record]]:
     """A parent with a plan in two records, each with one sub-task."""
     group = {"task_type": "part", "priority": "normal", "max_attempts": 1}
-    later = store.now() + CHECK_INTERVAL
+    later = store.now() + WAIT_CHECK_INTERVAL
     subtasks = Subtasks(2, None, plan_records=2)
     [parent] = family(store, [], subtasks=subtasks, spawn_at=store.now(), check_at=later)
     return parent, [part_of(parent, n, n, [{**group, "items": [[n, "hash"]]}], store.now()) for n in range(2)]

@@ -30,7 +30,7 @@ from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.recovery.topology import TopologyRepair
 from taskframework.stores.reading import read_record
@@ -109,7 +109,7 @@ async def present(store: SqliteStore, task: Task) -> Task:
 @pytest.fixture
 def reaper(store: SqliteStore, bus: EventBus) -> Reaper:
     policy = RetryPolicy(initial_delay=10 * SECOND, backoff_factor=3, jitter_factor=0)
-    return Reaper(store, TaskMoves(store, bus), policy, grace=GRACE, max_crashes=3, batch=BATCH)
+    return Reaper(store, TaskMoves(store, bus), policy, grace=GRACE, max_crashes=3, limit=BATCH)
 
 
 async def test_a_lease_is_reaped_when_its_grace_is_over(
@@ -143,7 +143,7 @@ async def test_the_delay_after_a_crash_grows_with_them(store: SqliteStore, bus: 
     policy = RetryPolicy(initial_delay=10 * SECOND, backoff_factor=3, jitter_factor=0)
     [task] = await put_running(store, crashes=2)
     clock.advance(60)
-    await Reaper(store, TaskMoves(store, bus), policy, grace=GRACE, max_crashes=9, batch=BATCH).reap()
+    await Reaper(store, TaskMoves(store, bus), policy, grace=GRACE, max_crashes=9, limit=BATCH).reap()
     assert (await present(store, task)).not_before == clock.now() + 30 * SECOND
 
 
@@ -198,7 +198,7 @@ async def test_what_is_due_at_one_look_is_written_at_once(
             await asyncio.wait_for(all_at_once.wait(), 10)
 
     moves = Moves(store, bus)
-    reaper = Reaper(store, moves, RetryPolicy(), grace=GRACE, max_crashes=3, batch=BATCH)
+    reaper = Reaper(store, moves, RetryPolicy(), grace=GRACE, max_crashes=3, limit=BATCH)
     if what == "deadlines":
         await put(store, BATCH, deadline=clock.now())
         assert not await reaper.expire()
@@ -311,8 +311,8 @@ async def test_what_ended_is_removed_after_its_own_time(
         await put(store, status=status, finished_at=clock.now(), next_dispatch_at=None, publish_at=None)
     await store.keep_dead_message(DeadMessage("m", b"", {}, "q", "r", clock.now()))
     times = [None if days is None else timedelta(days=days) for days in (finished, dead_letters)]
-    retention = Retention(
-        store, finished=times[0], dead_letters=times[1], idempotency_keys=timedelta(days=1), batch=BATCH
+    retention = RetentionRepair(
+        store, finished=times[0], dead_letters=times[1], idempotency_keys=timedelta(days=1), limit=BATCH
     )
     clock.advance(timedelta(days=1) - timedelta(milliseconds=1))
     assert not await retention.purge()
@@ -333,7 +333,7 @@ async def test_a_parent_goes_in_the_same_look_as_its_sub_tasks(store: SqliteStor
     [parent] = await put(store, **over)
     await put(store, parent=ParentLink(parent.task_id, 0, 1), **over)
     day = timedelta(days=1)
-    retention = Retention(store, finished=day, dead_letters=day, idempotency_keys=day, batch=10)
+    retention = RetentionRepair(store, finished=day, dead_letters=day, idempotency_keys=day, limit=10)
     clock.advance(day)
     assert await retention.purge(), "now the parent can go, too"
     while await retention.purge():
@@ -346,11 +346,11 @@ async def test_the_topology_is_declared_once_until_it_is_doubted() -> None:
     repair = TopologyRepair(cast(Broker, connection), ["reports"])
     assert (repair.is_declared, repair.problem) == (False, "not declared yet")
     connection.error = BrokerUnavailableError("It is away.")
-    assert not await repair.repair()
+    await repair.repair()
     assert (repair.is_declared, repair.problem) == (False, "It is away.")
     connection.error = None
     for _ in range(2):
-        assert not await repair.repair()
+        await repair.repair()
         assert (repair.is_declared, repair.problem) == (True, None)
     assert connection.declared == [["reports"]]
     repair.request_check()

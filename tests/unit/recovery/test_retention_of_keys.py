@@ -15,7 +15,7 @@ from taskframework.model.marks import MarkPublished
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.service import SubmitRequest
@@ -37,9 +37,9 @@ class Plain(BackgroundTaskExecutable[None, None]):
     async def execute(self, context: TaskContext[None]) -> None: ...
 
 
-def retention_of(store: SqliteStore, **kept: timedelta | None) -> Retention:
+def retention_of(store: SqliteStore, **kept: timedelta | None) -> RetentionRepair:
     usual: dict[str, Any] = {"finished": 7 * DAY, "dead_letters": 90 * DAY, "idempotency_keys": DAY}
-    return Retention(store, **(usual | kept), batch=BATCH)
+    return RetentionRepair(store, **(usual | kept), limit=BATCH)
 
 
 async def keyed(store: SqliteStore, clock: FakeClock, kept: timedelta, **values: Any) -> Task:

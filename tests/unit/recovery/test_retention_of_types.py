@@ -85,8 +85,8 @@ class Stage:
         known = TaskTypes(TaskRegistry(), store) if declared else self.types
         kept = retention_from_times(FINISHED, FAILED)
         self.service = submission_into(store, known, EventBus(), max_attempts=1, keys_kept=KEYS, kept=kept)
-        self.retention = retention.Retention(
-            store, finished=FINISHED, dead_letters=FAILED, idempotency_keys=KEYS, batch=3
+        self.retention = retention.RetentionRepair(
+            store, finished=FINISHED, dead_letters=FAILED, idempotency_keys=KEYS, limit=3
         )
 
     async def submit(self, task_type: str, **options: Any) -> Task:

@@ -27,11 +27,11 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordUnreadableError
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.stream_moves import CHECK_INTERVAL, Unblock
+from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL, Unblock
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fail, Move, Release
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.recovery.streams import StreamRepair
 from taskframework.stores.reading import read_record
 from taskframework.streams.looks import StreamLooks
@@ -53,7 +53,7 @@ def repair(here: Installation) -> StreamRepair:
 
 
 async def repaired(here: Installation) -> None:
-    here.clock.advance(CHECK_INTERVAL + timedelta(seconds=1))
+    here.clock.advance(UNBLOCK_CHECK_INTERVAL + timedelta(seconds=1))
     await repair(here).run_once()
     await here.services.looks.finished()
 
@@ -452,7 +452,7 @@ async def test_an_older_version_that_waits_for_its_turn_ends(here: Installation)
 
 
 async def test_a_stream_is_forgotten_when_no_task_of_it_is_stored(here: Installation) -> None:
-    retention = Retention(here.store, finished=5 * HOUR, dead_letters=HOUR, idempotency_keys=HOUR, batch=100)
+    retention = RetentionRepair(here.store, finished=5 * HOUR, dead_letters=HOUR, idempotency_keys=HOUR, limit=100)
     ended = await here.end(await here.submit())
     await here.store.mark(MarkPublished(ended.task_id, ended.sequence))
     here.clock.advance(4 * HOUR)

@@ -24,7 +24,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import TaskTypes
@@ -303,7 +303,7 @@ class TestDebounce:
         assert len(ran) < number, "something was debounced"
 
     async def test_the_record_of_a_key_goes_after_its_task(self, here: Installation) -> None:
-        retention = Retention(here.store, finished=DAY, dead_letters=DAY, idempotency_keys=DAY, batch=9)
+        retention = RetentionRepair(here.store, finished=DAY, dead_letters=DAY, idempotency_keys=DAY, limit=9)
         task = (await here.debounce("one")).task
         here.clock.advance(3 * DAY)
         await retention.purge()

@@ -25,7 +25,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Transition
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.refusals import VersionConflictError
 from taskframework.submission.service import SubmitRequest
@@ -330,7 +330,7 @@ async def test_the_record_lives_as_long_as_its_task_and_a_while_longer(here: Ins
     task = await here.submit(1)
     fence = await here.begin(task)
     assert fence is not None
-    retention = Retention(here.store, finished=None, dead_letters=None, idempotency_keys=DAY, batch=10)
+    retention = RetentionRepair(here.store, finished=None, dead_letters=None, idempotency_keys=DAY, limit=10)
     for _ in range(3):
         here.clock.advance(3 * DAY.total_seconds())
         await retention.purge()
@@ -374,7 +374,7 @@ async def test_a_lower_version_that_was_superseded_is_queued_anew_when_its_key_i
 async def forget_keys(here: Installation) -> None:
     """Let so much time pass that the keys of ended tasks are forgotten, and not the tasks."""
     here.clock.advance(3 * DAY.total_seconds())
-    retention = Retention(here.store, finished=None, dead_letters=None, idempotency_keys=DAY, batch=10)
+    retention = RetentionRepair(here.store, finished=None, dead_letters=None, idempotency_keys=DAY, limit=10)
     await retention.purge()
     assert await read_newest(here.store, "anonymous", "page") is None
 

@@ -77,10 +77,10 @@ async def test_a_caller_that_is_cancelled_leaves_what_it_asked_for_alone() -> No
 @pytest.mark.parametrize(
     ("signal", "timeout", "said"),
     [
-        ("", None, "signal: '' names none"),
-        ("ä", None, "signal: 'ä' names none"),
-        ("x" * 201, None, "names none"),
-        (7, None, "signal: 7 names none"),
+        ("", None, "signal: must be 1 to 200 printable ASCII characters, not ''"),
+        ("ä", None, "signal: must be 1 to 200 printable ASCII characters, not 'ä'"),
+        ("x" * 201, None, "must be 1 to 200 printable ASCII characters, not 'xxx"),
+        (7, None, "signal: must be 1 to 200 printable ASCII characters, not 7"),
         ("go", 0, "timeout: 0 is no time to wait"),
         ("go", -1.0, "timeout: -1.0 is no time"),
         ("go", "1h", "timeout: '1h' is no time"),

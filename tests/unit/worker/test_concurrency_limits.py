@@ -38,9 +38,8 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
-from taskframework.worker.admission import Admission, Candidate, PutOff
+from taskframework.worker.admission import WAITED_TOO_LONG, Admission, Candidate, PutOff
 from taskframework.worker.concurrency_limits import ConcurrencyLimits
-from taskframework.worker.rate_limits import WAITED_TOO_LONG
 from taskframework.worker.slot_line import SlotLine
 from tests.support.eventually import eventually
 

@@ -16,7 +16,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, new_claim_id
 from taskframework.model.workers import FORGOTTEN_AFTER, LOST_AFTER, PRESENCE, REPORT_INTERVAL
 from taskframework.operations.workers import WorkerOperations, WorkerState
-from taskframework.recovery.retention import Retention
+from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import MINUTE, put
@@ -51,7 +51,7 @@ async def test_it_tells_what_the_worker_does_now(store: SqliteStore, clock: Fake
     running: list[int] = []
     sign = sign_of_life(store, running)
     started_at = store.now()
-    assert await sign.write() is False, "there is no more to do right now"
+    await sign.write()
     running.append(1)
     clock.advance(REPORT_INTERVAL.total_seconds())
     await sign.write()
@@ -69,7 +69,7 @@ async def test_who_tells_nothing_any_more_is_lost_and_forgotten(store: SqliteSto
     assert [state.is_lost for state in await states(store)] == [False]
     clock.advance(1)
     assert [state.is_lost for state in await states(store)] == [True]
-    retention = Retention(store, finished=None, dead_letters=None, idempotency_keys=SECOND, batch=10)
+    retention = RetentionRepair(store, finished=None, dead_letters=None, idempotency_keys=SECOND, limit=10)
     await retention.purge()
     assert len(await states(store)) == 1
     clock.advance(FORGOTTEN_AFTER.total_seconds() - LOST_AFTER.total_seconds())
