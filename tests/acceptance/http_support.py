@@ -21,9 +21,9 @@ from taskframework.api import feed
 from taskframework.api.server import ApiServer, serving
 from taskframework.events.external import lifecycle_events, progress_event, to_message
 from taskframework.model.scope import EVERYONE
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from tests.support.event_reader import Reader
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Waits
 
 TASKS = "/api/v1/tasks"

@@ -11,8 +11,8 @@ import pytest
 
 from taskframework import BrokerUnavailableError, ConfigurationError, EventSubscriber, ExternalEvent, event_subscriber
 from taskframework.events import http as http_events
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import COUNT_WORDS, serve
-from tests.support.eventually import eventually
 
 LIFE = ["task.submitted", "task.started", "task.completed"]
 

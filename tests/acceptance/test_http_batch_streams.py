@@ -13,6 +13,7 @@ import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import TaskFramework
 from taskframework.api.items_follower import ItemsFollower
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import (
     BATCHES,
     Api,
@@ -22,7 +23,6 @@ from tests.acceptance.http_support import (
     settings,
 )
 from tests.support.event_reader import Reader
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Waits
 
 ITEMS = 120

@@ -13,8 +13,8 @@ import pytest
 
 from taskframework.model.batch_status import BatchResult
 from taskframework.submission.uploads import Item, SubtaskContent
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import BATCHES, Api, serve
-from tests.support.eventually import eventually
 
 PATH = f"{BATCHES}?task_type=count-words"
 NDJSON = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "the upload"}

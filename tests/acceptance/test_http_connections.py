@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from taskframework.api import connections, receiving
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import COUNT_WORDS, TASKS, Api, serve
-from tests.support.eventually import eventually
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -19,8 +19,8 @@ import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import TaskFramework
 from taskframework.api import task_follower
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import TASKS, WAITS, Api, independent_client, serve, settings
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Waits
 
 RESULTS = "/api/v1/streams/o/results"

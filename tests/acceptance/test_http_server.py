@@ -19,6 +19,7 @@ from taskframework.api.server import serving, serving_health
 from taskframework.model.keys import Role
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import (
     BATCHES,
     COUNT_WORDS,
@@ -28,7 +29,6 @@ from tests.acceptance.http_support import (
     serve,
     settings,
 )
-from tests.support.eventually import eventually
 
 
 async def refuses_connections(api: Api) -> bool:

@@ -13,6 +13,7 @@ from httpx_sse import aconnect_sse
 
 from taskframework.api import feed, sockets, task_follower
 from taskframework.api import server as server_module
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import (
     BATCHES,
     COUNT_WORDS,
@@ -27,7 +28,6 @@ from tests.acceptance.http_support import (
     tell_much,
     tell_progress,
 )
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 

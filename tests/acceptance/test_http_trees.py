@@ -19,9 +19,9 @@ import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import BackgroundTaskExecutable, RetryableError, SubtaskSummary, TaskContext, TaskFramework
 from taskframework.api import feed
 from taskframework.api.tree_follower import TreeFollower
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import BATCHES, TASKS, Api, independent_client, one, read_with_cuts, serve, settings
 from tests.support.event_reader import Reader
-from tests.support.eventually import eventually
 
 
 class Grows(BackgroundTaskExecutable[dict[str, Any], Any]):

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import BATCHES, TASKS, assert_told_of_all_items
 from tests.support.command import Folder, Started
 from tests.support.event_reader import Reader
-from tests.support.eventually import eventually
 
 ITEMS, TREES, LEAVES = 40, 3, 8
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import aio_pika
 
+from taskframework.testing.eventually import eventually
 from tests.chaos.checker import Report, check
 from tests.chaos.cluster import Cluster, settings_of
 from tests.chaos.history import Recorder, read
@@ -18,7 +19,6 @@ from tests.chaos.listener import QUEUE, Listener
 from tests.chaos.load import Job, Load
 from tests.chaos.story import FINAL_STATUSES
 from tests.chaos.truth import Truth, TruthUnavailable
-from tests.support.eventually import eventually
 
 TASK_TYPES = ("async-work", "plain-work", "parent", "asks", "exits")
 _LOOK_INTERVAL = 0.5

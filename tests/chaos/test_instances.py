@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from taskframework.client import TaskClient
+from taskframework.testing.eventually import eventually
 from tests.chaos.cluster import Cluster, Member, settings_of
 from tests.chaos.history import Recorder
 from tests.support.event_reader import Reader
-from tests.support.eventually import eventually
 from tests.support.round_robin import RoundRobin
 
 INSTANCES = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from taskframework.testing.eventually import eventually
 from tests.chaos.conftest import MakeScenario
 from tests.chaos.load import Job
 from tests.chaos.scenario import Scenario
-from tests.support.eventually import eventually
 
 TYPES = ("async-work", "plain-work")
 

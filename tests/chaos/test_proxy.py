@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from taskframework.testing.eventually import eventually
 from tests.chaos.proxy import Proxy
-from tests.support.eventually import eventually
 
 
 class Echo:

@@ -15,8 +15,8 @@ import pytest
 import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store  # noqa: F401
 from taskframework.model.subtasks import MAX_SUBTASKS
+from taskframework.testing.eventually import eventually
 from tests.acceptance.http_support import Api, serve
-from tests.support.eventually import eventually
 
 BATCHES = "/api/v1/batches"
 QUERY = {"task_type": "count-words"}

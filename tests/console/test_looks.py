@@ -12,9 +12,9 @@ import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Browser, Route, expect
 
+from taskframework.testing.eventually import eventually
 from tests.console.conftest import Installation
 from tests.console.window import NARROW, WIDE, Window, opened
-from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

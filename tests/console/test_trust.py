@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Route, expect
 
+from taskframework.testing.eventually import eventually
 from tests.console.conftest import Installation
 from tests.console.window import Window, opened
-from tests.support.eventually import eventually
 from tests.support.process import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

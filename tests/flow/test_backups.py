@@ -19,9 +19,9 @@ from taskframework import (
 from taskframework.errors import TaskNotFoundError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE, Priority
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import BOTH, Run
 from tests.support.backups import back_up_store, copy_messages, replace_messages
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Waits
 
 _RECOVERY = {"sweep_interval": "100ms", "redispatch": "300ms", "redispatch_max": "300ms"}

@@ -14,10 +14,10 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.operations.batches import BatchNotRetriedError
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import BOTH, Run
 from tests.support.batch_tasks import ALL as EXTRA
 from tests.support.batch_tasks import Charges, Lingers
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 # The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.

@@ -34,10 +34,10 @@ from taskframework.client.refusals import with_item
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
+from taskframework.testing.eventually import eventually
 from tests.chaos.proxy import Proxy
 from tests.flow.conftest import Run
 from tests.support.clients import KINDS, client_of
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Text, Waits
 
 pytestmark = pytest.mark.parametrize("urls", ["embedded"], indirect=True)

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from taskframework import ApiUnavailableError, TaskNotFoundError, TaskStatus, ValueNotStorableError
 from taskframework.client import SyncTaskClient, TaskClient
+from taskframework.testing.eventually import eventually
 from tests.support.clients import KINDS, client_of
-from tests.support.eventually import eventually
 from tests.support.stand_in import StandIn
 
 Open = Callable[..., AbstractAsyncContextManager[tuple[Any, StandIn]]]

@@ -23,10 +23,10 @@ from taskframework import (
 )
 from taskframework.api.server import serving
 from taskframework.client.family_readers import ItemResult, TreeEvent
+from taskframework.testing.eventually import eventually
 from tests.chaos.proxy import Proxy
 from tests.flow.conftest import Run
 from tests.support.clients import KINDS, client_of
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 pytestmark = pytest.mark.parametrize("urls", ["embedded"], indirect=True)

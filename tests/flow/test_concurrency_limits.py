@@ -23,8 +23,8 @@ from taskframework.model.limits import waiting_limit
 from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS, Slots
 from taskframework.stores.reading import read_record
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 
 
 class Gate:

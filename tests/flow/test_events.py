@@ -15,8 +15,8 @@ from aio_pika.abc import AbstractIncomingMessage
 from taskframework import ExternalEvent, TaskFramework, event_subscriber
 from taskframework.model.drivers import OUTBOX
 from taskframework.model.scope import EVERYONE
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 
 Heard = dict[str, list[str]]
 

@@ -33,9 +33,9 @@ from taskframework.model.versions import VERSIONS, Newest, record_id
 from taskframework.stores.reading import read_record
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import BOTH, Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)

@@ -17,10 +17,10 @@ from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.message import read_message
 from taskframework.model.scope import EVERYONE
 from taskframework.stores.mongo.store import MongoStore
+from taskframework.testing.eventually import eventually
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.worker import Worker
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Counts, Waits
 from tests.support.servers import MongoServer, RabbitServer
 

@@ -28,8 +28,8 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.operations.dead_letters import AlreadyReplayedError
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Text, Waits, WaitsInThread
 
 

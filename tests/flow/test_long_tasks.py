@@ -18,9 +18,9 @@ import pytest
 from taskframework import BackgroundTaskExecutable, Settings, TaskContext, TaskFramework, TaskStatus
 from taskframework.brokers.base import Delivery
 from taskframework.model.message import read_message
+from taskframework.testing.eventually import eventually
 from taskframework.worker.consumer import TaskConsumer
 from tests.conftest import _unavailable
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Waits
 from tests.support.servers import RabbitServer, ServerUnavailable
 

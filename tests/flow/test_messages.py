@@ -21,8 +21,8 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Waits
 
 pytestmark = pytest.mark.parametrize("urls", ["servers", "servers, plain"], indirect=True)

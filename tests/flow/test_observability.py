@@ -31,9 +31,9 @@ from taskframework.api.server import ApiServer
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.testing.conformance.store_suite import insert_one
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 
 _HERE = "http://localhost"
 

@@ -13,8 +13,8 @@ import pytest
 from taskframework import TaskFramework, TaskStatus
 from taskframework.model.status import Priority
 from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Waits
 from tests.support.servers import MongoServer, RabbitServer
 

@@ -9,10 +9,10 @@ import pytest
 
 from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext, TaskFramework
 from taskframework.brokers.base import Delivery
+from taskframework.testing.eventually import eventually
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.intake import Intake
 from tests.flow.conftest import BOTH, Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 # The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.

@@ -9,8 +9,8 @@ import pytest
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions, TaskStatus
 from taskframework.model.scope import EVERYONE
 from taskframework.operations.handle import TaskHandle
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import BOTH, Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 # The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.

@@ -19,8 +19,8 @@ from taskframework import (
     TaskOptions,
     TaskStatus,
 )
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import BOTH, Run
-from tests.support.eventually import eventually
 
 #: As good as never another one while a test runs.
 NEVER = 0.0001

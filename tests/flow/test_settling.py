@@ -19,8 +19,8 @@ from taskframework.model.interventions import Cancel, Reap
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Release, Transition
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits, WaitsInThread
 
 #: With it a beat comes every hundred seconds: what a test sees sooner was brought by the look for cancels.

@@ -30,8 +30,8 @@ from taskframework.events.subscriber import EventSubscriber
 from taskframework.model.message import TaskMessage
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import BOTH, Run
-from tests.support.eventually import eventually
 
 # The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
 pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)

@@ -14,8 +14,8 @@ from taskframework.aggregation import cascade
 from taskframework.model.scope import EVERYONE
 from taskframework.model.transitions import Claim
 from taskframework.observability import task_log
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 Told = Callable[[str], list[dict[str, Any]]]

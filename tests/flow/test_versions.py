@@ -16,8 +16,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.submission.options import UniqueOption
+from taskframework.testing.eventually import eventually
 from tests.flow.conftest import BOTH, Run
-from tests.support.eventually import eventually
 
 # The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
 pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)

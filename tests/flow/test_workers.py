@@ -16,9 +16,9 @@ from taskframework.model.records import Record
 from taskframework.stores.base import TaskStore
 from taskframework.submission.types import declared_types
 from taskframework.tasks.declarations import DECLARATION
+from taskframework.testing.eventually import eventually
 from taskframework.worker.presence import SignOfLife
 from tests.flow.conftest import BOTH, Run
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
 pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)

@@ -15,7 +15,7 @@ from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import Priority
 from taskframework.settings.servers import BrokerSettings
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 
 MakeBroker = Callable[..., RabbitBroker]
 #: Short time limits, for tests that wait for them.

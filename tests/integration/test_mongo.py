@@ -41,8 +41,8 @@ from taskframework.stores.mongo.client import APP_NAME, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import build_write
 from taskframework.testing.conformance.store_suite import insert_one
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
-from tests.support.eventually import eventually
 from tests.support.servers import MongoServer
 
 SECOND = timedelta(seconds=1)

@@ -11,6 +11,7 @@ import pytest
 from taskframework.brokers.base import ConsumeRequest, Delivery
 from taskframework.errors import BrokerError
 from taskframework.model.status import LANES, Priority
+from taskframework.testing.eventually import eventually
 from tests.integration.rabbitmq_helpers import (
     QUICK,
     MakeBroker,
@@ -21,7 +22,6 @@ from tests.integration.rabbitmq_helpers import (
     plain_channel,
     rabbit_broker,
 )
-from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
 _REPORTS = ConsumeRequest(["reports"], 10)

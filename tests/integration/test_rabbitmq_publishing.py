@@ -11,6 +11,7 @@ from taskframework.brokers.base import ConsumeRequest, ExternalMessage
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
 from taskframework.model.message import read_message
 from taskframework.model.status import Priority
+from taskframework.testing.eventually import eventually
 from tests.integration.rabbitmq_helpers import (
     QUICK,
     MakeBroker,
@@ -21,7 +22,6 @@ from tests.integration.rabbitmq_helpers import (
     plain_channel,
     rabbit_broker,
 )
-from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
 

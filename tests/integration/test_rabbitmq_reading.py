@@ -10,8 +10,8 @@ from aiormq import spec
 
 from taskframework.brokers.base import ConsumeRequest
 from taskframework.brokers.rabbitmq.wire import header_text
+from taskframework.testing.eventually import eventually
 from tests.integration.rabbitmq_helpers import MakeBroker, Recorder, message, opened, rabbit_broker
-from tests.support.eventually import eventually
 
 _MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HEADERS: list[dict[str, Any]] = [

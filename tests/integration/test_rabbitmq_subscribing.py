@@ -10,8 +10,8 @@ import aio_pika.exceptions
 from taskframework.brokers.base import ExternalMessage
 from taskframework.brokers.rabbitmq.broker import RabbitBroker
 from taskframework.errors import BrokerUnavailableError
+from taskframework.testing.eventually import eventually
 from tests.integration.rabbitmq_helpers import MakeBroker, opened, plain_channel
-from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
 

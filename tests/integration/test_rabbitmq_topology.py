@@ -30,9 +30,9 @@ from taskframework.errors import (
 )
 from taskframework.model.status import LANES, Priority
 from taskframework.settings.servers import BrokerSettings
+from taskframework.testing.eventually import eventually
 from tests.integration.rabbitmq_helpers import message, opened, plain_channel, rabbit_broker
 from tests.support.amqp import read_properties_as_driver
-from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
 _QUORUM: dict[str, FieldValue] = {

@@ -18,7 +18,7 @@ from taskframework.clock import SystemClock
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.limits.redis import RedisBuckets
 from taskframework.model.rate_limits import RATE, UNUSED_TURNS_SECONDS, Bucket, BucketLimit, HoldBucket, TakePermits
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.support.redis import RedisServer
 
 OPENAI = RATE.id_of("openai")

@@ -35,8 +35,8 @@ from taskframework.clock import SystemClock
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.limits.redis import RedisBuckets
+from taskframework.testing.eventually import eventually
 from tests.support.certificates import Authority
-from tests.support.eventually import eventually
 from tests.support.process import free_ports
 from tests.support.redis import RedisServer
 from tests.support.servers import MongoServer, RabbitServer, ServerUnavailable

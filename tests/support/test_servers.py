@@ -13,8 +13,8 @@ import aio_pika
 import pytest
 from pymongo import AsyncMongoClient
 
+from taskframework.testing.eventually import eventually
 from tests.support import process
-from tests.support.eventually import eventually
 from tests.support.servers import MongoServer, RabbitServer
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from taskframework.api.bodies import prefers
 from taskframework.api.ndjson import read_values
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 
 BATCHES = "/api/v1/batches"

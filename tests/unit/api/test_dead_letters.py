@@ -16,8 +16,8 @@ from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
 from taskframework.testing.conformance.store_suite import insert_one
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
-from tests.support.eventually import eventually
 from tests.unit.api.conftest import DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
 
 

@@ -16,7 +16,7 @@ from taskframework.brokers.base import Consumption, OnExternalMessage
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.events.external import ExternalEvent, to_message
 from taskframework.model.scope import EVERYONE, Scope
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 
 
 class CountingBroker(EmbeddedBroker):

@@ -21,9 +21,9 @@ from taskframework.operations import health as operations_health
 from taskframework.recovery.loop import RepairLoop
 from taskframework.stores.base import DueTask
 from taskframework.testing.conformance.store_suite import insert_one
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from taskframework.worker.worker import Worker
-from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 

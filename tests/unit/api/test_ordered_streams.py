@@ -14,7 +14,7 @@ from jsonschema_rs import Draft202012Validator
 from taskframework import BackgroundTaskExecutable, TaskContext
 from taskframework.api.stream_views import StreamPage, StreamResultPage, StreamView
 from taskframework.model import streams
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 
 STREAMS = "/api/v1/streams"

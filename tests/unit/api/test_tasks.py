@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from taskframework.model.view import public_view
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.support.kitchen_sink import Waits
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 

@@ -23,8 +23,8 @@ from taskframework.api.app import create_app
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
 from taskframework.testing.conformance.store_suite import insert_one, make_error
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
-from tests.support.eventually import eventually
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
 
 REPLAYS = "/api/v1/admin/replays"

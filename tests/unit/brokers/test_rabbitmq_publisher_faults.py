@@ -18,8 +18,8 @@ from taskframework.brokers.rabbitmq.connection import Connector
 from taskframework.brokers.rabbitmq.publisher import Publisher, is_about_topology
 from taskframework.errors import BrokerError, BrokerUnavailableError
 from taskframework.settings.servers import BrokerSettings
+from taskframework.testing.eventually import eventually
 from tests.support.amqp import confirm_frame, returned_frames
-from tests.support.eventually import eventually
 from tests.support.publishing import CHANNEL, publication
 from tests.support.scripted_broker import ScriptedBroker
 

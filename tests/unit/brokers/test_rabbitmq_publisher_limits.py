@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from taskframework.errors import BrokerUnavailableError
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.support.publishing import FedPublisher, publication, settle
 
 

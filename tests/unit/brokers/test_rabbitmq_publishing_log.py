@@ -11,7 +11,7 @@ from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity
 from taskframework.brokers.rabbitmq import publishing_log
 from taskframework.brokers.rabbitmq.publishing_log import PublishingLog
 from taskframework.errors import BrokerError, BrokerUnavailableError
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.support.publishing import FedPublisher
 
 LATE = BrokerUnavailableError("RabbitMQ at here:5672 confirmed nothing within 5 s.")

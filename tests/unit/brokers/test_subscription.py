@@ -11,7 +11,7 @@ import pytest
 from taskframework.brokers import subscription as subscription_module
 from taskframework.brokers.base import Consumption, ExternalMessage
 from taskframework.brokers.subscription import EventDelivery, Subscription
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 
 
 class _Delivery:

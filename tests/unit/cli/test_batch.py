@@ -15,7 +15,7 @@ import typer
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
 from taskframework.cli.batch_file import ItemFile
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.unit.cli.conftest import Cli, Done
 
 

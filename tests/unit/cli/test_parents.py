@@ -11,7 +11,7 @@ import pytest
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
 from taskframework.model.status import TaskStatus
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.unit.cli.conftest import Cli
 
 PROGRAM = """

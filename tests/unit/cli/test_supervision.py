@@ -16,7 +16,7 @@ from taskframework.cli.supervision import Ending, Supervisor, pause_before_resta
 from taskframework.cli.tether import Failure
 from taskframework.errors import TaskframeworkError
 from taskframework.settings import Settings
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.unit.cli.conftest import Cli
 
 #: A worker process in small: it holds its end of the tether, counts its lives, and stops when the other end is closed.

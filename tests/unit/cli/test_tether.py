@@ -17,7 +17,7 @@ from taskframework.errors import (
     TaskframeworkError,
     TopologyMismatchError,
 )
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from taskframework.events import http
 from taskframework.events.external import ExternalEvent, to_message
 from taskframework.events.http import EventsUnavailableError, HttpEvents, NobodyListensError
 from taskframework.events.subscriber import EventSubscriber
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 
 STREAM = b"""event: resync
 data: {}

@@ -13,8 +13,8 @@ from taskframework.brokers.base import Broker, ExternalMessage
 from taskframework.errors import ConfigurationError
 from taskframework.events.external import TYPES, ExternalEvent, to_message
 from taskframework.events.subscriber import EventSubscriber
+from taskframework.testing.eventually import eventually
 from taskframework.wiring.subscriber import event_subscriber
-from tests.support.eventually import eventually
 
 
 class StubBroker:

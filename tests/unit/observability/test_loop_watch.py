@@ -21,7 +21,7 @@ import uvloop
 from taskframework.observability import loop_watch
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.telemetry import AttemptCode, running_code
-from tests.support.eventually import eventually
+from taskframework.testing.eventually import eventually
 from tests.support.process import wait_until
 
 LIMIT = timedelta(milliseconds=200)

@@ -37,11 +37,11 @@ from taskframework.stores.reading import read_record
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from taskframework.worker.admission import WAITED_TOO_LONG, Admission, Candidate, PutOff
 from taskframework.worker.concurrency_limits import ConcurrencyLimits
 from taskframework.worker.slot_line import SlotLine
-from tests.support.eventually import eventually
 
 WITHIN = timedelta(seconds=15)
 
