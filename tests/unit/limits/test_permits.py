@@ -35,11 +35,6 @@ class CountedBuckets(MemoryBuckets):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def buckets(clock: FakeClock) -> CountedBuckets:
     return CountedBuckets(clock)
 

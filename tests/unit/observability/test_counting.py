@@ -67,11 +67,6 @@ class Process:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[CountedStore]:
     store = CountedStore(tmp_path / "tasks.db", clock)
     await store.open()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,19 +24,6 @@ from taskframework.testing.factories import new_task
 
 MINUTE = timedelta(minutes=1)
 DONE, FAILED, LIVE = TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.QUEUED
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 def parent(store: SqliteStore, name: str = "parent", **fields: Any) -> Task:

@@ -35,11 +35,6 @@ class Repair:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def repair() -> Repair:
     return Repair()
 

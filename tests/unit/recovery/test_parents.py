@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,19 +37,6 @@ from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 ONE_FAILED = Subtasks(1, None, done=1, failed=1)

@@ -88,11 +88,6 @@ class Backlog:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def backlog(clock: FakeClock) -> Backlog:
     return Backlog(clock)
 

@@ -51,11 +51,6 @@ class Forgetful(SqliteStore):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Forgetful]:
     store = Forgetful(tmp_path / "tasks.db", clock=clock)
     await store.open()

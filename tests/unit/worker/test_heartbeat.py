@@ -70,11 +70,6 @@ AWAY = StoreUnavailableError()
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store() -> Renewals:
     return Renewals()
 

@@ -26,11 +26,6 @@ WORKER = "host:7:abc"
 SECOND = timedelta(seconds=1)
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @pytest_asyncio.fixture
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(tmp_path / "tasks.db", clock=clock)
