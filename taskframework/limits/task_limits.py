@@ -30,29 +30,25 @@ def bucket_id(limit: RateLimit, parameters: Json) -> str:
     return RATE.id_of(limit.name, *([] if limit.key is None else [limit_key(parameters, limit.key)]))
 
 
-class BucketHolds:
-    """Holds the bucket of a task whose attempt was refused by the service that the limit protects."""
+async def hold_bucket_of(
+    buckets: Buckets, limits: Mapping[str, BucketLimit], registration: Registration, task: Task, delay: timedelta
+) -> None:
+    """Let no attempt begin for this time under the bucket of a task, because the service that it protects refused the
+    task. If the type has no rate limit, only warn.
 
-    def __init__(self, buckets: Buckets, limits: Mapping[str, BucketLimit]) -> None:
-        self._buckets = buckets
-        self._limits = limits
-
-    async def hold(self, registration: Registration, task: Task, delay: timedelta) -> None:
-        """Let no attempt begin under the same bucket for this time. If the type has no rate limit, only warn.
-
-        Raises:
-            TaskframeworkError: if the buckets are away.
-        """
-        if (limit := registration.rate_limit) is None:
-            logger.warning(
-                "task %s: RetryableError(pause_limit=True) paused nothing, because task type %s has no rate_limit"
-                " in its options",
-                task.task_id,
-                task.task_type,
-            )
-            return
-        record_id = bucket_id(limit, task.parameters)
-        await self._buckets.hold(HoldBucket(record_id, self._limits[limit.name], delay.total_seconds()))
+    Raises:
+        TaskframeworkError: if the buckets are away.
+    """
+    if (limit := registration.rate_limit) is None:
+        logger.warning(
+            "task %s: RetryableError(pause_limit=True) paused nothing, because task type %s has no rate_limit"
+            " in its options",
+            task.task_id,
+            task.task_type,
+        )
+        return
+    record_id = bucket_id(limit, task.parameters)
+    await buckets.hold(HoldBucket(record_id, limits[limit.name], delay.total_seconds()))
 
 
 def concurrency_limit_of(registration: Registration | None, numbers: Mapping[str, int]) -> ConcurrencyLimit | None:

@@ -16,7 +16,7 @@ from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.options import accept_name, accept_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import AnyTaskType, type_name
-from taskframework.tasks.retention import KEEP_FOREVER, with_minimum
+from taskframework.tasks.retention import with_minimum
 from taskframework.telemetry import current_traceparent
 
 #: Options by which a later submission finds the task. The task stays as long as their records, whatever its type says.
@@ -47,8 +47,8 @@ class NewTasks:
         max_attempts: int,
         dispatch_after: timedelta,
         keys_kept: timedelta,
-        kept: KeptFor = KEEP_FOREVER,
-        inserts: TaskInserts | None = None,
+        kept: KeptFor,
+        inserts: TaskInserts,
     ) -> None:
         """Prepare.
 
@@ -59,8 +59,8 @@ class NewTasks:
             dispatch_after: how long after its submission the sweeper dispatches a task that no other process has
                 dispatched; zero in a process that does not dispatch.
             keys_kept: how long an idempotency key is kept after the end of its task.
-            kept: how long tasks of types without a retention stay after their end; by default for ever.
-            inserts: stores tasks; by default the store, which gives no positions in streams.
+            kept: how long tasks of types without a retention stay after their end.
+            inserts: stores tasks, and gives those of streams their positions.
         """
         self.store = store
         self.types = types

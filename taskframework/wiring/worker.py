@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 
-from taskframework.limits.task_limits import BucketHolds, limits_of
+from taskframework.limits.task_limits import hold_bucket_of, limits_of
 from taskframework.model.status import Priority
 from taskframework.settings import PrioritySettings
 from taskframework.submission.subtasks import SubtaskKinds
@@ -53,7 +54,7 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
     concurrency = _build_concurrency_limits(process, worker_id)
     paused, suspects = PausedTypes(process.pauses), Suspects(settings.worker.max_crashes, settings.worker.probation)
     newest = NewestVersions(store, services.moves, settings.retention.idempotency_keys)
-    hold = BucketHolds(services.buckets, limits).hold
+    hold = partial(hold_bucket_of, services.buckets, limits)
     consumer = TaskConsumer(
         services.registry,
         claims,

@@ -28,7 +28,13 @@ def submission_into(
 ) -> TaskSubmissionService:
     """A submission service that stores tasks of these types."""
     new_tasks = NewTasks(
-        store, types, max_attempts=max_attempts, dispatch_after=dispatch_after, keys_kept=keys_kept, kept=kept
+        store,
+        types,
+        max_attempts=max_attempts,
+        dispatch_after=dispatch_after,
+        keys_kept=keys_kept,
+        kept=kept,
+        inserts=store,
     )
     moves = TaskMoves(store, bus)
     return TaskSubmissionService(

@@ -29,7 +29,9 @@ _CLOSE_TIMEOUT_SECONDS = 3.0
 #: Log lines of the driver about errors that it also raises as exceptions: the framework logs those once, with a remedy.
 #: The last one comes for each channel (there may be thirty) of a consumer that stops while its channels are opened.
 _SUPPRESSED_LOG_MESSAGES = (
-    *("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited"),
+    "error when creating transport",
+    "Unexpected connection close",
+    "Cancelling cause reader exited",
     "Closing channel",
 )
 

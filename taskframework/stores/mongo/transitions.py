@@ -300,8 +300,16 @@ def _postpone(postpone: Postpone) -> Write:
 
 #: Fields that belong to one generation and are emptied for the next.
 _NONE_AFTER_REPLAY = (
-    *("cancel", "discarded", "deadline", "error", "progress", "started_at", "purge_at"),
-    *("cascade_at", "subtasks", "woken_by"),
+    "cancel",
+    "cascade_at",
+    "deadline",
+    "discarded",
+    "error",
+    "progress",
+    "purge_at",
+    "started_at",
+    "subtasks",
+    "woken_by",
 )
 
 

@@ -58,7 +58,9 @@ MOVING = (
     "document",
 )
 UNUSUAL_MOVING = (
-    *("purge_at", "waits_for", "stream_position"),
+    "purge_at",
+    "waits_for",
+    "stream_position",
     *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS),
 )
 

@@ -13,7 +13,7 @@ import pytest
 from taskframework import BackgroundTaskExecutable, RateLimit, TaskContext, TaskOptions
 from taskframework.errors import StoreUnavailableError
 from taskframework.limits.buckets import MemoryBuckets
-from taskframework.limits.task_limits import BucketHolds
+from taskframework.limits.task_limits import hold_bucket_of
 from taskframework.model.message import TaskMessage
 from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, TakePermits
 from taskframework.model.scope import Scope
@@ -235,7 +235,7 @@ async def test_a_hold_is_of_the_bucket_of_the_task(executable: type[Untyped]) ->
     registration = stage.registry.get(executable.task_type)
     assert registration is not None
     task = new_task(now=stage.now(), parameters={"user": "alice"})
-    await BucketHolds(stage.buckets, {"openai": stage.limit}).hold(registration, task, timedelta(seconds=30))
+    await hold_bucket_of(stage.buckets, {"openai": stage.limit}, registration, task, timedelta(seconds=30))
     held = ALICE if executable is Keyed else RATE.id_of("openai")
     assert [name for name, _ in await stage.buckets.list_known(10)] == [held]
     assert (await stage.buckets.take(TakePermits(held, stage.limit))).granted == 0
@@ -246,6 +246,6 @@ async def test_a_hold_by_a_task_without_a_rate_limit_is_told(caplog: pytest.LogC
     registration = stage.registry.get("free")
     assert registration is not None
     task = new_task(now=stage.now(), task_type="free")
-    await BucketHolds(stage.buckets, {"openai": stage.limit}).hold(registration, task, timedelta(seconds=30))
+    await hold_bucket_of(stage.buckets, {"openai": stage.limit}, registration, task, timedelta(seconds=30))
     assert "paused nothing, because task type free has no rate_limit in its options" in caplog.text
     assert await stage.buckets.list_known(10) == []
