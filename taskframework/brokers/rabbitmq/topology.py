@@ -123,7 +123,7 @@ def task_topology(names: Names, task_type: str, *, delivery_limit: int, with_plu
 
 
 def whole_topology(prefix: str, task_types: Iterable[str], *, delivery_limit: int, with_plugin: bool) -> Topology:
-    """Return everything that an installation has on the broker, for `topology show`."""
+    """Return everything that an installation has on the broker."""
     names = Names(prefix)
     parts = [base_topology(names)]
     if with_plugin:
