@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, cast
 
-from taskframework.errors import NotRunningError
+from taskframework.errors import ConfigurationError, NotRunningError
 
 _CANCEL_INTERVAL_SECONDS = 0.5
 
@@ -103,6 +104,21 @@ def current_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def refuse_import_by_child() -> None:
+    """Refuse to open a framework while a process of `run_in="process"` imports the program: everything that the program
+    does at its top level would be done once more in each process.
+
+    Raises:
+        ConfigurationError: in such a process.
+    """
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and getattr(processes.current_process(), "_inheriting", False):
+        raise ConfigurationError(
+            "This program was imported by a process that runs its tasks, and began to start the framework once more.",
+            hint="""Start it in `if __name__ == "__main__":`, as every program that starts processes.""",
+        )
 
 
 def refuse_other_loop(home: asyncio.AbstractEventLoop | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -93,6 +94,8 @@ def in_seconds(length: timedelta | float) -> float:
     """
     if isinstance(length, timedelta):
         return length.total_seconds()
-    if not isinstance(length, SupportsFloat):
+    given: object = length
+    seconds = float(given) if isinstance(given, SupportsFloat) else math.nan
+    if math.isnan(seconds):  # no time is later than NaN: a wait would never end
         raise TypeError(f"{length!r:.50} is no length of time: use a timedelta or a number of seconds, such as 5")
-    return float(length)
+    return seconds

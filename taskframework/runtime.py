@@ -21,7 +21,7 @@ from taskframework.operations.handle import TaskHandle
 from taskframework.operations.stream_handle import StreamHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.batches import BatchRequest, in_parts
-from taskframework.submission.options import BatchOptions, SubmissionOptions
+from taskframework.submission.options import BatchOptions, SubmissionOptions, accept_id
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable
@@ -302,11 +302,12 @@ class TaskFramework(Extensible):
     def batch(self, batch_id: str, kind: KindOf[Any, R]) -> BatchHandle[R]: ...
     def batch(self, batch_id: str, kind: AnyKind | None = None) -> BatchHandle[Any]:
         """Return a handle on an earlier batch; `kind` is the class of its tasks, which reads the results."""
-        return self._batch_handle(batch_id, False, kind)
+        return self._batch_handle(accept_id(batch_id, "batch_id"), False, kind)
 
     def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
         """Return a handle on the ordered stream with this key; `user_id` is the owner of its tasks."""
-        return StreamHandle(StreamKey(ANONYMOUS if user_id is None else user_id, key), self.services.streams)
+        owner = ANONYMOUS if user_id is None else accept_id(user_id, "user_id")
+        return StreamHandle(StreamKey(owner, accept_id(key, "key")), self.services.streams)
 
     @overload
     def handle(self, task_id: str) -> TaskHandle[Any]: ...
@@ -314,7 +315,7 @@ class TaskFramework(Extensible):
     def handle(self, task_id: str, kind: KindOf[Any, R]) -> TaskHandle[R]: ...
     def handle(self, task_id: str, kind: AnyKind | None = None) -> TaskHandle[Any]:
         """Return a handle on an earlier task; `kind` is its class, which reads the result."""
-        return self._handle(task_id, False, kind)
+        return self._handle(accept_id(task_id, "task_id"), False, kind)
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
@@ -322,7 +323,7 @@ class TaskFramework(Extensible):
         Raises:
             TaskNotFoundError: if there is no such task.
         """
-        return await self.services.tasks.get(task_id, EVERYONE)
+        return await self.services.tasks.get(accept_id(task_id, "task_id"), EVERYONE)
 
     def _handle(self, task_id: str, is_new: bool, kind: AnyTaskType | None) -> TaskHandle[Any]:
         return TaskHandle(task_id, is_new, self.services.tasks, kind_of(kind))

@@ -8,12 +8,11 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from taskframework.api.body_fields import MAX_REASON
 from taskframework.api.callers import caller_of
 from taskframework.api.context import framework_of
 from taskframework.model.keys import Role
 from taskframework.model.scope import EVERYONE
-from taskframework.model.values import Json
+from taskframework.model.values import MAX_REASON, Json
 from taskframework.operations.audit import Noted
 
 #: How many ids or names an audit entry lists.

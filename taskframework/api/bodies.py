@@ -21,7 +21,7 @@ from pydantic import (
 )
 from starlette.requests import Request
 
-from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.body_fields import Body, Reopen, UserInBody
 from taskframework.api.callers import require_valid_caller
 from taskframework.api.operator_bodies import (
     CancelTasks,
@@ -35,7 +35,7 @@ from taskframework.api.receiving import receive_body
 from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.durations import Duration
 from taskframework.model.keys import Role
-from taskframework.model.values import MAX_NAME_LENGTH
+from taskframework.model.values import MAX_NAME_LENGTH, MAX_REASON
 from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.options import BatchOptions, Name, SubmissionOptions
 from taskframework.submission.schedules import ScheduleDefinition

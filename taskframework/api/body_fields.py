@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from taskframework.submission.options import Name
 
-MAX_REASON = 1000
-
 
 class Body(BaseModel):
     """A body that is an object. Unknown fields are refused; of a field that comes twice the last one counts."""

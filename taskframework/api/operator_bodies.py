@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from taskframework.api.body_fields import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.body_fields import Body, Reopen, UserInBody
 from taskframework.model.limits import MAX_LIMIT_LENGTH
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.status import TaskStatus
-from taskframework.model.values import MAX_NAME_LENGTH
+from taskframework.model.values import MAX_NAME_LENGTH, MAX_REASON
 from taskframework.submission.options import Moment
 
 _DryRun = Annotated[bool, Field(strict=True, description="Only show what would happen")]

@@ -168,6 +168,8 @@ async def delete(framework: AnyFramework, name: Name, as_json: Json = False) -> 
 @audited("schedule.run", target="name")
 async def run(framework: AnyFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
     """Submit its task now, even if the previous one is still running or the schedule is paused."""
+    if key == "":  # such as that of a variable without a value: a repetition would be another run
+        raise typer.BadParameter("the key is empty; give one, or leave the option out", param_hint="--key")
     key = key or f"cli-{uuid4()}"
     try:
         submission = await framework.services.schedules.run(name, key=key)

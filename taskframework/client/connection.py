@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
-from taskframework.client.answers import Kind, Page, read
+from taskframework.client.answers import Kind, Page, RemoteBatch, RemoteTask, id_of, read
 from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response
 from taskframework.client.transport import TOO_MANY_CALLS, Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
@@ -114,12 +114,14 @@ def as_json(content: Any, what: str = "request") -> bytes:
         raise ValueNotStorableError(what, str(error)) from None
 
 
-def resource_path(folder: str, name: str, *, what: str = "task") -> str:
+def resource_path(folder: str, name: str | RemoteTask[Any] | RemoteBatch[Any], *, what: str = "task") -> str:
     """The path of something by its id, below the prefix.
 
     Raises:
         TaskNotFoundError: if nothing can have this id, because it would lead to another path.
+        TypeError: if it is no id.
     """
+    name = id_of(name)
     if name in ("", ".", "..") or "/" in name:
         raise TaskNotFoundError(name, what=what)
     return f"{folder}/{quote(name, safe='')}"

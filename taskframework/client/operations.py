@@ -233,6 +233,8 @@ class OperatorCalls(Calls):
         return read(RemoteReplay, await self._api.ask(json_call("POST", f"{_replay_path(replay_id)}/stop", {})))
 
     async def _act_on_letters(self, action: str, ids: Sequence[str], **more: Any) -> list[RemoteOutcome]:
+        if isinstance(ids, str):  # its letters would be taken for ids
+            raise TypeError("the ids of dead letters are a list; for one dead letter write a list of one")
         call = json_call("POST", f"{_LETTERS_PATH}/{action}", {"ids": list(ids), **more}, is_repeatable=False)
         return read(_Outcomes, await self._api.ask(call)).items
 

@@ -91,17 +91,28 @@ def classify(error: BaseException, retry_on: Errors = ()) -> Failed:
 
 
 def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...]) -> bool:
-    if isinstance(error, RetryableError):
-        return True
-    if isinstance(error, NonRetryableError):
-        return False
-    for name in ("retryable", "is_retryable"):
-        if isinstance(own := _attribute(error, name), bool):
-            return own
-    if isinstance(error, (*retry_on, OSError, TimeoutError)):
-        return True
-    # An `asyncio.TaskGroup` raises the errors of its tasks as such a group.
-    return isinstance(error, BaseExceptionGroup) and all(_is_retryable(part, retry_on) for part in error.exceptions)
+    waiting: list[object] = [error]
+    while waiting:  # no recursion: groups may be nested deeper than Python's stack
+        one = waiting.pop()
+        # An `asyncio.TaskGroup` raises the errors of its tasks as a group.
+        parts = _attribute(one, "exceptions") if isinstance(one, BaseExceptionGroup) else None
+        if isinstance(own := _own_choice(one), bool):
+            is_retryable = own
+        elif isinstance(one, (*retry_on, OSError, TimeoutError)):
+            is_retryable = True
+        elif is_retryable := isinstance(parts, tuple) and bool(parts):
+            waiting += parts
+        if not is_retryable:
+            return False
+    return True
+
+
+def _own_choice(error: object) -> object:
+    """Whether an exception says itself that it deserves another attempt; no bool if it does not say so."""
+    if isinstance(error, (RetryableError, NonRetryableError)):
+        return isinstance(error, RetryableError)
+    own = _attribute(error, "retryable")
+    return own if isinstance(own, bool) else _attribute(error, "is_retryable")
 
 
 def _requested_delay(error: BaseException) -> timedelta | None:
@@ -110,11 +121,11 @@ def _requested_delay(error: BaseException) -> timedelta | None:
     return min(delay, MAX_REQUESTED_DELAY) if isinstance(delay, timedelta) else None
 
 
-def _attribute(error: BaseException, name: str) -> object:
+def _attribute(error: object, name: str) -> object:
     """An attribute of an exception. It may be a property that raises, or missing without `super().__init__`."""
     try:
         return getattr(error, name, None)
-    except Exception:
+    except BaseException:  # the author's code; a SystemExit from here would end the worker
         return None
 
 
@@ -146,7 +157,7 @@ def _text(error: BaseException) -> str:
         if isinstance(error, (RetryableError, NonRetryableError)):
             return str(getattr(error, "message", None) or error)
         return str(error)
-    except Exception as broken:  # str() of an author's exception runs the author's code
+    except BaseException as broken:  # str() of an author's exception runs the author's code
         return f"<{type(error).__name__} whose text raised {type(broken).__name__}>"
 
 
@@ -156,7 +167,7 @@ def _traceback(error: BaseException) -> str:
         own = "".join(_format_frames(error)) + "".join(_format_group_members(error))
         before = "".join(_format_causes(error, MAX_SHOWN_CAUSES))
         return before[: max(0, MAX_TRACEBACK_CHARACTERS - len(own))] + own
-    except Exception:  # the lookup of source lines runs import loaders, which may raise
+    except BaseException:  # the lookup of source lines runs import loaders, which may raise
         return ""
 
 
@@ -184,8 +195,9 @@ def _format_causes(error: BaseException, most: int) -> Iterator[str]:
 
 def _format_group_members(error: BaseException) -> Iterator[str]:
     """The exceptions of a group, indented; nothing for other exceptions."""
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions[:MAX_SHOWN_CAUSES]:
+    parts = _attribute(error, "exceptions") if isinstance(error, BaseExceptionGroup) else None
+    if isinstance(parts, tuple):
+        for part in parts[:MAX_SHOWN_CAUSES]:
             yield from (textwrap.indent(text, "  | ") for text in (*_format_frames(part), _headline(part)))
 
 

@@ -43,6 +43,8 @@ MAX_DEPTH = 64
 MAX_NAME_LENGTH = 200
 #: What `is_name` checks, for errors.
 NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
+#: Characters of the reason for an action.
+MAX_REASON = 1000
 #: How many wrong fields of one value an error names.
 MAX_PROBLEMS = 50
 #: A store cannot keep a whole number from here on.

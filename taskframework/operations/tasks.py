@@ -28,7 +28,7 @@ from taskframework.model.versions import is_older
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
-from taskframework.submission.options import accept_name
+from taskframework.submission.options import accept_name, accept_reason
 from taskframework.tasks.values import to_storable_json
 
 HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a minute."
@@ -86,7 +86,8 @@ class TaskOperations:
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if the task is final.
         """
-        if (cancelled := await self._moves.make(Cancel(task_id, scope, by, reason))) is not None:
+        cancel = Cancel(task_id, scope, by, accept_reason(reason))
+        if (cancelled := await self._moves.make(cancel)) is not None:
             return cancelled
         task = await self.get(task_id, scope)
         if task.status.is_final:
@@ -128,6 +129,7 @@ class TaskOperations:
                 `BatchOperations.retry_failed` retries the failed tasks in it.
             ParentFinishedError: if its parent has ended and is not to be reopened.
         """
+        reason = accept_reason(reason)
         task = await self.check_retry(task_id, scope, reopen=reopen)
         if task.status is TaskStatus.RETRYING and edited is None:
             request = RetryNow(task_id, scope, by, self._dispatch_after, task.dispatch_epoch, reason, replay_id)
@@ -160,7 +162,8 @@ class TaskOperations:
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if the task is not a dead letter, or was discarded before.
         """
-        if (discarded := await self._moves.make(Discard(task_id, scope, by, reason))) is not None:
+        discard = Discard(task_id, scope, by, accept_reason(reason))
+        if (discarded := await self._moves.make(discard)) is not None:
             return discarded
         task = await self.get(task_id, scope)
         if (before := task.discarded) is None:

@@ -28,7 +28,7 @@ from taskframework.model.options import StreamMode
 from taskframework.model.status import LANES, Priority
 from taskframework.model.streams import OnFailure
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
-from taskframework.model.values import MAX_NAME_LENGTH, NAME_RULE, is_name, problem
+from taskframework.model.values import MAX_NAME_LENGTH, MAX_REASON, NAME_RULE, check_storable, is_name, problem
 from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.
@@ -288,6 +288,36 @@ def accept_name(name: str, field: str) -> str:
             field, f"{NAME_RULE}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."
         )
     return name
+
+
+def accept_id(given: object, field: str) -> str:
+    """Check that an id or a key is a text, and return it. MongoDB would read a dictionary as a condition.
+
+    Raises:
+        InvalidRequestError: if it is no text.
+    """
+    if not isinstance(given, str):
+        hint = "Give the id itself: a handle has it as its `task_id` or `batch_id`."
+        raise InvalidRequestError(field, f"must be a text, not a {type(given).__name__}", hint)
+    return given
+
+
+def accept_reason(reason: object) -> str | None:
+    """Check the reason of an action, and return it.
+
+    Raises:
+        InvalidRequestError: if it is no text, or too long.
+        ValueNotStorableError: if a store could not keep it.
+    """
+    if reason is None:
+        return None
+    if not isinstance(reason, str) or len(reason) > MAX_REASON:
+        given = f"{len(reason):,} characters" if isinstance(reason, str) else f"a {type(reason).__name__}"
+        raise InvalidRequestError(
+            "reason", f"must be a text of at most {MAX_REASON:,} characters, not {given}", "Give a short text."
+        )
+    check_storable(reason, "reason", 4 * MAX_REASON + len('""'))
+    return reason
 
 
 def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> None:

@@ -188,6 +188,8 @@ def _read_annotations(function: Function, caller_locals: Mapping[str, Any]) -> _
     annotations = [hints.get(name, TaskContext) for name in names]
     arguments = tuple(_CONTEXT if _is_context(each) else _PARAMETERS for each in annotations)
     if arguments not in _ALLOWED_ARGUMENTS:
+        if _CONTEXT not in arguments:
+            raise RegistrationError(f"{what} takes {len(names)} arguments, and neither is the context.", hint=hint)
         raise RegistrationError(f"{what} has the context in the wrong place.", hint=hint)
     if arguments == (_CONTEXT,) and not get_args(annotations[0]):
         hint = "Write TaskContext[Parameters], or TaskContext[None] if it has no parameters."

@@ -10,9 +10,17 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from taskframework.errors import RegistrationError
+from taskframework.model.outcome import MAX_REQUESTED_DELAY
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
-from taskframework.tasks.limits import MAX_CONCURRENCY, ConcurrencyLimit, QueueTimeout, RateLimit, is_duration
+from taskframework.tasks.limits import (
+    MAX_CONCURRENCY,
+    ConcurrencyLimit,
+    QueueTimeout,
+    RateLimit,
+    as_timedelta,
+    is_duration,
+)
 from taskframework.tasks.retention import Retention
 
 T = TypeVar("T")
@@ -104,7 +112,11 @@ class TaskOptions:
         _require(self.priority in tuple(Priority), self, "priority", "high, normal or low")
         for name in ("initial_delay", "max_delay"):
             delay = getattr(self, name)
-            _require(delay is None or is_duration(delay), self, name, "a timedelta or seconds, zero or more")
+            is_delay = delay is None or (is_duration(delay) and as_timedelta(delay) <= MAX_REQUESTED_DELAY)
+            _require(is_delay, self, name, "a timedelta or seconds, from zero to ten years")
+        first, longest = self.initial_delay, self.max_delay
+        is_less = first is not None and longest is not None and as_timedelta(longest) < as_timedelta(first)
+        _require(not is_less, self, "max_delay", f"a time that is not less than initial_delay, which is {first!r}")
         _require(_are_errors(self.retry_on), self, "retry_on", "an exception type, or a tuple or list of them")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)

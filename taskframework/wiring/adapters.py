@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from taskframework.background import refuse_import_by_child
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets, MemoryBuckets, StoreBuckets
@@ -135,8 +136,10 @@ def execution_lock(settings: Settings) -> AbstractContextManager[object]:
     """The lock of the one process that executes the tasks of a SQLite file. A server needs no such lock.
 
     Raises:
-        ConfigurationError: on entering, if another process executes the tasks of that file.
+        ConfigurationError: on entering, if another process executes the tasks of that file; at once, in a process of
+            `run_in="process"` that imports the program.
     """
+    refuse_import_by_child()
     if settings.store.scheme != "sqlite":
         return nullcontext()
     from taskframework.stores.sqlite import ExecutionLock

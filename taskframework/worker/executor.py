@@ -127,6 +127,10 @@ class TaskExecutorService:
             if not code_task.done() and attempt.stop_reason is None:
                 cancel_own(code_task)
                 await asyncio.wait([code_task], timeout=STOP_TIMEOUT_SECONDS)
+                if not code_task.done():
+                    logger.warning(
+                        "task %s ignores its timeout; its code may run beside the next attempt", attempt.task.task_id
+                    )
                 return _timeout_outcome(limit.seconds)
             if not code_task.done():
                 logger.warning("task %s ignores the request to stop", attempt.task.task_id)

@@ -49,6 +49,7 @@ def main(connection: socket.socket) -> None:
     _leave_signals_to_parent()
     _die_with_parent()
     channel = _Channel(connection)
+    channel.send("ready", None)
     logging.getLogger().handlers = [_ParentLogHandler(channel)]
     log_structlog_by_logging()
     logging.captureWarnings(True)

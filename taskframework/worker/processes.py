@@ -45,6 +45,7 @@ _EXIT_TIMEOUT_SECONDS = 1.0
 #: In both directions a frame is a length and then as many bytes: a pickled pair of kind and content. In the child
 #: `multiprocessing.Connection` reads and writes the frames; here the event loop reads and writes them.
 _HEADER = struct.Struct("!i")
+_GUARD = "A program that starts itself when it is imported needs `if __name__ == '__main__':`."
 logger = logging.getLogger(__name__)
 _spawning = multiprocessing.get_context("spawn")
 #: Whenever multiprocessing starts a child, it reaps all ended children. Two threads must not reap the same child.
@@ -201,6 +202,8 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._is_busy = False
+        #: Whether it has imported the program.
+        self._is_ready = False
         #: Whether the code of the newest attempt has read that it shall stop: then what it returns is no result.
         self.has_seen_stop = False
         self._ending: asyncio.Task[int | None] | None = None
@@ -228,13 +231,20 @@ class _Child:
                 hint="Look at what its modules do while they are imported.",
             ) from None
         except (EOFError, OSError):
-            raise ProcessDiedError(f"The process of the attempt {_describe_exit(await self.end())}.") from None
+            self._is_busy = False  # it is ending: give it the time to say how
+            code = await self.end()
+            end = f"The process of the attempt {_describe_exit(code)}"
+            if self._is_ready or code is None or code < 0:
+                raise ProcessDiedError(f"{end}.") from None
+            raise ProcessDiedError(f"{end} while it imported the program. {_GUARD}", hint="See its output.") from None
 
     async def _read_until_result(self, control: AttemptControl, begin: Callable[[], None]) -> Any:
         while True:
             (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
             kind, value = pickle.loads(await self._reader.readexactly(size))
             match kind:
+                case "ready":
+                    self._is_ready = True
                 case "begun":
                     begin()
                 case "progress":

@@ -94,6 +94,7 @@ def test_one_is_paused_resumed_run_and_deleted(cli: Cli) -> None:
     assert run.out.startswith("Submitted greets ")
     task = shown(cli("schedules", "run", "nightly", "--key", "k", "--json"))
     assert task["task_id"] in run.out
+    assert "--key: the key is empty" in " ".join(cli("schedules", "run", "nightly", "--key", "").err.split())
     assert task["task_id"] in cli("schedules", "resume", "nightly").out
     assert cli("schedules", "delete", "nightly").out == "Schedule nightly is deleted.\n"
     assert "There is no schedule 'nightly'" in cli("schedules", "show", "nightly").err

@@ -31,7 +31,7 @@ from taskframework.model.task import Batch, Subtasks
 from taskframework.model.view import public_view
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 from taskframework.testing.factories import new_task
-from tests.unit.client.conftest import Connect, problem, task_view
+from tests.unit.client.conftest import Connect, problem, task, task_view
 
 ABOUT = {"task_type": "send-mail", "key": "welcome", "task_id": "t-1", "action": "retried"}
 
@@ -184,3 +184,24 @@ def test_a_task_has_the_fields_of_the_interface_and_may_get_more() -> None:
     told = RemoteTask.model_validate(task_view(added_later=1))
     assert told.model_dump(mode="json").keys() == task_view().keys()
     assert issubclass(ApiError, TaskframeworkError)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, {"$ne": None}, b"t-1"], ids=str)
+async def test_an_id_is_a_text_or_what_the_client_gave(connect: Connect, wrong: Any) -> None:
+    client = connect(task()).client
+    calls = (client.get, client.cancel, client.explain, client.retry, client.batch, client.cancel_batch)
+    for call in (*calls, client.dead_letter):
+        with pytest.raises(TypeError, match="expected an id, or a task or batch that a client has returned"):
+            await call(wrong)
+    given: Any = await client.get("t-1")
+    stage = connect(task())
+    await stage.client.cancel(given)
+    assert given.task_id in stage.asked[0].url.path
+
+
+async def test_one_dead_letter_is_no_list(connect: Connect) -> None:
+    stage, one = connect(), "01a2-text"
+    for call in (stage.client.replay(one), stage.client.discard(one, reason="why")):
+        with pytest.raises(TypeError, match="for one dead letter write a list of one"):
+            await call
+    assert not stage.asked

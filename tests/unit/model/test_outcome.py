@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -46,6 +47,33 @@ class HostileError(Exception):
         raise RuntimeError("no text for you")
 
 
+class ExitingError(Exception):
+    """An exception whose text and attributes end the program."""
+
+    @property
+    def retryable(self) -> bool:
+        sys.exit(1)
+
+    is_retryable = retryable
+
+    def __str__(self) -> str:
+        sys.exit(1)
+
+
+class HostileGroup(ExceptionGroup[Exception]):
+    """A group that does not show what is in it."""
+
+    @property
+    def exceptions(self) -> tuple[Exception, ...]:
+        raise KeyError("none for you")
+
+
+def _nested(error: Exception, levels: int = 2_000) -> Exception:
+    for _ in range(levels):
+        error = ExceptionGroup("group", [error])
+    return error
+
+
 class CarelessError(RetryableError):
     """A subclass that never called `super().__init__`."""
 
@@ -88,7 +116,12 @@ def _invalid() -> ValidationError:
         (MemoryError(), False),
         (ExceptionGroup("all may pass", [RetryableError(), ExceptionGroup("too", [OSError()])]), True),
         (ExceptionGroup("one is a bug", [RetryableError(), KeyError()]), False),
+        (_nested(RetryableError()), True),
+        (_nested(KeyError()), False),
+        (ExitingError(), False),
+        (HostileGroup("hidden", [RetryableError()]), False),
     ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_classification(error: Exception, retryable: bool) -> None:
     failed = classify(error)

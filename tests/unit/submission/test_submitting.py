@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,6 +75,39 @@ async def framework(tmp_path: Path) -> AsyncIterator[TaskFramework]:
     framework.register(Exits)
     async with framework.store_only():
         yield framework
+
+
+@pytest.mark.parametrize("wrong", [{"$ne": None}, None, 5, ["x"], b"x"], ids=str)
+async def test_an_id_is_a_text(framework: TaskFramework, wrong: Any) -> None:
+    """MongoDB would take a dictionary for a condition, and return the task of somebody else."""
+    await framework.submit("counts", "text")
+    calls: list[Callable[[Any], Any]] = [framework.get, framework.handle, framework.batch, framework.stream]
+    for call in calls:
+        with pytest.raises(InvalidRequestError, match=f"must be a text, not a {type(wrong).__name__}"):
+            await call(wrong)
+    if wrong is not None:
+        with pytest.raises(InvalidRequestError, match="user_id: must be a text"):
+            framework.stream("key", user_id=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (b"\xff", InvalidRequestError),
+        (5, InvalidRequestError),
+        ({"a": 1}, InvalidRequestError),
+        ("x" * 1001, InvalidRequestError),
+        ("\ud800", ValueNotStorableError),
+    ],
+    ids=["bytes", "number", "object", "long", "surrogate"],
+)
+async def test_a_reason_is_a_short_text(framework: TaskFramework, wrong: Any, error: type[Exception]) -> None:
+    handle = await framework.submit("counts", "text")
+    for action in ("cancel", "retry", "discard"):
+        with pytest.raises(error, match="reason"):
+            await getattr(framework.services.tasks, action)(handle.task_id, EVERYONE, by="ada", reason=wrong)
+    assert (await handle.task()).status == "QUEUED"
+    assert (await handle.cancel("ключ " * 200)).status == "CANCELLED"
 
 
 @pytest.mark.parametrize("named", ["counts", Counts, Counts()], ids=["name", "class", "instance"])

@@ -203,7 +203,9 @@ def test_registering_is_refused_with_the_reason(wrong: Any, said: str) -> None:
         ("priority", "urgent"),
         ("initial_delay", "1s"),
         ("initial_delay", timedelta(seconds=-5)),
+        ("initial_delay", timedelta(days=4_000)),
         ("max_delay", "1h"),
+        ("max_delay", timedelta(days=4_000_000)),
         ("retry_on", ("ValueError",)),
         ("retry_on", ["ValueError", KeyError]),
         ("retry_on", "ValueError"),
@@ -214,6 +216,12 @@ def test_registering_is_refused_with_the_reason(wrong: Any, said: str) -> None:
 def test_a_wrong_option_is_refused_where_it_is_written(name: str, wrong: Any) -> None:
     with pytest.raises(RegistrationError, match=rf"option {name} is .* Use "):
         TaskOptions(**{name: wrong})
+
+
+def test_the_longest_delay_is_not_less_than_the_first() -> None:
+    with pytest.raises(RegistrationError, match=r"is 1\. Use a time that is not less than initial_delay"):
+        TaskOptions(initial_delay=timedelta(seconds=100), max_delay=1)
+    TaskOptions(initial_delay=1, max_delay=timedelta(seconds=1))
 
 
 @pytest.mark.parametrize(

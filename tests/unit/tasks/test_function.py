@@ -115,6 +115,10 @@ def context_first(context: TaskContext[int], parameters: int) -> int:
     return parameters
 
 
+def no_context(order_id: str, cents: int) -> str:
+    return order_id * cents
+
+
 def context_of_anything(context: TaskContext) -> int:  # type: ignore[type-arg]
     return context.attempt
 
@@ -146,6 +150,7 @@ async def yields(parameters: int) -> Any:
         (no_parameters, "does not say the type of parameters"),
         (too_many, "takes 3 arguments"),
         (context_first, "has the context in the wrong place"),
+        (no_context, "takes 2 arguments, and neither is the context"),
         (context_of_anything, "does not say the type of its parameters"),
         (unknown, "uses an unknown type: name 'Nowhere' is not defined"),
         (by_name, "has an argument parameters that cannot be given by place"),

@@ -315,11 +315,16 @@ async def test_what_options_name_is_retryable(executor: TaskExecutorService, ret
 
 @pytest.mark.parametrize(("code", "timeout"), [(for_ever, timedelta(milliseconds=30)), (deaf, 0.03)])
 async def test_running_out_of_time(
-    executor: TaskExecutorService, code: Code, timeout: timedelta | float, monkeypatch: pytest.MonkeyPatch
+    executor: TaskExecutorService,
+    code: Code,
+    timeout: timedelta | float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(executors, "STOP_TIMEOUT_SECONDS", 0.05)
     outcome = failure(await execute(executor, code, options=TaskOptions(timeout=timeout)))
     assert (outcome.error.code, outcome.retryable) == ("timeout", True)
+    assert ("ignores its timeout; its code may run beside the next attempt" in caplog.text) == (code is deaf)
 
 
 @pytest.mark.parametrize("code", [for_ever, deaf])

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -284,6 +285,39 @@ async def test_a_child_that_dies_is_replaced(own_pool: ProcessPool, how: str, to
         await own_pool.run(Die(), EXECUTE, context_of(how))
     assert caught.value.retryable
     assert (await own_pool.run(Echo(), EXECUTE, context_of("next")))["parameters"] == "next"
+
+
+async def test_a_program_that_a_child_cannot_import_is_named_as_the_cause(
+    own_pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskframework.worker.process_child.main", sys.exit)
+    with pytest.raises(ProcessDiedError, match=r"while it imported the program\. .* `if __name__"):
+        await own_pool.run(Echo(), EXECUTE, context_of(None))
+
+
+@pytest.mark.parametrize("worker", [True, False])
+async def test_a_program_that_a_child_imports_starts_no_framework(tmp_path: Path, worker: bool) -> None:
+    """Otherwise each process would submit the tasks of the program once more."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import asyncio, multiprocessing\n"
+        "from taskframework import Settings, TaskFramework\n"
+        "async def main():\n"
+        f"    settings = Settings.model_validate({{'store': {{'url': 'sqlite:///{tmp_path}/tasks.db'}}}})\n"
+        f"    async with TaskFramework(settings).running(worker={worker}):\n"
+        "        print('started', flush=True)\n"
+        "        child = multiprocessing.get_context('spawn').Process(target=print)\n"
+        "        child.start()\n"
+        "        await asyncio.to_thread(child.join)\n"
+        "        print('exit code', child.exitcode)\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, str(program)]
+    ran = await asyncio.to_thread(
+        lambda: subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    )
+    assert ran.stdout.splitlines() == ["started", "exit code 1"]
+    assert "began to start the framework once more" in ran.stderr
 
 
 async def test_a_child_that_died_idle_is_not_used(own_pool: ProcessPool) -> None:
