@@ -237,9 +237,9 @@ class TaskFramework(Extensible):
             submission = await self.services.submission.submit(request)
         return self._handle(submission.task.task_id, submission.is_new, task_type)
 
-    async def submit_many(self, requests: Sequence[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
+    async def submit_many(self, requests: Iterable[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given. Other items are a TypeError."""
-        outcomes = await self.services.submission.submit_many(requests)
+        outcomes = await self.services.submission.submit_many(requests := [*requests])
         return [
             self._handle(made.task.task_id, made.is_new, request.task_type) if isinstance(made, Submission) else made
             for made, request in zip(outcomes, requests, strict=True)

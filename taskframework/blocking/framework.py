@@ -143,7 +143,7 @@ class SyncTaskFramework:
         handle = self.run(lambda: submit(task_type, parameters, user_id=user_id, **options))
         return SyncTaskHandle(handle, self._thread)
 
-    def submit_many(self, requests: Sequence[SubmitRequest[R]]) -> list[SyncTaskHandle[R] | Exception]:
+    def submit_many(self, requests: Iterable[SubmitRequest[R]]) -> list[SyncTaskHandle[R] | Exception]:
         """`TaskFramework.submit_many`: each has its own outcome, in the order given."""
         outcomes = self.run(lambda: self.framework.submit_many(requests))
         return [

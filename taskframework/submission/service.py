@@ -92,7 +92,7 @@ class SubmitRequest(Generic[R]):
         Raises:
             TypeError: for an option that does not exist.
         """
-        refuse_unknown("a submission", options, OPTIONS)
+        refuse_unknown("a submission", options, {*OPTIONS, "task_type", "parameters", "user_id"})
         object.__setattr__(self, "task_type", task_type)
         object.__setattr__(self, "parameters", parameters)
         object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)
