@@ -161,7 +161,7 @@ def test_tasks_wait_in_the_file_until_somebody_runs(folder: Folder) -> None:
     assert folder.json("tasks", "retry", first["task_id"])["status"] == "QUEUED"
 
 
-def test_who_waits_without_a_worker_is_told(folder: Folder) -> None:
+def test_waiting_for_a_task_without_a_worker_names_the_command_explain(folder: Folder) -> None:
     done = folder.run("submit", "count-words", '{"text": ""}', "--app", "program", "--wait", "--timeout", "4s", code=1)
     [command] = re.findall("See why: taskframework (.*)", done.stderr)
     assert "taskframework dev --app" in folder.run(*command.split()).stdout, "the command leads to what helps"
@@ -174,7 +174,7 @@ def test_a_reader_that_leaves_is_no_error(folder: Folder) -> None:
     assert "Exception" not in done.stderr
 
 
-def test_who_stops_waiting_is_told_that_the_task_goes_on(folder: Folder) -> None:
+def test_stopping_to_wait_for_a_task_says_that_the_task_keeps_running(folder: Folder) -> None:
     waiting = folder.start("--app", "program", "submit", "waits", "1", "--wait")
     task_id = waiting.line("Submitted waits").split()[-1]
     assert waiting.end(signal.SIGINT) == 130

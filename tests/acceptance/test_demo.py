@@ -60,20 +60,20 @@ def test_files_that_cannot_be_digested_fail_with_their_reason_and_the_others_go_
     assert "No digest: not text: a NUL byte" in report
 
 
-def test_it_ends_with_an_error_if_no_file_could_be_digested(folder: Folder, texts: Path) -> None:
+def test_the_demo_ends_with_an_error_if_no_file_could_be_digested(folder: Folder, texts: Path) -> None:
     done = folder.run("demo", "texts/noise.bin", code=1)
     assert "0 completed, 1 failed" in done.stdout
     assert "No file could be digested" in done.stderr
     assert (folder.path / "demo-report.md").exists()
 
 
-def test_one_file_more_than_once_is_one_task(folder: Folder, texts: Path) -> None:
+def test_a_file_that_is_named_more_than_once_is_one_task(folder: Folder, texts: Path) -> None:
     done = folder.run("demo", "texts/tides.md", "./texts/tides.md", str(texts / "tides.md"))
     assert "1 file in" in done.stdout
     assert (folder.path / "demo-report.md").exists()
 
 
-def test_nothing_is_left_behind_but_the_report(folder: Folder, texts: Path) -> None:
+def test_the_demo_leaves_only_its_report(folder: Folder, texts: Path) -> None:
     before = set(folder.path.iterdir())
     folder.run("demo", "texts", env={"TMPDIR": str(folder.path)})
     assert {path.name for path in set(folder.path.iterdir()) - before} == {"demo-report.md"}
@@ -131,7 +131,7 @@ def test_data_in_a_folder_is_left_out(folder: Folder, texts: Path) -> None:
         (["texts", "--output", "x" * 300], 1, "cannot be written"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_the_work(
+def test_wrong_arguments_of_the_demo_are_refused_before_the_work(
     folder: Folder, texts: Path, arguments: list[str], code: int, said: str
 ) -> None:
     (folder.path / "empty").mkdir()
@@ -141,7 +141,7 @@ def test_what_cannot_be_done_is_said_before_the_work(
     assert done.stdout == ""
 
 
-def test_ctrl_c_ends_it_without_a_trace(folder: Folder) -> None:
+def test_ctrl_c_ends_the_demo_without_a_trace(folder: Folder) -> None:
     (folder.path / "long.txt").write_text("Many a long sentence about nothing but sentences stands here. " * 500_000)
     (folder.path / "short.txt").write_text("Short.")
     before = set(folder.path.iterdir())
@@ -152,7 +152,7 @@ def test_ctrl_c_ends_it_without_a_trace(folder: Folder) -> None:
     assert set(folder.path.iterdir()) == before
 
 
-def test_a_failed_file_can_be_mended_and_the_report_is_written_anew(folder: Folder, texts: Path) -> None:
+def test_a_failed_file_can_be_mended_and_the_report_is_written_again(folder: Folder, texts: Path) -> None:
     folder.start("dev", "--app", "taskframework.cli.demo.library", "--port", str(free_ports(1)[0])).event("ready")
     library = '{"paths": ["texts"], "report": "report.md"}'
     parent = folder.json("submit", "digest-library", library, "--wait", "--timeout", "30s")

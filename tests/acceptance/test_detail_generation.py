@@ -106,7 +106,7 @@ def test_lines_of_an_answer_are_read_whatever_models_put_around_them(details: An
     ],
     ids=lambda value: str(value.status_code) if isinstance(value, httpx.Response) else value.__name__,
 )
-def test_what_is_no_answer_is_asked_for_again_unless_it_was_refused(
+def test_a_wrong_answer_is_asked_for_again_unless_it_was_refused(
     details: Any, answer: httpx.Response, error: type[Exception]
 ) -> None:
     with pytest.raises(error):

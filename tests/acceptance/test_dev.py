@@ -65,7 +65,7 @@ def test_a_task_of_another_process_is_taken_and_waited_for(folder: Folder, dev: 
         assert api.get(f"/tasks/{task['task_id']}").json() == task, "the same through either door"
 
 
-def test_a_type_that_it_executes_is_submitted_by_name(folder: Folder, dev: Started) -> None:
+def test_a_type_that_dev_executes_is_submitted_by_name(folder: Folder, dev: Started) -> None:
     done = folder.run("submit", "count-words", '{"text": "one two"}', "--wait")
     assert done.stdout.splitlines()[-1] == "2"
     with Api(dev) as api:
@@ -156,7 +156,7 @@ def test_events_are_heard_again_when_the_process_is_back(folder: Folder) -> None
     tail.line("count-words")
 
 
-def test_nothing_is_lost_when_it_is_killed_with_500_tasks_queued(folder: Folder) -> None:
+def test_no_task_is_lost_when_dev_is_killed_with_500_tasks_queued(folder: Folder) -> None:
     few = {"TASKFRAMEWORK_WORKER__CONCURRENCY": "10"}
     first = folder.start(*DEV, env=few)
     with Api(first) as api:
@@ -200,7 +200,7 @@ asyncio.run(main())
 """
 
 
-def test_a_program_that_only_submits_runs_beside_it(folder: Folder, dev: Started) -> None:
+def test_a_program_that_only_submits_runs_beside_dev(folder: Folder, dev: Started) -> None:
     (folder.path / "submits.py").write_text(SUBMITS)
     done = subprocess.run([sys.executable, "submits.py"], cwd=folder.path, capture_output=True, text=True, check=True)
     result, refusal = done.stdout.splitlines()
@@ -208,7 +208,7 @@ def test_a_program_that_only_submits_runs_beside_it(folder: Folder, dev: Started
     assert "`worker=False`" in refusal, "whoever only wants to submit is told how"
 
 
-def test_who_closes_the_terminal_stops_it_in_order_though_that_is_said_twice(folder: Folder, dev: Started) -> None:
+def test_closing_the_terminal_stops_dev_in_order(folder: Folder, dev: Started) -> None:
     task_id = running_task(folder, dev, 2)
     dev.send(signal.SIGHUP)
     dev.event("stopping")
@@ -216,7 +216,7 @@ def test_who_closes_the_terminal_stops_it_in_order_though_that_is_said_twice(fol
     assert folder.json("tasks", "show", task_id)["status"] == "COMPLETED"
 
 
-def test_under_nohup_it_outlives_the_terminal(folder: Folder) -> None:
+def test_dev_under_nohup_outlives_the_terminal(folder: Folder) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         command = [sys.executable, "-m", "taskframework", *DEV]
@@ -234,7 +234,7 @@ def test_under_nohup_it_outlives_the_terminal(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals) -> None:
+def test_dev_stops_in_order(folder: Folder, dev: Started, number: signal.Signals) -> None:
     task_id = running_task(folder, dev, 2)
     assert dev.end(number) == 0
     assert [line["event"] for line in dev.log if line["logger"] == "taskframework.cli.process"] == [
@@ -247,7 +247,7 @@ def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals)
     assert waits == "waiting up to 30 s for running tasks: 1"
 
 
-def test_it_can_be_stopped_while_it_starts(folder: Folder) -> None:
+def test_dev_can_be_stopped_while_it_starts(folder: Folder) -> None:
     dev = folder.start(*DEV)
     dev.event("starting")
     assert dev.end() == 0
@@ -255,7 +255,7 @@ def test_it_can_be_stopped_while_it_starts(folder: Folder) -> None:
     assert "Traceback" not in "".join(dev.err)
 
 
-def test_a_second_signal_ends_it_at_once_and_the_task_is_taken_up_again(folder: Folder) -> None:
+def test_a_second_signal_ends_dev_at_once_and_the_task_is_taken_up_again(folder: Folder) -> None:
     dev = folder.start(*DEV)
     dev.event("ready")
     task_id = running_task(folder, dev, 60)
@@ -309,7 +309,7 @@ def test_a_coroutine_that_swallows_its_cancellation_does_not_hold_the_process(fo
     assert "exiting without waiting for task code" in "".join(worker.err)
 
 
-def test_it_says_what_is_missing_without_a_program(folder: Folder) -> None:
+def test_dev_without_a_program_says_what_is_missing(folder: Folder) -> None:
     dev = folder.start("dev", "--port", "0")
     dev.event("ready")
     assert "--app" in dev.line("No task types are registered")

@@ -40,7 +40,7 @@ async def test_the_events_of_another_process_are_heard_in_a_loop_and_by_function
     assert (done[0].task_id, done[0].sequence, done[0].data["result"]) == (task["task_id"], 3, {"words": 3})
 
 
-async def test_who_goes_away_is_waited_for_and_the_gap_is_told(
+async def test_a_subscriber_waits_for_a_process_that_went_away_and_hears_of_the_gap(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_events, "_RETRY_PAUSE_SECONDS", 0.01)
@@ -77,7 +77,7 @@ async def test_an_event_comes_again_when_its_handler_raises(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("path", ["", "/elsewhere"])
-async def test_nobody_there_is_an_error_that_says_what_to_start(tmp_path: Path, path: str) -> None:
+async def test_an_address_without_a_process_is_an_error_that_says_what_to_start(tmp_path: Path, path: str) -> None:
     async with serve(tmp_path, worker=False) as api:
         url = (api.server.url if path else "http://127.0.0.1:1") + path
         with pytest.raises(BrokerUnavailableError, match=f"No events at {url}.*taskframework dev"):

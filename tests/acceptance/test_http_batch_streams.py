@@ -49,7 +49,9 @@ async def test_a_reader_that_is_cut_twenty_times_gets_each_item_once(
         await assert_told_of_all_items(api, batch_id, reader)
 
 
-async def test_so_does_one_that_changes_the_process(tmp_path: Path, amqp_url: str, mongo_url: str) -> None:
+async def test_a_reader_that_changes_the_process_gets_each_item_once(
+    tmp_path: Path, amqp_url: str, mongo_url: str
+) -> None:
     servers: dict[str, Any] = {"broker": {"url": amqp_url}, "store": {"url": mongo_url}}
     worker = TaskFramework(settings(tmp_path, **servers))
     for executable in ALL:
@@ -71,7 +73,7 @@ async def test_so_does_one_that_changes_the_process(tmp_path: Path, amqp_url: st
         await eventually(lambda: first.feed.watcher_count == second.feed.watcher_count == 0)
 
 
-async def test_a_batch_alone_is_told_in_sequence_to_its_true_end(tmp_path: Path) -> None:
+async def test_the_events_of_a_batch_alone_come_in_sequence_to_its_end(tmp_path: Path) -> None:
     async with serve(tmp_path) as api:
         batch_id, reader = await submit(api), Reader(begins_at=None)
         await read_with_cuts([api], f"{BATCHES}/{batch_id}/events", reader)
@@ -95,7 +97,7 @@ async def test_the_items_of_a_batch_that_is_cancelled_end_with_it(tmp_path: Path
         await assert_told_of_all_items(api, batch_id, reader)
 
 
-async def test_items_of_an_upload_are_told_while_it_goes_on(tmp_path: Path) -> None:
+async def test_items_of_an_upload_are_sent_while_it_is_under_way(tmp_path: Path) -> None:
     async with serve(tmp_path) as api:
         has_told = asyncio.Event()
 
@@ -125,7 +127,7 @@ async def test_items_of_an_upload_are_told_while_it_goes_on(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("query", ["", "?items=true"])
-async def test_only_a_batch_is_followed_as_one(tmp_path: Path, query: str) -> None:
+async def test_a_task_that_is_no_batch_is_not_followed_as_a_batch(tmp_path: Path, query: str) -> None:
     async with serve(tmp_path, worker=False) as api:
         task = await api.submit({"task_type": "waits"})
         answer = await api.get(f"{BATCHES}/{task['task_id']}/events{query}")

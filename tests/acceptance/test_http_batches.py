@@ -94,7 +94,7 @@ async def test_two_uploads_with_one_key_at_once_are_one_batch(api: Api) -> None:
     assert (await api.get(f"{BATCHES}/{batch['batch_id']}")).json()["counts"] == {"QUEUED": ITEMS}
 
 
-async def test_of_two_different_uploads_with_one_key_nothing_is_stored_behind_the_end(api: Api) -> None:
+async def test_two_different_uploads_with_one_key_store_no_item_after_the_seal(api: Api) -> None:
     sizes = (1_000, ITEMS)
     answers = await asyncio.gather(*(api.post(PATH, content=content(0, size), headers=NDJSON) for size in sizes))
     done = [answer for answer in answers if answer.status_code in (200, 202)]

@@ -77,7 +77,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_no_request_is_refused_and_harms_nothing(
+async def test_bytes_that_are_no_http_request_are_refused_and_harm_nothing(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     content, status = REFUSED[name]
@@ -113,7 +113,9 @@ async def test_bad_chunks_are_refused(tmp_path: Path) -> None:
         assert await wire.status() == 400
 
 
-async def test_reading_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_its_answer_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "READ_TIMEOUT_SECONDS", 0.2)
     large = COUNT_WORDS | {"parameters": {"text": "x" * 1_000_000}}
     async with serve(tmp_path, worker=False) as api, connected(api) as wire:
@@ -126,7 +128,7 @@ async def test_reading_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await eventually(lambda: not api.server.server_state.tasks)
 
 
-async def test_headers_have_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_have_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(tmp_path, worker=False) as api, connected(api) as second, AsyncExitStack() as stack:
         second.send(HEALTH)
         assert await second.status() == 200
@@ -161,7 +163,7 @@ async def test_a_request_under_way_and_a_stream_have_all_the_time(
 
 
 @pytest.mark.parametrize(("limit", "value"), [("_PIECE_SECONDS", 0.1), ("_MIN_BYTES_PER_SECOND", 10**9)])
-async def test_a_body_has_its_time_and_its_pace(
+async def test_a_body_has_a_time_limit_and_a_least_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
     monkeypatch.setattr(receiving, "_PIECE_SECONDS", 0.3)
@@ -184,7 +186,7 @@ async def test_a_body_has_its_time_and_its_pace(
         await eventually(lambda: not api.server.server_state.connections)
 
 
-async def test_what_still_comes_of_an_answered_request_has_its_time(
+async def test_the_rest_of_an_answered_request_has_a_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serve(tmp_path, worker=False) as api, connected(api) as wire:

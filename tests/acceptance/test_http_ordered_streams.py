@@ -83,7 +83,9 @@ async def test_readers_that_are_cut_get_every_result_once_and_in_order(tmp_path:
         assert shown(await read([api])) == EXPECTED
 
 
-async def test_so_do_those_that_change_the_process(tmp_path: Path, amqp_url: str, mongo_url: str) -> None:
+async def test_readers_that_change_the_process_get_every_result_once_and_in_order(
+    tmp_path: Path, amqp_url: str, mongo_url: str
+) -> None:
     servers: dict[str, Any] = {"broker": {"url": amqp_url}, "store": {"url": mongo_url}, **GAPS}
     worker = TaskFramework(settings(tmp_path, **servers))
     for executable in ALL:

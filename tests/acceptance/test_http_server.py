@@ -123,7 +123,7 @@ async def test_an_upload_that_is_open_at_a_stop_is_answered_and_is_no_error_in_t
     assert "1 request not done in time" in caplog.text
 
 
-async def test_it_says_ready_once_with_its_address(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_server_logs_ready_once_with_its_address(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     framework = TaskFramework(settings(tmp_path))
     async with framework.running(worker=False, api=True):
@@ -135,7 +135,7 @@ async def test_it_says_ready_once_with_its_address(tmp_path: Path, caplog: pytes
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
-async def test_a_port_in_use_is_an_error_that_says_so(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_an_error_that_names_the_port(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
         framework = TaskFramework(settings(tmp_path, api={"port": port}))

@@ -51,7 +51,7 @@ async def test_a_task_is_followed_from_its_snapshot_to_its_end(tmp_path: Path) -
         assert cloud_event["data"]["result"] == "done"
 
 
-async def test_who_connects_again_gets_what_happened_meanwhile(tmp_path: Path) -> None:
+async def test_a_reader_that_connects_again_gets_the_events_since_its_last_one(tmp_path: Path) -> None:
     async with serve(tmp_path) as api:
         task = await api.submit(COUNT_WORDS)
         await api.framework.handle(task["task_id"]).finished(timeout=60)
@@ -84,7 +84,7 @@ async def test_an_empty_last_event_id_is_as_none(tmp_path: Path) -> None:
             assert await anext(answer.aiter_lines()) == ": heartbeat"
 
 
-async def test_all_events_are_followed_from_the_moment_of_the_answer(tmp_path: Path) -> None:
+async def test_events_of_all_tasks_are_followed_from_the_answer_on(tmp_path: Path) -> None:
     async with serve(tmp_path) as api, aconnect_sse(api, "GET", "/api/v1/events") as source:
         tasks = [await api.submit(COUNT_WORDS) for _ in range(3)]
         seen: dict[str, list[str]] = {task["task_id"]: [] for task in tasks}
@@ -99,7 +99,7 @@ async def test_all_events_are_followed_from_the_moment_of_the_answer(tmp_path: P
             ]  # fmt: skip
 
 
-async def test_who_was_away_is_told_that_events_of_all_tasks_are_not_repeated(tmp_path: Path) -> None:
+async def test_a_reader_of_all_tasks_that_was_away_gets_resync(tmp_path: Path) -> None:
     async with (
         serve(tmp_path) as api,
         aconnect_sse(api, "GET", "/api/v1/events", headers={"Last-Event-ID": "x-1"}) as source,

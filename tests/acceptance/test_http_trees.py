@@ -87,7 +87,7 @@ async def test_a_reader_that_is_cut_twenty_times_misses_nothing(
         assert again.status_code == 204, "a browser does not connect again"
 
 
-async def test_nor_does_one_that_changes_the_process(tmp_path: Path, amqp_url: str, mongo_url: str) -> None:
+async def test_a_reader_that_changes_the_process_misses_nothing(tmp_path: Path, amqp_url: str, mongo_url: str) -> None:
     servers: dict[str, Any] = {"broker": {"url": amqp_url}, "store": {"url": mongo_url}}
     worker = TaskFramework(settings(tmp_path, **servers))
     worker.register(Grows)
@@ -130,7 +130,7 @@ async def test_an_unknown_parameter_is_refused(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
 
 
-async def test_of_a_thousand_clients_that_come_and_go_nothing_is_left(tmp_path: Path) -> None:
+async def test_a_thousand_clients_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
     async with serve(tmp_path, extra=[Gate]) as api:
         task = await api.submit({"task_type": "gate"})
         batch = await api.post(BATCHES, json={"task_type": "waits", "items": [None] * 3})
@@ -173,7 +173,7 @@ async def test_a_slow_reader_goes_on_where_it_was_cut_off(tmp_path: Path, monkey
         await assert_told_of_everything(api, task, reader)
 
 
-async def test_events_of_one_type(tmp_path: Path) -> None:
+async def test_a_reader_of_one_task_type_gets_only_its_events(tmp_path: Path) -> None:
     async with (
         serve(tmp_path, extra=[Gate]) as api,
         aconnect_sse(api, "GET", "/api/v1/events?task_type=gate") as source,

@@ -97,7 +97,7 @@ def ends(folder: Folder, task_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task_type", ["twice", "twice-in-a-process"])
-def test_the_next_one_takes_over_at_once(program: Folder, task_type: str) -> None:
+def test_the_next_dev_process_takes_over_at_once(program: Folder, task_type: str) -> None:
     first = start(program)
     marks = [program.path / f"begun-{number}" for number in range(2)]
     task_ids = [submit(program, task_type, f'"{mark.name}"') for mark in marks]
@@ -119,7 +119,7 @@ def test_the_next_one_takes_over_at_once(program: Folder, task_type: str) -> Non
     assert not any(map(Path.exists, marks))
 
 
-def test_a_task_that_kills_it_again_and_again_is_a_dead_letter(program: Folder) -> None:
+def test_a_task_that_kills_dev_again_and_again_is_a_dead_letter(program: Folder) -> None:
     task_id = ""
     for crash in range(3):
         dev = program.start(*DEV, env=LONG_LEASE)
@@ -132,7 +132,7 @@ def test_a_task_that_kills_it_again_and_again_is_a_dead_letter(program: Folder) 
     assert (task["status"], task["attempt"], task["error"]["code"]) == ("DEAD_LETTER", 3, "lease_expired")
 
 
-def test_who_runs_beside_it_for_longer_than_a_lease_survives(program: Folder) -> None:
+def test_a_long_task_beside_a_task_that_kills_dev_survives(program: Folder) -> None:
     # Of a shorter lease a crowded machine may miss the renewal, which counts as a crash, too.
     quick = {"TASKFRAMEWORK_WORKER__LEASE": "3s", "TASKFRAMEWORK_RETRY__INITIAL_DELAY": "100ms"}
     deadly = innocent = ""

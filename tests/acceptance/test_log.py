@@ -183,7 +183,7 @@ def walk(api: httpx.Client) -> dict[str, dict[str, Any]]:
     return tasks()
 
 
-def test_no_secret_is_in_any_output_and_each_end_is_told_once(
+def test_no_secret_is_in_any_output_and_each_end_is_logged_once(
     dev: Started, tasks: dict[str, dict[str, Any]], form: str
 ) -> None:
     written = "".join([*dev.out, *dev.err])

@@ -58,7 +58,9 @@ def tasks(mongo_url: str) -> Iterator[Tasks]:
     made.close()
 
 
-def test_no_more_begin_than_the_limit_says_whoever_is_killed(start: Start, witness: Witness, tasks: Tasks) -> None:
+def test_no_more_tasks_begin_than_the_rate_limit_allows_whoever_is_killed(
+    start: Start, witness: Witness, tasks: Tasks
+) -> None:
     workers = [start() for _ in range(3)]
     tasks.submit("limited", {}, times=140)
     wait_until(lambda: len(witness.beginnings()) > 40, "forty have begun", timeout=60)
@@ -85,7 +87,7 @@ def test_a_redis_that_forgets_everything_lets_no_more_through(
     assert most_above(witness.beginnings(), RATE, BURST) <= RATE * _LATE
 
 
-def test_each_key_has_its_own_limit_and_waits_for_no_other(start: Start, witness: Witness, tasks: Tasks) -> None:
+def test_each_key_has_its_own_rate_limit_and_waits_for_no_other(start: Start, witness: Witness, tasks: Tasks) -> None:
     for _ in range(2):
         start()
     tasks.submit("keyed", {"key": "busy"}, times=90)

@@ -47,7 +47,7 @@ def test_a_task_that_runs_goes_on_with_the_next_code_that_can_be_imported(folder
     assert dev.end(signal.SIGINT) == 0
 
 
-def test_what_ends_by_itself_is_told_and_started_at_the_next_change(folder: Folder) -> None:
+def test_a_process_that_ends_by_itself_is_started_again_at_the_next_change(folder: Folder) -> None:
     (folder.path / "program.py").write_text(PROGRAM + "\nimport os; os._exit(3)\n")
     dev = folder.start("dev", "--reload", "--app", "program", "--port", "0")
     dev.line("The process ended: code 3")
@@ -60,6 +60,6 @@ def test_what_ends_by_itself_is_told_and_started_at_the_next_change(folder: Fold
     wait_until(lambda: dev.log[-1]["event"] == "stopped", "it stops when its parent is gone", timeout=20)
 
 
-def test_a_folder_that_cannot_be_watched_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_watched_is_an_error_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(TaskframeworkError, match=r"gone cannot be watched: .* Set WATCHFILES_FORCE_POLLING"):
         run_reloading([sys.executable, "-c", ""], tmp_path / "gone")

@@ -34,7 +34,9 @@ def runs(mongo_url: str) -> list[Task]:
     return asyncio.run(read())
 
 
-def test_each_time_runs_once_although_a_worker_dies(folder: Folder, amqp_url: str, mongo_url: str) -> None:
+def test_each_time_of_a_schedule_runs_once_although_a_worker_dies(
+    folder: Folder, amqp_url: str, mongo_url: str
+) -> None:
     servers: dict[str, Any] = {
         "TASKFRAMEWORK_BROKER__URL": amqp_url,
         "TASKFRAMEWORK_STORE__URL": mongo_url,

@@ -91,7 +91,7 @@ def start(folder: Folder, witness: Witness, amqp_url: str, mongo_url: str) -> St
         pytest.param(8, 1_000, 100, 8, id="long", marks=[pytest.mark.chaos_long, pytest.mark.timeout(3_000)]),
     ],
 )
-def test_each_key_in_order_and_never_two_at_once_whoever_is_killed(
+def test_tasks_of_each_stream_run_one_by_one_in_order_whoever_is_killed(
     start: Start, witness: Witness, amqp_url: str, mongo_url: str, workers: int, keys: int, each: int, kills: int
 ) -> None:
     running = [start() for _ in range(workers)]

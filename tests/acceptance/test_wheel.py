@@ -86,7 +86,7 @@ def started() -> Iterator[list[Started]]:
 
 
 @pytest.mark.timeout(900)  # pip, on a crowded machine
-def test_what_is_installed_works_with_nothing_else(
+def test_the_installed_wheel_works_without_other_packages(
     wheel: Path, environment: Environment, api: str, started: list[Started]
 ) -> None:
     with _skipped_without_an_index():
@@ -102,7 +102,9 @@ def test_what_is_installed_works_with_nothing_else(
 
 
 @pytest.mark.timeout(900)
-def test_the_oldest_versions_that_it_allows_are_enough(wheel: Path, tmp_path: Path, started: list[Started]) -> None:
+def test_the_wheel_works_with_the_oldest_versions_that_it_allows(
+    wheel: Path, tmp_path: Path, started: list[Started]
+) -> None:
     if (python := interpreter(VERSIONS[0])) is None:  # many of those versions cannot be had for later ones
         pytest.skip(f"there is no Python {VERSIONS[0]} here")
     environment = Environment(python, tmp_path / "clean", oldest_versions())

@@ -139,7 +139,7 @@ def test_the_processes_share_the_work_and_answer_as_one(
     assert "exiting at once" not in [line["event"] for line in parent.log]
 
 
-def test_a_process_that_dies_is_started_anew_and_its_tasks_end(
+def test_a_worker_process_that_dies_is_started_again_and_its_tasks_end(
     folder: Folder, servers: dict[str, str], tasks: Tasks
 ) -> None:
     (folder.path / "gated.py").write_text(GATED)
@@ -197,7 +197,7 @@ def test_without_their_parent_the_processes_stop_in_order(folder: Folder, server
         ("program", "error: MongoDB:"),
     ],
 )
-def test_what_cannot_start_is_said_once(folder: Folder, module: str, said: str) -> None:
+def test_a_worker_that_cannot_start_has_one_error(folder: Folder, module: str, said: str) -> None:
     (folder.path / "broken.py").write_text("raise ValueError('a bug')\n")
     (folder.path / "empty.py").write_text("")
     nowhere = free_ports(2)

@@ -72,7 +72,7 @@ async def test_many_write_one_record_and_nobody_is_forgotten(store: TaskStore) -
     assert record.expires_at == until
 
 
-async def test_it_goes_when_its_time_has_come(store: TaskStore) -> None:
+async def test_a_record_is_removed_when_its_time_is_over(store: TaskStore) -> None:
     retention = RetentionRepair(store, finished=None, dead_letters=None, idempotency_keys=HOUR, limit=10)
     await pause(store, "over", "alice", store.now() - HOUR)
     await pause(store, "lasting", "alice", store.now() + HOUR)

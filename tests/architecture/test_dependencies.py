@@ -70,7 +70,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+def test_imported_packages_and_declared_dependencies_are_the_same() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     suites = [path for path in modules() if PACKAGE / "testing" in path.parents]
     needed, extras = imported(set(modules()) - set(suites)), project["optional-dependencies"]
@@ -79,12 +79,12 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     assert imported(suites) <= needed | declared(extras["test"])
 
 
-def test_all_is_every_extra_of_users() -> None:
+def test_the_extra_all_has_every_extra_of_users() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert extras["all"] == [f"taskframework[{','.join(sorted(set(extras) - {'all', 'test'}))}]"]
 
 
-def test_what_is_looked_for_of_an_extra_is_what_it_brings() -> None:
+def test_the_modules_that_are_checked_of_an_extra_are_installed_by_it() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for extra, modules_of_it in EXTRA_MODULES.items():
         assert {_distribution(module) for module in modules_of_it} <= declared(extras[extra]), extra

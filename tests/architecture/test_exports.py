@@ -63,7 +63,7 @@ OF_A_PROCESS = {
     ],
     ids=["package", "names", "help", "store only"],
 )
-def test_what_is_not_needed_is_not_imported(program: str, not_needed: set[str]) -> None:
+def test_modules_that_are_not_needed_are_not_imported(program: str, not_needed: set[str]) -> None:
     script = f"import atexit, sys; atexit.register(lambda: print('\\n', *sys.modules)); {program}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert set(done.stdout.splitlines()[-1].split()) & not_needed == set()

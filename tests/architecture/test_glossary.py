@@ -48,17 +48,17 @@ def test_the_words_are_in_order_and_none_is_explained_twice() -> None:
     assert words() == sorted(set(words()))
 
 
-def test_each_room_is_explained() -> None:
+def test_each_sub_package_is_in_the_glossary() -> None:
     rooms = {folder.parent.name for folder in PACKAGE.glob("*/__init__.py")}
     assert rooms - set(words()) == set(), "explain the folder in a row of docs/glossary.md"
 
 
-def test_each_part_of_the_store_port_is_named() -> None:
+def test_each_protocol_of_the_store_port_is_in_the_glossary() -> None:
     parts = {name for name, part in inspect.getmembers(base, inspect.isclass) if getattr(part, "_is_protocol", False)}
     own = {name for name in parts if getattr(base, name).__module__ == base.__name__}
     assert own
     assert own - names() == set(), "name the protocol in the last column of docs/glossary.md"
 
 
-def test_what_is_named_is_in_the_code() -> None:
+def test_every_name_in_the_glossary_is_in_the_code() -> None:
     assert names() - names_in_the_code() == set(), "docs/glossary.md names what the code no longer has"

@@ -48,7 +48,7 @@ def _is_there(name: str, members: dict[str, set[str]]) -> bool:
     return True
 
 
-def test_what_comments_name_is_there() -> None:
+def test_every_name_in_comments_exists() -> None:
     members, named = _members(), 0
     missing = []
     for path in modules():

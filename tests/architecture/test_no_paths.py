@@ -32,7 +32,7 @@ def test_a_lock_file_names_no_host(lock: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "is_found"), [("see /{}/x", True), ("COPY . frame{}/", False), ("docs/{}/x", False)])
-def test_what_counts_as_a_path_of_a_machine(text: str, is_found: bool) -> None:
+def test_a_text_counts_as_a_path_of_a_machine_or_not(text: str, is_found: bool) -> None:
     assert bool(_MACHINE_PATH.search(text.format("work").encode())) is is_found
 
 

@@ -24,16 +24,16 @@ def bill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object
     return {component["name"]: component for component in json.loads(output.read_text())["components"]}
 
 
-def test_it_has_every_extra_and_what_these_need(bill: dict[str, dict[str, object]]) -> None:
+def test_the_bill_of_materials_has_every_extra_and_its_dependencies(bill: dict[str, dict[str, object]]) -> None:
     assert bill.keys() >= {"httpx", "aio-pika", "pymongo", "cryptography", "rapidfuzz"}
     assert bill.keys() >= {"httpcore", "multidict", "dnspython", "cffi", "pycparser"}, "needed by these"
 
 
-def test_it_has_nothing_that_only_tests_need(bill: dict[str, dict[str, object]]) -> None:
+def test_the_bill_of_materials_has_no_package_only_for_tests(bill: dict[str, dict[str, object]]) -> None:
     assert not bill.keys() & {"pytest", "mypy", "ruff", "playwright", "hatchling", "packaging", "hypothesis"}
 
 
-def test_it_has_the_scripts_that_are_in_the_wheel(bill: dict[str, dict[str, object]]) -> None:
+def test_the_bill_of_materials_has_the_scripts_in_the_wheel(bill: dict[str, dict[str, object]]) -> None:
     assert bill["htm"]["purl"] == "pkg:npm/htm@3.1.1"
     files = bill["preact"]["components"]
     assert isinstance(files, list)

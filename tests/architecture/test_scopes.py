@@ -67,7 +67,7 @@ async def ask(
 """
 
 
-def test_who_forgets_the_scope_hears_so_from_mypy(tmp_path: Path) -> None:
+def test_a_call_without_a_scope_is_an_error_of_mypy(tmp_path: Path) -> None:
     program = tmp_path / "forgetful.py"
     program.write_text(_PROGRAM + "".join(f"    {line}\n" for line in _FORGETFUL))
     said, trouble, _ = api.run([str(program), "--config-file", str(ROOT / "pyproject.toml"), "--no-error-summary"])

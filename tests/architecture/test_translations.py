@@ -62,14 +62,14 @@ def _links(page: Path) -> Counter[str]:
 
 
 @_both
-def test_a_reader_of_either_does_the_same(original: Path, translation: Path) -> None:
+def test_both_languages_of_a_page_have_the_same_steps(original: Path, translation: Path) -> None:
     assert _taken(translation) == _taken(original)
     for here, there in zip(steps_of(_text(translation)), steps_of(_text(original)), strict=True):
         assert (here.goes_on, here.exit_code) == (there.goes_on, there.exit_code), f"line {here.line}: {here.text}"
 
 
 @_both
-def test_both_have_the_same_parts(original: Path, translation: Path) -> None:
+def test_a_translation_has_the_same_parts_as_its_original(original: Path, translation: Path) -> None:
     assert _HEADING.findall(_prose(translation)) == _HEADING.findall(_prose(original))
     assert _rows(translation) == _rows(original)
     assert _links(translation) == _links(original)

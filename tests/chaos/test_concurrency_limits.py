@@ -62,7 +62,7 @@ def kill_busiest(headcount: Headcount) -> float:
 
 
 @pytest.mark.parametrize("task_type", ["three", "three-of-key"])
-def test_never_four_at_once_and_never_less_than_three_for_long(
+def test_never_four_tasks_run_at_once_and_never_less_than_three_for_long(
     task_type: str, start: Start, headcount: Headcount, tasks: Tasks
 ) -> None:
     workers = [start() for _ in range(8)]

@@ -71,12 +71,12 @@ def _cases(where: str) -> Iterator[Any]:
 @pytest.mark.rabbitmq
 @pytest.mark.mongodb
 @pytest.mark.parametrize("case", list(_cases("servers")))
-def test_on_servers(case: Case, on_servers: Runs) -> None:
+def test_no_failpoint_loses_or_repeats_work_on_servers(case: Case, on_servers: Runs) -> None:
     on_servers.wait_for(case)
 
 
 @pytest.mark.parametrize("case", list(_cases("embedded")))
-def test_embedded(case: Case, embedded: Runs) -> None:
+def test_no_failpoint_loses_or_repeats_work_in_the_embedded_installation(case: Case, embedded: Runs) -> None:
     embedded.wait_for(case)
 
 

@@ -100,7 +100,7 @@ async def made(store: TaskStore, transition: Transition) -> Task | None:
     return task
 
 
-async def test_inserts_are_there_once(store: TaskStore, drop: Callable[[str], None]) -> None:
+async def test_inserts_whose_reply_is_lost_are_stored_once(store: TaskStore, drop: Callable[[str], None]) -> None:
     tasks = [new_task(now=store.now(), idempotency_key=f"key-{n}") for n in range(_MANY)]
     drop("submit.reply")
     inserted = await asyncio.gather(*(asked_again(lambda task=task: insert_one(store, task)) for task in tasks))  # type: ignore[misc]
@@ -110,7 +110,7 @@ async def test_inserts_are_there_once(store: TaskStore, drop: Callable[[str], No
         assert all(reply.is_new for reply in inserted)
 
 
-async def test_claims_are_won_once(store: TaskStore, drop: Callable[[str], None]) -> None:
+async def test_claims_whose_reply_is_lost_are_won_once(store: TaskStore, drop: Callable[[str], None]) -> None:
     tasks = [await put(store) for _ in range(_MANY)]
     drop("claim.reply")
     running = await asyncio.gather(*(made(store, make_claim(task)) for task in tasks))
@@ -118,7 +118,7 @@ async def test_claims_are_won_once(store: TaskStore, drop: Callable[[str], None]
     assert await asyncio.gather(*(made(store, make_claim(task)) for task in tasks)) == [None] * _MANY
 
 
-async def test_outcomes_are_stored_once(store: TaskStore, drop: Callable[[str], None]) -> None:
+async def test_outcomes_whose_reply_is_lost_are_stored_once(store: TaskStore, drop: Callable[[str], None]) -> None:
     fences = [fence for _, fence in [await put_running(store) for _ in range(_MANY)]]
     drop("settle.reply")
     done = await asyncio.gather(*(made(store, Complete(fence, "worker-1", fence.task_id)) for fence in fences))
@@ -126,7 +126,7 @@ async def test_outcomes_are_stored_once(store: TaskStore, drop: Callable[[str], 
 
 
 @pytest.mark.parametrize("store", ["motor", "pymongo"], indirect=True)
-async def test_one_outcome_that_the_server_refuses_is_its_callers_trouble_alone(
+async def test_an_outcome_that_the_server_refuses_fails_only_its_own_caller(
     store: TaskStore, drop: Callable[[str], None]
 ) -> None:
     running = [await put_running(store) for _ in range(9)]
@@ -143,7 +143,7 @@ async def test_one_outcome_that_the_server_refuses_is_its_callers_trouble_alone(
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_one_task_that_nobody_can_read_is_its_callers_trouble_alone(
+async def test_an_unreadable_task_fails_only_its_own_caller(
     store: TaskStore, drop: Callable[[str], None], tmp_path: Path
 ) -> None:
     tasks = [await put(store) for _ in range(10)]
@@ -255,7 +255,7 @@ async def test_outcomes_of_two_kinds_are_stored_once_when_a_reply_is_lost(
     assert all(task in (None, first) for first, task in zip(done, again, strict=True)), "an attempt ends once"
 
 
-async def test_one_value_that_cannot_be_stored_is_its_callers_trouble_alone(store: TaskStore) -> None:
+async def test_a_value_that_cannot_be_stored_fails_only_its_own_caller(store: TaskStore) -> None:
     fences = [fence for _, fence in [await put_running(store) for _ in range(9)]]
     outcomes = [Complete(fence, "worker-1", 2**70 if n == 4 else n) for n, fence in enumerate(fences)]
     replies = await asyncio.gather(*(store.apply(outcome) for outcome in outcomes), return_exceptions=True)
@@ -276,7 +276,7 @@ async def test_large_results_that_do_not_fit_into_one_command_are_stored_all_the
 
 
 @pytest.mark.parametrize("store", ["motor", "pymongo"], indirect=True)
-async def test_one_mark_that_the_server_refuses_keeps_no_other_from_being_written(store: TaskStore) -> None:
+async def test_a_mark_that_the_server_refuses_keeps_no_other_from_being_written(store: TaskStore) -> None:
     tasks = [await put(store) for _ in range(9)]
     running = await store.apply(make_claim(tasks[4]))
     assert running is not None

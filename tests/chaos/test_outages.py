@@ -25,7 +25,7 @@ def mongo_set() -> Iterator[MongoSet]:
 
 @pytest.mark.parametrize("fast_path", ["auto", "off"])
 @pytest.mark.timeout(180)
-async def test_both_servers_are_killed_under_load(
+async def test_no_task_is_lost_while_both_servers_are_killed_under_load(
     on_servers: MakeScenario, rabbit_server: RabbitServer, mongo_server: MongoServer, seed: int, fast_path: str
 ) -> None:
     async with on_servers(BROKER__FAST_PATH=fast_path, **INNOCENT) as scenario:

@@ -72,7 +72,7 @@ async def connect(proxy: Proxy) -> AsyncIterator[Connect]:
         client.writer.transport.abort()
 
 
-async def test_it_forwards_both_ways(proxy: Proxy, connect: Connect) -> None:
+async def test_the_proxy_forwards_both_ways(proxy: Proxy, connect: Connect) -> None:
     clients = [await connect() for _ in range(3)]
     assert [await client.ask(b"hello") for client in clients] == [b"hello"] * 3
     assert proxy.connections == 3
@@ -80,7 +80,7 @@ async def test_it_forwards_both_ways(proxy: Proxy, connect: Connect) -> None:
     await eventually(lambda: proxy.connections == 2)
 
 
-async def test_it_cuts_and_takes_new_connections(proxy: Proxy, connect: Connect) -> None:
+async def test_the_proxy_cuts_connections_and_takes_new_ones(proxy: Proxy, connect: Connect) -> None:
     client = await connect()
     await client.ask(b"hello")
     proxy.cut()
@@ -89,7 +89,7 @@ async def test_it_cuts_and_takes_new_connections(proxy: Proxy, connect: Connect)
     assert await (await connect()).ask(b"again") == b"again"
 
 
-async def test_it_refuses_until_it_is_released(proxy: Proxy, connect: Connect) -> None:
+async def test_the_proxy_refuses_connections_until_it_is_released(proxy: Proxy, connect: Connect) -> None:
     proxy.cut(refuse=True)
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await (await connect()).ask(b"hello")
@@ -97,7 +97,9 @@ async def test_it_refuses_until_it_is_released(proxy: Proxy, connect: Connect) -
     assert await (await connect()).ask(b"hello") == b"hello"
 
 
-async def test_it_holds_one_direction_and_keeps_what_it_held(proxy: Proxy, connect: Connect, echo: Echo) -> None:
+async def test_the_proxy_holds_one_direction_and_delivers_the_held_bytes_later(
+    proxy: Proxy, connect: Connect, echo: Echo
+) -> None:
     client = await connect()
     proxy.hold("down")
     client.writer.write(b"hello")
@@ -120,7 +122,7 @@ async def test_a_held_end_is_not_heard(proxy: Proxy, connect: Connect, echo: Ech
     assert (echo.got, proxy.connections) == (b"hello", 2)
 
 
-async def test_it_slows_down(proxy: Proxy, connect: Connect) -> None:
+async def test_the_proxy_slows_a_connection_down(proxy: Proxy, connect: Connect) -> None:
     client = await connect()
     proxy.slow(0.2)
     with pytest.raises(TimeoutError):

@@ -27,27 +27,27 @@ def _subjects(*tasks: Iterator[Observation]) -> list[str]:
     return [violation.subject for violation in stream_rules.out_of_turn(World.of(seen))]
 
 
-def test_one_after_the_other_is_well() -> None:
+def test_tasks_that_run_one_after_the_other_are_no_violation() -> None:
     assert _subjects(_ran("a", 0, (1, 1.0, 2.0)), _ran("b", 1, (1, 2.5, None), (2, 3.0, 4.0))) == []
 
 
-def test_two_at_once() -> None:
+def test_two_tasks_of_a_stream_at_once_are_a_violation() -> None:
     assert _subjects(_ran("a", 0, (1, 1.0, 2.0)), _ran("b", 1, (1, 1.5, 4.0))) == ["b"]
 
 
-def test_the_later_one_first() -> None:
+def test_a_later_task_that_runs_first_is_a_violation() -> None:
     assert _subjects(_ran("a", 5, (1, 3.0, 4.0)), _ran("b", 6, (1, 1.0, 2.0))) == ["b"]
 
 
-def test_a_retry_that_comes_after_the_next_one() -> None:
+def test_a_retry_after_the_next_task_is_a_violation() -> None:
     assert _subjects(_ran("a", 0, (1, 1.0, 2.0), (2, 6.0, 7.0)), _ran("b", 1, (1, 3.0, 4.0))) == ["b"]
 
 
-def test_a_frozen_worker_that_goes_on_late_is_no_second_one() -> None:
+def test_a_frozen_worker_that_continues_late_is_no_violation() -> None:
     assert _subjects(_ran("a", 0, (1, 1.0, 9.0), (2, 2.0, 3.0)), _ran("b", 1, (1, 4.0, 5.0))) == []
 
 
-def test_other_streams_and_replays_are_left_out() -> None:
+def test_tasks_of_other_streams_and_replays_are_not_compared() -> None:
     other = {"stream": {"key": "t", "mode": "serial", "position": 1}}
     results = {"stream": {"key": "s", "mode": "ordered_results", "position": 2}}
     running = _ran("a", 0, (1, 1.0, 9.0))

@@ -35,7 +35,7 @@ class IdempotencyCases(StoreSuite):
         assert second.task == await read_task(store, first.task.task_id)
         assert second.task.parameters == {"n": 1}
 
-    async def test_the_task_is_returned_as_it_is_now(self, store: TaskStore) -> None:
+    async def test_a_repeated_key_returns_the_task_as_it_is_now(self, store: TaskStore) -> None:
         there = await put_final(store, TaskStatus.COMPLETED, idempotency_key="key", parameters_hash="hash")
         await self._name(store, "key", there)
         assert (await insert_one(self.inserts(store), _keyed(store))).task == there
@@ -56,14 +56,14 @@ class IdempotencyCases(StoreSuite):
         replies = [await insert_one(self.inserts(store), _keyed(store, user_id=user, key=key)) for user, key in pairs]
         assert all(reply.is_new for reply in replies)
 
-    async def test_of_many_at_once_one_is_new(self, store: TaskStore) -> None:
+    async def test_one_of_many_concurrent_submissions_of_one_key_is_new(self, store: TaskStore) -> None:
         tasks = [_keyed(store) for _ in range(50)]
         replies = await asyncio.gather(*(insert_one(self.inserts(store), task) for task in tasks))
         assert sum(reply.is_new for reply in replies) == 1
         [task_id] = {reply.task.task_id for reply in replies}
         assert (await read_task(store, task_id)).correlation_id == task_id
 
-    async def test_each_of_many_with_and_without_keys_has_its_own_outcome(self, store: TaskStore) -> None:
+    async def test_each_task_with_or_without_a_key_has_its_own_outcome(self, store: TaskStore) -> None:
         known = (await insert_one(self.inserts(store), _keyed(store, key="known"))).task
         tasks = [new_task(now=store.now(), parameters={"n": n}) for n in range(1_200)]
         tasks[3] = new_task(now=store.now()).evolve(parameters=object())
@@ -85,7 +85,7 @@ class IdempotencyCases(StoreSuite):
         assert (await read_task(store, tasks[7].task_id)).parameters == {"n": 7}
         assert await self.inserts(store).insert([]) == []
 
-    async def test_what_cannot_be_stored_leaves_its_key_free(self, store: TaskStore) -> None:
+    async def test_a_task_that_cannot_be_stored_leaves_its_key_free(self, store: TaskStore) -> None:
         with pytest.raises(ValueNotStorableError):
             await insert_one(self.inserts(store), _keyed(store).evolve(parameters=object()))
         assert (await insert_one(self.inserts(store), _keyed(store, parameters_hash="corrected"))).is_new

@@ -66,7 +66,9 @@ class ReplayCases(StoreSuite):
     """What `ReplayCarrier` promises, on any store."""
 
     @pytest.mark.parametrize("point", ["replays.after_take", "replays.after_one", "replays.before_settle"])
-    async def test_another_process_goes_on_after_one_that_died(self, store: TaskStore, point: str) -> None:
+    async def test_another_process_continues_the_action_of_a_process_that_died(
+        self, store: TaskStore, point: str
+    ) -> None:
         tasks, replay = await _planted(store, 30)
         failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": f"{point}@1=raise"})
         try:
@@ -90,7 +92,7 @@ class ReplayCases(StoreSuite):
         replays = [entry for task in found for entry in task.history if entry.type == "replayed"]
         assert len(replays) == 30
 
-    async def test_of_the_subtasks_of_a_task_only_those_are_cancelled_that_were_chosen(self, store: TaskStore) -> None:
+    async def test_only_the_chosen_sub_tasks_of_a_task_are_cancelled(self, store: TaskStore) -> None:
         parent, process = new_task_id(), Process(store)
         wait = LimitWait(limit_ids("charge")[0], 1, store.now() + MINUTE)
         links = [ParentLink(parent, 0, slot) for slot in range(2)]
@@ -102,7 +104,7 @@ class ReplayCases(StoreSuite):
         statuses = [(await read_task(store, task.task_id)).status for task in (chosen, other)]
         assert statuses == [TaskStatus.CANCELLED, TaskStatus.QUEUED]
 
-    async def test_several_processes_do_each_once(self, store: TaskStore) -> None:
+    async def test_several_processes_replay_each_task_once(self, store: TaskStore) -> None:
         tasks, replay = await _planted(store, 150)
         await asyncio.gather(*(Process(store).carry(replay) for _ in range(4)))
         after = await Process(store).carry(replay)
@@ -133,7 +135,7 @@ class ReplayCases(StoreSuite):
         assert await Process(store).replays.get(replay.replay_id) == after
         assert (after.status, after.done) == (BulkActionStatus.DONE, 10)
 
-    async def test_what_was_in_hand_at_a_stop_is_told(self, store: TaskStore) -> None:
+    async def test_a_stopped_action_counts_the_tasks_that_were_in_hand(self, store: TaskStore) -> None:
         tasks, replay = await _planted(store, 10)
         failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": "replays.after_one@1=raise"})
         try:

@@ -71,7 +71,7 @@ async def runs(store: TaskStore) -> list[Task]:
 class ScheduleCases(StoreSuite):
     """What `ScheduleRepair` promises, on any store."""
 
-    async def test_what_is_due_is_submitted_and_moved_on(self, store: TaskStore) -> None:
+    async def test_a_due_schedule_submits_its_task_and_gets_its_next_time(self, store: TaskStore) -> None:
         due_at = await plant(store)
         assert await repair_of(store).run_once() is False
         [task] = await runs(store)
@@ -83,13 +83,13 @@ class ScheduleCases(StoreSuite):
         await repair_of(store).run_once()
         assert len(await runs(store)) == 1
 
-    async def test_what_is_not_due_or_paused_is_left_alone(self, store: TaskStore) -> None:
+    async def test_a_schedule_that_is_not_due_or_is_paused_is_left_alone(self, store: TaskStore) -> None:
         await plant(store, late=-MINUTE)
         await plant(store, name="paused", is_paused=True)
         await repair_of(store).run_once()
         assert await runs(store) == []
 
-    async def test_of_many_that_look_at_once_one_submits(self, store: TaskStore) -> None:
+    async def test_one_of_many_processes_that_look_at_once_submits_the_run(self, store: TaskStore) -> None:
         due_at = await plant(store)
         for number in range(5):
             await plant(store, name=f"other-{number}", user_id=f"user-{number}")
@@ -99,7 +99,9 @@ class ScheduleCases(StoreSuite):
         assert (await present(store)).next_at == due_at + HOUR
 
     @pytest.mark.parametrize("point", ["schedule.after_submit", "submit.after_key", "submit.after_insert"])
-    async def test_one_that_died_half_way_is_finished_by_the_next(self, store: TaskStore, point: str) -> None:
+    async def test_a_run_of_a_process_that_died_is_finished_by_the_next_process(
+        self, store: TaskStore, point: str
+    ) -> None:
         due_at = await plant(store)
         with armed(point, dies):
             await repair_of(store).run_once()
@@ -118,7 +120,7 @@ class ScheduleCases(StoreSuite):
         assert len(await runs(store)) == 1
         assert (await present(store)).next_at == due_at + HOUR
 
-    async def test_one_that_was_changed_after_a_crash_does_not_run_twice(self, store: TaskStore) -> None:
+    async def test_a_schedule_that_was_changed_after_a_crash_does_not_run_twice(self, store: TaskStore) -> None:
         due_at = await plant(store)
         with armed("schedule.after_submit", dies):
             await repair_of(store).run_once()
@@ -128,7 +130,7 @@ class ScheduleCases(StoreSuite):
         assert task.parameters == {"n": 1}
         assert (await present(store)).last_run == LastRun(due_at, task.task_id)
 
-    async def test_one_that_is_deleted_meanwhile_stays_deleted(self, store: TaskStore) -> None:
+    async def test_a_schedule_that_is_deleted_during_its_run_stays_deleted(self, store: TaskStore) -> None:
         await plant(store)
 
         async def delete() -> None:
@@ -138,7 +140,9 @@ class ScheduleCases(StoreSuite):
             await repair_of(store).run_once()
         assert await read_schedule(store, NAME) is None
 
-    async def test_one_that_is_paused_meanwhile_stays_paused_and_knows_its_run(self, store: TaskStore) -> None:
+    async def test_a_schedule_that_is_paused_during_its_run_stays_paused_and_notes_the_run(
+        self, store: TaskStore
+    ) -> None:
         due_at = await plant(store)
 
         async def pause() -> None:
@@ -151,7 +155,7 @@ class ScheduleCases(StoreSuite):
         assert (after.is_paused, after.next_at, after.last_run) == (True, due_at, LastRun(due_at, task.task_id))
 
     @pytest.mark.parametrize("overlap", list(Overlap))
-    async def test_one_that_is_changed_meanwhile_keeps_the_run_that_it_has(
+    async def test_a_schedule_that_is_changed_during_its_run_keeps_that_run(
         self, store: TaskStore, overlap: Overlap
     ) -> None:
         """It is due once more for the same time, and the last run is the one for this time."""
@@ -168,7 +172,7 @@ class ScheduleCases(StoreSuite):
         after = await present(store)
         assert (after.next_at, after.last_run) == (due_at + HOUR, LastRun(due_at, task.task_id))
 
-    async def test_all_that_was_missed(self, store: TaskStore) -> None:
+    async def test_all_missed_runs_are_submitted_if_the_schedule_requires_it(self, store: TaskStore) -> None:
         await plant(store, late=25 * MINUTE + SECOND, every=MINUTE, missed=Missed.ALL)
         repair = repair_of(store)
         while await repair.run_once():
@@ -180,7 +184,9 @@ class ScheduleCases(StoreSuite):
         assert (await present(store)).next_at > store.now()
 
     @pytest.mark.parametrize(("missed", "number"), [(Missed.SKIP, 0), (Missed.ONCE, 1)])
-    async def test_what_was_missed_is_left_out_or_run_once(self, store: TaskStore, missed: Missed, number: int) -> None:
+    async def test_missed_runs_are_left_out_or_submitted_once(
+        self, store: TaskStore, missed: Missed, number: int
+    ) -> None:
         await plant(store, late=150 * MINUTE, missed=missed)
         assert await repair_of(store).run_once() is False
         assert len(await runs(store)) == number
@@ -194,7 +200,7 @@ class ScheduleCases(StoreSuite):
             (Overlap.CANCEL_PREVIOUS, 1, TaskStatus.CANCELLED),
         ],
     )
-    async def test_a_run_while_the_last_one_is_not_over(
+    async def test_a_run_beside_an_unfinished_last_run_follows_the_overlap_rule(
         self, store: TaskStore, overlap: Overlap, number: int, status: TaskStatus
     ) -> None:
         last = await put(store)
@@ -213,7 +219,7 @@ class ScheduleCases(StoreSuite):
             (Overlap.CANCEL_PREVIOUS, [TaskStatus.CANCELLED, TaskStatus.CANCELLED, TaskStatus.QUEUED]),
         ],
     )
-    async def test_of_many_that_were_missed_one_is_left_if_they_may_not_overlap(
+    async def test_one_of_many_missed_runs_is_left_if_they_may_not_overlap(
         self, store: TaskStore, overlap: Overlap, statuses: list[TaskStatus]
     ) -> None:
         await plant(store, late=2 * MINUTE + SECOND, every=MINUTE, missed=Missed.ALL, overlap=overlap)
@@ -223,7 +229,7 @@ class ScheduleCases(StoreSuite):
         assert [task.status for task in await runs(store)] == statuses
 
     @pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.CANCEL_PREVIOUS])
-    async def test_a_run_after_the_last_one(self, store: TaskStore, overlap: Overlap) -> None:
+    async def test_a_run_after_the_end_of_the_last_one_is_submitted(self, store: TaskStore, overlap: Overlap) -> None:
         last = await put(store)
         await TaskMoves(store, EventBus()).make(Cancel(last.task_id, EVERYONE, "alice", None))
         await plant(store, overlap=overlap, last_run=LastRun(store.now() - HOUR, last.task_id))
@@ -231,7 +237,7 @@ class ScheduleCases(StoreSuite):
         await repair_of(store).run_once()
         assert len(await runs(store)) == 2
 
-    async def test_a_run_that_is_refused_is_told_and_left_out(self, store: TaskStore) -> None:
+    async def test_a_run_that_is_refused_is_recorded_as_a_problem_and_left_out(self, store: TaskStore) -> None:
         due_at = await plant(store, parameters={"n": "many"})
         await plant(store, name="other")
         await repair_of(store).run_once()

@@ -41,7 +41,7 @@ async def broker() -> EmbeddedBroker:
     return broker
 
 
-async def test_an_outage_makes_it_unavailable_and_brings_back_what_was_not_acknowledged(
+async def test_after_an_outage_messages_that_were_not_acknowledged_come_again(
     broker: EmbeddedBroker,
 ) -> None:
     inbox = Inbox()
@@ -68,7 +68,7 @@ async def test_an_outage_makes_it_unavailable_and_brings_back_what_was_not_ackno
     await broker.close()
 
 
-async def test_it_holds_only_so_many_delayed_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_embedded_broker_holds_a_bounded_number_of_delayed_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait with the producer, which has as many timers, and in the store."""
     assert DispatchPolicy().max_pending == embedded.MAX_DELAYED_MESSAGES
     monkeypatch.setattr(embedded, "MAX_DELAYED_MESSAGES", 2)
@@ -149,7 +149,7 @@ async def test_delayed_messages_survive_a_close() -> None:
     await broker.close()
 
 
-async def test_a_durable_queue_loses_the_oldest_events_beyond_its_limit_and_says_so_once(
+async def test_a_durable_queue_drops_the_oldest_events_beyond_its_limit_with_one_warning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(embedded, "MAX_KEPT_EVENTS", 3)
@@ -180,7 +180,7 @@ async def test_an_exclusive_queue_does_not_collect_after_its_subscription(
     await broker.close()
 
 
-async def test_what_a_stopped_subscriber_did_not_handle_goes_to_the_next_of_its_durable_queue(
+async def test_events_of_a_stopped_subscriber_go_to_the_next_of_its_durable_queue(
     broker: EmbeddedBroker,
 ) -> None:
     started, finish = asyncio.Event(), asyncio.Event()

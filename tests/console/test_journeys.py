@@ -41,7 +41,7 @@ async def test_a_task_is_submitted_and_watched_to_its_end(window: Window, shop: 
     await expect(window.page.locator(".timeline b")).to_have_text(["submitted", "started", "completed"])
 
 
-async def test_what_failed_is_edited_tried_and_replayed(window: Window, shop: Installation) -> None:
+async def test_failed_tasks_are_edited_tried_and_replayed(window: Window, shop: Installation) -> None:
     window.expected = ("422",)
     ids = [shop.submit("mail-letter", {"to": name}) for name in ("ada", "bob", "eve")]
     [task_id, *_] = [shop.ended(task_id, "FAILED") for task_id in ids]
@@ -69,7 +69,9 @@ async def test_what_failed_is_edited_tried_and_replayed(window: Window, shop: In
     await expect(window.page.get_by_label("Result")).to_contain_text("sent to ada@example.org")
 
 
-async def test_all_of_a_cause_are_replayed_slowly_and_stopped(window: Window, shop: Installation) -> None:
+async def test_all_dead_letters_of_a_cause_are_replayed_at_a_rate_and_stopped(
+    window: Window, shop: Installation
+) -> None:
     [*_, last] = [shop.submit("mail-letter", {"to": f"person {number}"}, user_id="slow") for number in range(20)]
     shop.ended(last, "FAILED")
     await window.go("dead-letters?text=no+address&user_id=slow")
@@ -93,7 +95,7 @@ async def test_all_of_a_cause_are_replayed_slowly_and_stopped(window: Window, sh
     assert noted["reason"] == "enough"
 
 
-async def test_a_stop_that_comes_too_late_says_so(window: Window, shop: Installation) -> None:
+async def test_a_stop_of_an_action_that_comes_too_late_is_shown_as_such(window: Window, shop: Installation) -> None:
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     ids = [shop.submit("naps", 0, not_before=tomorrow, user_id="late") for _ in range(2)]
     body = {"filter": {"user_id": "late"}, "rate": 0.001}
@@ -111,7 +113,7 @@ async def test_a_stop_that_comes_too_late_says_so(window: Window, shop: Installa
     shop.api.post(f"/admin/replays/{replay_id}/stop")
 
 
-async def test_all_dead_letters_of_a_type_are_discarded_in_the_view_by_cause(
+async def test_the_dead_letters_of_a_type_are_discarded_in_the_view_by_cause(
     window: Window, shop: Installation
 ) -> None:
     shop.ended(shop.submit("mail-letter", {"to": "nobody"}), "FAILED")
@@ -190,7 +192,7 @@ async def test_the_list_shows_what_happens_elsewhere(window: Window, shop: Insta
     await expect(window.page.locator(".tree li")).to_have_count(3)
 
 
-async def test_what_ends_before_the_list_hears_of_it_is_shown(window: Window, shop: Installation) -> None:
+async def test_a_task_that_ends_before_the_list_gets_events_is_shown(window: Window, shop: Installation) -> None:
     events = "**/api/v1/events?*"
     is_open = asyncio.Event()
 
@@ -210,7 +212,7 @@ async def test_what_ends_before_the_list_hears_of_it_is_shown(window: Window, sh
     await window.page.unroute(events)
 
 
-async def test_what_is_under_way_is_not_left_by_escape(window: Window, shop: Installation) -> None:
+async def test_a_request_under_way_is_not_left_with_the_escape_key(window: Window, shop: Installation) -> None:
     pause = "**/api/v1/admin/queues/naps/pause"
     goes_on = asyncio.Event()
 
@@ -289,7 +291,7 @@ async def test_a_dead_letter_is_found_and_replayed_from_the_keyboard(window: Win
     assert "by keyboard" in str([entry for entry in history if entry["type"] == "replayed"])
 
 
-async def test_what_failed_at_a_time_is_chosen_by_it(window: Window, shop: Installation) -> None:
+async def test_dead_letters_are_chosen_by_the_time_of_their_failure(window: Window, shop: Installation) -> None:
     failed = shop.failed()
     await window.go("dead-letters?after=2020-01-01T00:00&before=2020-01-02T00:00")
     await window.shows("No dead letters match.")
@@ -428,7 +430,7 @@ async def test_the_first_key_closes_the_installation_and_is_shown_once(
         assert web not in await window.page.content()
 
 
-async def test_what_a_task_holds_stays_text(window: Window, shop: Installation) -> None:
+async def test_values_of_a_task_are_shown_as_text(window: Window, shop: Installation) -> None:
     hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
     task_id = shop.submit("charge-card", {"order_id": hostile, "amount": 1}, correlation_id=hostile)
     await window.go(f"tasks/{task_id}")

@@ -111,7 +111,9 @@ async def test_a_small_window_shows_the_turns_of_a_limit(chromium: Browser, shop
         await expect(row.get_by_text(re.compile(r"^next in [45] min, last in [89] min$"))).to_be_visible()
 
 
-async def test_causes_of_one_class_are_told_apart_in_a_small_window(chromium: Browser, shop: Installation) -> None:
+async def test_causes_with_one_error_class_can_be_distinguished_in_a_small_window(
+    chromium: Browser, shop: Installation
+) -> None:
     shop.failed(1)
     shop.ended(shop.submit("mail-letter", {"to": "no address at all"}), "FAILED")
     async with opened(chromium, shop.url, size=NARROW) as window:
@@ -142,7 +144,7 @@ async def test_the_menu_of_a_small_window_leads_everywhere(chromium: Browser, sh
         await expect(window.page.get_by_role("link", name="Audit")).to_be_hidden()
 
 
-async def test_the_colours_are_as_the_switch_says_and_stay_so(window: Window) -> None:
+async def test_the_colours_follow_the_switch_and_stay(window: Window) -> None:
     await window.go("limits")
     ground = "getComputedStyle(document.body).backgroundColor"
     light = await window.page.evaluate(ground)
@@ -153,7 +155,7 @@ async def test_the_colours_are_as_the_switch_says_and_stay_so(window: Window) ->
     assert await window.page.evaluate(ground) == dark
 
 
-async def test_of_a_long_list_only_what_is_near_is_in_the_page(window: Window, shop: Installation) -> None:
+async def test_only_the_near_rows_of_a_long_list_are_in_the_page(window: Window, shop: Installation) -> None:
     task = {"task_type": "charge-card", "parameters": {"order_id": "L", "amount": 1}}
     shop.api.post("/tasks/bulk", json={"tasks": [task] * 500})
     shop.ended(shop.submit("charge-card", {"order_id": "last", "amount": 1}), "COMPLETED")

@@ -63,7 +63,7 @@ async def test_text_cannot_change_the_order_in_which_it_is_read(window: Window, 
     assert shop.api.get(f"/tasks/{failed}").json()["parameters"] == "again \u202e0002"
 
 
-async def test_an_error_is_told_once_and_by_its_kind_if_it_has_no_message(window: Window, shop: Installation) -> None:
+async def test_an_error_is_shown_once_and_by_its_class_if_it_has_no_message(window: Window, shop: Installation) -> None:
     shop.ended(shop.submit("fails-with", ""), "FAILED")
     await window.go("dead-letters?task_type=fails-with")
     await expect(window.page.locator("[data-row] b")).to_have_text("NonRetryableError")
@@ -103,7 +103,7 @@ async def _is(rows: Any, wanted: int) -> bool:
     return bool(await rows() == wanted)
 
 
-async def test_what_was_discarded_leaves_a_long_list(window: Window, shop: Installation) -> None:
+async def test_a_discarded_dead_letter_leaves_a_long_list(window: Window, shop: Installation) -> None:
     tasks = [{"task_type": "mail-letter", "parameters": {"to": f"nobody-{n}"}} for n in range(130)]
     assert shop.api.post("/tasks/bulk", json={"tasks": tasks}).status_code == 200
     failed = "/tasks?status=FAILED&task_type=mail-letter&limit=500"
@@ -146,7 +146,7 @@ async def test_a_finished_task_that_somebody_replays_is_seen_in_all_windows(
         await expect(other.button("Replay")).to_have_count(0)
 
 
-async def test_what_is_to_be_tried_in_an_hour_is_tried_now_by_one_button(window: Window, shop: Installation) -> None:
+async def test_a_task_that_retries_in_an_hour_is_tried_now_by_one_button(window: Window, shop: Installation) -> None:
     task_id = shop.ended(shop.submit("later", None), "RETRYING")
     await window.go(f"tasks/{task_id}")
     await window.status_is("retrying")
@@ -157,7 +157,7 @@ async def test_what_is_to_be_tried_in_an_hour_is_tried_now_by_one_button(window:
     await expect(window.page.locator(".timeline").get_by_text("retry requested")).to_be_visible()
 
 
-async def test_only_what_can_be_done_with_a_list_is_offered(window: Window, shop: Installation) -> None:
+async def test_only_actions_that_fit_the_tasks_of_a_list_are_offered(window: Window, shop: Installation) -> None:
     retry, cancel = window.button("Retry all of these"), window.button("Cancel all of these")
     for status, offered in (("QUEUED", (0, 1)), ("RETRYING", (1, 1)), ("FAILED", (1, 0)), ("COMPLETED", (0, 0))):
         await window.go(f"tasks?status={status}")
@@ -165,7 +165,9 @@ async def test_only_what_can_be_done_with_a_list_is_offered(window: Window, shop
         assert (await retry.count(), await cancel.count()) == offered, status
 
 
-async def test_what_is_away_is_said_and_goes_on(chromium: Browser, own_shop: Installation) -> None:
+async def test_a_page_says_that_the_store_or_api_is_away_and_recovers(
+    chromium: Browser, own_shop: Installation
+) -> None:
     async with opened(chromium, own_shop.url) as window:
         window.expected = ("Failed to load resource", "net::ERR")
         task_id = own_shop.submit("naps", 0)
@@ -275,7 +277,9 @@ async def test_a_replay_says_how_many_would_be_refused(window: Window, shop: Ins
     await window.page.keyboard.press("Escape")
 
 
-async def test_who_signs_in_finds_nothing_of_whoever_was_there(chromium: Browser, own_shop: Installation) -> None:
+async def test_a_caller_that_signs_in_sees_nothing_of_the_caller_before(
+    chromium: Browser, own_shop: Installation
+) -> None:
     keys = {}
     headers: dict[str, str] = {}
     for role in ("admin", "operator", "reader"):
@@ -330,7 +334,7 @@ async def test_a_running_task_shows_its_progress_and_not_its_old_error(window: W
     await window.status_is("cancelled")
 
 
-async def test_what_was_asked_too_often_is_asked_again(window: Window, shop: Installation) -> None:
+async def test_a_request_that_is_refused_as_too_frequent_is_repeated(window: Window, shop: Installation) -> None:
     window.expected = ("429",)
     refused = 2
 

@@ -86,7 +86,7 @@ async def test_a_cause_opened_below_a_filter_by_type_shows_only_this_type(window
     await expect(window.page.get_by_role("dialog")).to_contain_text("task_type = charge-account")
 
 
-async def test_who_is_no_operator_is_led_to_the_failed_task_of_a_stream(
+async def test_a_caller_that_is_no_operator_is_led_to_the_failed_task_of_a_stream(
     chromium: Browser, own_shop: Installation
 ) -> None:
     admin = own_shop.api.post("/admin/keys", json={"principal": "ada", "roles": ["admin"]}).json()
@@ -146,7 +146,7 @@ async def test_a_filter_that_was_not_yet_applied_does_not_filter_the_next_page(
     assert "nobody" not in window.page.url
 
 
-async def test_what_comes_to_match_a_filter_by_its_error_is_listed(window: Window, shop: Installation) -> None:
+async def test_a_task_whose_later_error_matches_the_filter_is_listed(window: Window, shop: Installation) -> None:
     await window.go("tasks?error=nothing&user_id=errs")
     await window.shows("No tasks match.")
     # Later than the look that follows its submission.

@@ -32,7 +32,7 @@ async def words(number: int) -> AsyncIterator[dict[str, str]]:
         yield {"text": f"word {n}"}
 
 
-async def test_a_list_is_one_write_and_then_done(run: Run) -> None:
+async def test_a_batch_of_a_list_is_stored_in_one_write_and_executed(run: Run) -> None:
     async with run() as framework:
         handle = await framework.submit_batch("count-words", WORDS, priority="high", correlation_id="all of them")
         results = [result async for result in handle.results()]
@@ -47,7 +47,7 @@ async def test_a_list_is_one_write_and_then_done(run: Run) -> None:
         assert 'batch_first_response_seconds_count{task_type="count-words"} 1.0' in text
 
 
-async def test_what_comes_bit_by_bit_is_stored_as_it_comes(run: Run) -> None:
+async def test_items_that_come_bit_by_bit_are_stored_as_they_come(run: Run) -> None:
     gate = asyncio.Event()
 
     async def slowly() -> AsyncIterator[dict[str, str]]:
@@ -92,7 +92,7 @@ async def test_an_upload_that_failed_is_continued_with_its_key(run: Run) -> None
             await framework.submit_batch("count-words", words(999), idempotency_key="k")
 
 
-async def test_who_is_interrupted_leaves_no_batch_that_nobody_can_continue(run: Run) -> None:
+async def test_an_interrupted_upload_without_a_key_is_cancelled(run: Run) -> None:
     stored = asyncio.Event()
 
     async def goes_on_for_ever() -> AsyncIterator[dict[str, str]]:
@@ -118,7 +118,7 @@ async def test_a_wrong_item_is_named(run: Run) -> None:
         assert (await framework.services.batches.list_batches(*_ALL, limit=1)).items == ()
 
 
-async def test_what_failed_is_retried_in_the_background(run: Run) -> None:
+async def test_failed_items_are_retried_in_the_background(run: Run) -> None:
     async with run() as framework:
         items = [{"succeed_at": n % 2 + 1, "delay": 0} for n in range(40)]
         handle = await framework.submit_batch("flaky", items, max_attempts=1)
@@ -131,7 +131,7 @@ async def test_what_failed_is_retried_in_the_background(run: Run) -> None:
         assert generations == [0, 1] * 20
 
 
-async def test_a_cancel_reaches_what_runs_and_what_waits(run: Run) -> None:
+async def test_a_cancel_of_a_batch_reaches_its_running_and_waiting_items(run: Run) -> None:
     async with run(worker=True) as framework:
         handle = await framework.submit_batch("waits", [None] * 5)
         await eventually(lambda: Waits.started >= 5)
@@ -139,7 +139,7 @@ async def test_a_cancel_reaches_what_runs_and_what_waits(run: Run) -> None:
         assert [one.status async for one in handle.results()] == [TaskStatus.CANCELLED] * 5
 
 
-async def test_nothing_is_retried_while_a_task_of_the_batch_still_runs(run: Run) -> None:
+async def test_a_batch_is_not_retried_while_one_of_its_tasks_still_runs(run: Run) -> None:
     Lingers.gate, Lingers.is_asked = asyncio.Event(), asyncio.Event()
     async with run(extra=EXTRA) as framework:
         handle = await framework.submit_batch("lingers", [None])

@@ -102,7 +102,7 @@ async def test_waiting_ends_when_its_time_is_over(opened: Open) -> None:
         assert asked[0]["reason"] == "not needed"
 
 
-async def test_a_failed_task_is_queued_anew(opened: Open) -> None:
+async def test_a_failed_task_is_queued_again_by_a_retry(opened: Open) -> None:
     async with opened() as stage:
         task = await stage.client.submit("broken")
         with pytest.raises(TaskFailedError, match="ValueError: a bug") as failed:
@@ -139,7 +139,7 @@ async def test_lists_go_on_over_their_pages(opened: Open) -> None:
             [task async for task in stage.client.list_tasks(status="DONE")]
 
 
-async def test_what_is_refused_is_raised(opened: Open) -> None:
+async def test_an_error_of_the_interface_is_raised_by_the_client(opened: Open) -> None:
     async with opened() as stage:
         with pytest.raises(UnknownTaskTypeError, match="Did you mean 'count-words'") as unknown:
             await stage.client.submit("count-word")
@@ -208,7 +208,7 @@ async def test_a_wait_goes_on_over_connections_that_break(opened: Open) -> None:
         assert await waiting == "done"
 
 
-async def test_who_has_no_patience_is_told_that_nobody_answers(opened: Open) -> None:
+async def test_a_client_without_patience_raises_that_nobody_answers(opened: Open) -> None:
     async with opened(patience=0) as stage:
         stage.proxy.cut(refuse=True)
         with pytest.raises(ApiUnavailableError):
@@ -217,7 +217,7 @@ async def test_who_has_no_patience_is_told_that_nobody_answers(opened: Open) -> 
             [event async for event in stage.client.stream("t-1")]
 
 
-async def test_an_interface_that_does_not_answer_in_time_is_told(opened: Open) -> None:
+async def test_an_interface_that_does_not_answer_in_time_is_an_error(opened: Open) -> None:
     async with opened(timeout=0.05, patience=0) as stage:
         stage.proxy.hold("down")
         with pytest.raises(ApiUnavailableError, match="No answer from"):

@@ -65,7 +65,7 @@ async def test_two_batches_have_two_keys_and_a_repeated_one_has_one(opened: Open
         assert len(there.options) == 2
 
 
-async def test_what_can_be_iterated_again_is_sent_again(opened: Open) -> None:
+async def test_items_that_can_be_iterated_again_are_sent_again(opened: Open) -> None:
     async with opened() as (client, there):
         there.first = [Response(status_code=503, headers=LATER)]
         items = list(range(2_000))
@@ -74,7 +74,7 @@ async def test_what_can_be_iterated_again_is_sent_again(opened: Open) -> None:
         assert len(there.asked) == 2
 
 
-async def test_what_was_iterated_once_is_not_sent_in_part(opened: Open) -> None:
+async def test_items_that_were_iterated_once_are_not_sent_in_part(opened: Open) -> None:
     async with opened() as (client, there):
         for status in (503, 429):
             there.first = [Response(status_code=status, headers=LATER)]
@@ -121,7 +121,7 @@ async def test_a_batch_is_looked_at_and_changed(opened: Open) -> None:
             [one async for one in client.batch_results("x")]
 
 
-async def test_what_failed_is_not_queued_anew_twice(opened: Open) -> None:
+async def test_failed_items_are_not_queued_again_twice(opened: Open) -> None:
     async with opened() as (client, there):
         await client.submit_batch("mail", [1], idempotency_key="a")
         there.first = [Response(status_code=503, headers=LATER)]

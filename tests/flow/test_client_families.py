@@ -136,7 +136,7 @@ async def test_a_batch_from_its_submission_to_its_results(opened: Open, kind: An
         assert (await client.retry_failed(batch.batch_id)).status is TaskStatus.WAITING
 
 
-async def test_what_is_refused_is_raised_as_inside(opened: Open) -> None:
+async def test_a_refused_batch_raises_the_same_errors_as_in_the_framework(opened: Open) -> None:
     async with opened() as (client, _):
         with pytest.raises(InvalidParametersError, match="Item 1"):
             await client.submit_batch("doubles", [1, "two"])
@@ -165,7 +165,7 @@ async def with_cuts(proxy: Proxy, values: AsyncIterator[Any]) -> list[Any]:
     return heard
 
 
-async def test_a_tree_is_told_once_and_goes_on_behind_any_event(opened: Open) -> None:
+async def test_a_stream_of_a_tree_has_each_event_once_and_continues_after_any_event(opened: Open) -> None:
     async with opened() as (client, proxy):
         task = await client.submit("spreads", 30)
         heard: list[TreeEvent] = await with_cuts(proxy, client.stream_tree(task.task_id))
@@ -219,7 +219,7 @@ async def test_a_sub_task_of_a_parent_that_is_over_is_retried_with_it(opened: Op
 
 
 @pytest.mark.parametrize("call", ["stream_tree", "stream_items", "batch_results", "batch_results, followed"])
-async def test_what_is_not_there_is_not_followed(opened: Open, call: str) -> None:
+async def test_following_an_unknown_task_or_batch_raises_an_error(opened: Open, call: str) -> None:
     async with opened() as (client, _):
         name, _, followed = call.partition(", ")
         with pytest.raises(TaskNotFoundError) as told:

@@ -120,7 +120,7 @@ async def all_given_back(framework: TaskFramework, *parts: str) -> None:
     await eventually(is_so)
 
 
-async def test_no_more_run_at_once_and_all_are_done(run: Run) -> None:
+async def test_no_more_tasks_run_at_once_than_there_are_slots_and_all_are_done(run: Run) -> None:
     async with run(extra=[Two]) as framework:
         handles = [await framework.submit("two", str(at)) for at in range(8)]
         await eventually(lambda: len(Gate.running) == 2)
@@ -134,7 +134,7 @@ async def test_no_more_run_at_once_and_all_are_done(run: Run) -> None:
     assert Gate.most == 2
 
 
-async def test_what_waits_for_a_slot_holds_up_no_other_type(run: Run) -> None:
+async def test_a_task_that_waits_for_a_slot_holds_up_no_other_type(run: Run) -> None:
     async with run(extra=[Two], concurrency=3) as framework:
         for at in range(20):
             await framework.submit("two", str(at))
@@ -146,7 +146,7 @@ async def test_what_waits_for_a_slot_holds_up_no_other_type(run: Run) -> None:
         Gate.is_open.set()
 
 
-async def test_each_key_has_its_own_slots_and_who_waits_comes_in_order(run: Run) -> None:
+async def test_each_key_has_its_own_slots_and_waiting_tasks_run_in_order(run: Run) -> None:
     async with run(extra=[ByTenant], recovery={"sweep_interval": "1h"}) as framework:
         busy = [await framework.submit("by-tenant", {"tenant": "busy", "name": "first"})]
         await eventually(lambda: Gate.running == ["first"])
@@ -166,7 +166,7 @@ async def test_each_key_has_its_own_slots_and_who_waits_comes_in_order(run: Run)
     assert (Gate.order, Gate.most) == (["first", "high", "second", "third", "low"], 1)
 
 
-async def test_who_is_cancelled_while_it_waits_leaves_nothing_behind(run: Run) -> None:
+async def test_a_task_that_is_cancelled_while_it_waits_for_a_slot_leaves_nothing_behind(run: Run) -> None:
     async with run(extra=[ByTenant]) as framework:
         first = await framework.submit("by-tenant", {"tenant": "busy", "name": "first"})
         await eventually(lambda: Gate.running == ["first"])

@@ -33,7 +33,7 @@ class Renders(BackgroundTaskExecutable[int, int]):
         return context.parameters
 
 
-async def test_each_task_runs_once_with_the_newest_parameters_that_were_accepted_for_it(run: Run) -> None:
+async def test_each_debounced_task_runs_once_with_its_newest_accepted_parameters(run: Run) -> None:
     Renders.begun = {}
     newest: dict[str, Task] = {}
     async with run(extra=[Renders]) as framework:

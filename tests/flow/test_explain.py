@@ -179,7 +179,9 @@ async def stage(run: Run) -> AsyncIterator[Stage]:
         Waits.gate.set()
 
 
-async def test_each_prepared_cause_is_named(stage: Stage, settings: Callable[..., Settings]) -> None:
+async def test_each_cause_that_keeps_a_task_from_running_is_named(
+    stage: Stage, settings: Callable[..., Settings]
+) -> None:
     for prepare in (
         _what_is_over,
         _what_runs,

@@ -174,7 +174,7 @@ async def test_subtasks_and_signals_pass_their_time_too() -> None:
             running.assert_submitted("patient", 9)
 
 
-async def test_an_end_without_a_result_is_told() -> None:
+async def test_a_task_that_ends_without_a_result_raises_an_error() -> None:
     async with harness(patient) as running:
         with pytest.raises(TaskFailedError, match="DEAD_LETTER"):
             await running.result(await running.framework.submit(patient, 99))
@@ -411,7 +411,7 @@ async def test_time_does_not_wait_for_a_halted_stream() -> None:
         assert (await waiting.task()).status == "BLOCKED"
 
 
-async def test_it_keeps_its_own_servers_whatever_the_settings_of_the_application_name() -> None:
+async def test_the_harness_uses_its_own_servers_whatever_the_settings_name() -> None:
     broker, store = {"url": "amqp://nowhere", "prefix": "shop"}, {"url": "mongodb://nowhere/shop"}
     async with harness(patient, broker=broker, store=store) as running:
         assert running.framework.settings.broker.url == "embedded://"
@@ -419,7 +419,7 @@ async def test_it_keeps_its_own_servers_whatever_the_settings_of_the_application
         assert running.framework.settings.store.url.startswith("sqlite:///")
 
 
-async def test_settings_and_times_that_are_none_are_told() -> None:
+async def test_wrong_settings_and_times_of_the_harness_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="retry"):
         async with harness(patient, retry=3):  # type: ignore[arg-type]  # the mistake under test
             pass
@@ -437,7 +437,7 @@ async def fails(parameters: None, context: TaskContext[None]) -> None:
     raise NonRetryableError("no")
 
 
-async def test_what_halts_its_stream_and_was_superseded_cannot_be_retried_and_the_way_on_is_told() -> None:
+async def test_a_superseded_task_that_halts_its_stream_cannot_be_retried() -> None:
     stream: StreamOption = {"key": "s", "on_failure": "halt"}
     async with harness(fails, patient) as running:
         first = await running.framework.submit(fails, unique={"key": "k", "version": 1}, stream=stream)
@@ -457,7 +457,7 @@ async def test_a_passage_that_never_comes_is_refused() -> None:
             running.crash_at("settle.before_write", passage=0)
 
 
-async def test_a_misspelled_type_is_told() -> None:
+async def test_a_misspelled_task_type_is_refused_with_the_nearest_one() -> None:
     every_minute = {"task_type": "report", "cron": "* * * * *", "parameters": "x"}
     with pytest.raises(UnknownTaskTypeError, match="reports"):
         async with harness(reports, schedules={"hourly": every_minute}):

@@ -206,7 +206,7 @@ async def test_a_memory_alarm_stops_publishing_and_nothing_else(
             assert await handle.result(timeout=60) == 1
 
 
-async def test_one_busy_type_among_many_fills_the_worker(settings: Callable[..., Settings]) -> None:
+async def test_one_busy_task_type_among_many_fills_all_slots_of_the_worker(settings: Callable[..., Settings]) -> None:
     Waits.gate, Waits.started = asyncio.Event(), 0
     framework = TaskFramework(settings(worker={"concurrency": 4 * SLOTS}))
     for executable in ALL:
@@ -241,7 +241,7 @@ def _worker(framework: TaskFramework) -> Worker:
     return framework.process.worker
 
 
-async def test_what_comes_to_a_worker_full_of_long_tasks_goes_to_an_idle_one(run: Run) -> None:
+async def test_new_tasks_for_a_worker_full_of_long_tasks_run_in_an_idle_worker(run: Run) -> None:
     patient = {"redispatch": "10m", "redispatch_max": "10m"}  # no second message comes to the help of the first
     async with run(concurrency=2, recovery=patient) as busy:
         gate = Waits.gate

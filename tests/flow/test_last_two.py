@@ -66,7 +66,7 @@ def _side(store: TaskStore) -> Side:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("urls", ["embedded", "servers"], indirect=True)  # no broker is in it
-async def test_two_that_end_at_once_never_end_a_parent_twice_or_never(sides: list[Side]) -> None:
+async def test_two_sub_tasks_that_end_at_once_end_their_parent_exactly_once(sides: list[Side]) -> None:
     parents = []
     for _ in range(0, _ROUNDS, _AT_ONCE):
         parents += await asyncio.gather(*(_round(sides) for _ in range(_AT_ONCE)))

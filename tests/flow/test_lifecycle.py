@@ -66,7 +66,7 @@ class TooLate(BackgroundTaskExecutable[None, None]):
     async def execute(self, context: TaskContext[None]) -> None: ...
 
 
-async def test_what_comes_before_or_after_its_time_is_refused(run: Run) -> None:
+async def test_registering_while_running_and_reading_after_the_stop_are_refused(run: Run) -> None:
     async with run() as framework:
         with pytest.raises(RegistrationError, match="'too-late' is registered while a worker is running"):
             framework.register(TooLate)
@@ -192,7 +192,7 @@ async def test_a_dead_letter_is_replayed_with_a_new_budget_and_a_growing_token(r
             )
 
 
-async def test_a_dead_letter_replayed_twice_is_queued_once_and_says_so(run: Run) -> None:
+async def test_a_dead_letter_replayed_twice_is_queued_only_once(run: Run) -> None:
     async with run(worker=False) as framework:
         letters = framework.services.dead_letters
         handle = await framework.submit("count-words", {"text": "a"}, deadline=datetime.now(UTC) + timedelta(seconds=1))
@@ -235,7 +235,7 @@ async def test_a_future_task_waits_for_its_time(run: Run) -> None:
     assert task.started_at >= task.not_before
 
 
-async def test_cancelling(run: Run) -> None:
+async def test_a_waiting_and_a_running_task_are_cancelled(run: Run) -> None:
     async with run() as framework:
         later = await framework.submit("counts", None, not_before=datetime.now(UTC) + timedelta(hours=1))
         now = await framework.submit("waits")
@@ -255,7 +255,7 @@ async def test_cancelling(run: Run) -> None:
     assert later.task_id not in Counts.executions
 
 
-async def test_cancelling_a_plain_function(run: Run) -> None:
+async def test_a_task_in_a_plain_function_is_cancelled(run: Run) -> None:
     async with run() as framework:
         WaitsInThread.started.clear()
         handle = await framework.submit("waits-in-thread")

@@ -126,7 +126,9 @@ async def test_a_timeout_that_is_not_set_right_is_learned(
         assert max(deliveries.values()) == 2, "what was learned does not count for what is in hand"
 
 
-async def test_what_a_worker_full_of_long_tasks_cannot_run_goes_to_another_one(worker: Callable[..., Any]) -> None:
+async def test_tasks_that_a_worker_full_of_long_tasks_cannot_run_go_to_another_worker(
+    worker: Callable[..., Any],
+) -> None:
     Waits.gate, Waits.started = asyncio.Event(), 0
     async with worker(concurrency=2, consumer_timeout=TIMEOUT) as busy:
         long = [await busy.submit("waits") for _ in range(2)]

@@ -73,7 +73,7 @@ async def test_the_same_message_twenty_times_is_one_execution(run: Run, urls: di
         (b"x" * 200_000, "bytes"),
     ],
 )
-async def test_what_cannot_be_run_is_kept_and_the_queue_goes_on(
+async def test_a_message_that_cannot_be_run_is_kept_and_the_queue_continues(
     run: Run, urls: dict[str, str], body: bytes, reason: str
 ) -> None:
     async with run() as framework, foreign_channel(urls) as channel:
@@ -86,7 +86,7 @@ async def test_what_cannot_be_run_is_kept_and_the_queue_goes_on(
         assert await (await framework.submit("counts")).result(timeout=60) == 1
 
 
-async def test_what_nobody_can_read_waits_for_no_slot_and_is_kept_once(run: Run, urls: dict[str, str]) -> None:
+async def test_unreadable_messages_wait_for_no_slot_and_are_kept_once(run: Run, urls: dict[str, str]) -> None:
     bodies = {b"\xff%d" % number for number in range(400)}
     async with run() as framework, foreign_channel(urls) as channel:
         slots = framework.settings.worker.concurrency

@@ -78,7 +78,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMemorySpanExporter) -> None:
+async def test_one_trace_goes_from_the_submission_to_the_external_event(run: Run, spans: InMemorySpanExporter) -> None:
     heard: list[ExternalEvent] = []
     async with run() as framework, EventSubscriber(framework.process.broker) as subscriber:
         subscriber.on("completed")(heard.append)

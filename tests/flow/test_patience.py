@@ -89,7 +89,7 @@ async def test_an_empty_round_ends_at_once(tmp_path: Path) -> None:
         assert await (await framework.submit(Childless, 5)).result(timeout=60) == 0
 
 
-async def test_a_task_that_waited_for_too_long_is_told_so(tmp_path: Path) -> None:
+async def test_a_task_whose_signal_does_not_come_in_time_continues_as_timed_out(tmp_path: Path) -> None:
     clock = FakeClock()
     async with framework_at(tmp_path, clock).running() as framework:
         handle = await framework.submit(Approval)

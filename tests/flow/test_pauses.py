@@ -53,7 +53,7 @@ async def paused(framework: TaskFramework, task_type: str) -> AsyncIterator[None
     await framework.services.queues.resume(task_type)
 
 
-async def test_what_is_submitted_meanwhile_waits_and_begins_when_it_goes_on(
+async def test_tasks_submitted_during_a_pause_begin_when_the_pause_ends(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -86,7 +86,7 @@ async def _are_put_off(handles: Sequence[TaskHandle], now: datetime) -> bool:
     return all(time is not None and time > now + timedelta(seconds=10) for time in due)
 
 
-async def test_what_is_in_hand_does_not_begin_and_what_runs_goes_on(run: Run) -> None:
+async def test_during_a_pause_deliveries_in_hand_do_not_begin_and_running_tasks_continue(run: Run) -> None:
     async with run(concurrency=SLOTS) as framework:
         handles = [await framework.submit("waits") for _ in range(2 * SLOTS)]
         await eventually(lambda: Waits.started == SLOTS)

@@ -65,7 +65,7 @@ def _intake(framework: TaskFramework) -> Intake:
 
 
 @pytest.mark.parametrize(("retries", "lane"), [("same", "normal"), ("lower", "low")])
-async def test_a_retry_travels_one_lane_lower_if_the_settings_say_so(
+async def test_a_retry_goes_one_lane_lower_if_the_settings_require_it(
     run: Run, retries: str, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lanes: list[str] = []

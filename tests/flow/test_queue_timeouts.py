@@ -47,7 +47,7 @@ async def _is_dead(handle: TaskHandle) -> bool:
     return (await handle.task()).status is TaskStatus.DEAD_LETTER
 
 
-async def test_what_no_worker_begins_in_time_is_a_dead_letter_and_runs_when_it_is_replayed(run: Run) -> None:
+async def test_a_task_that_no_worker_begins_in_time_is_a_dead_letter_until_its_replay(run: Run) -> None:
     async with run(extra=[Impatient], concurrency=1, recovery=SWEEPS) as framework:
         await framework.submit("waits")
         await eventually(lambda: Waits.started == 1, what="the only slot is taken")
@@ -60,7 +60,7 @@ async def test_what_no_worker_begins_in_time_is_a_dead_letter_and_runs_when_it_i
         assert await handle.result(timeout=60) == 1
 
 
-async def test_what_waits_for_a_permit_is_not_late(run: Run) -> None:
+async def test_a_task_that_waits_for_a_permit_does_not_reach_its_queue_timeout(run: Run) -> None:
     async with run(extra=[Limited, Takes], recovery=SWEEPS, rate_limiter=NEVER) as framework:
         first = await framework.submit("takes")
         assert await first.result(timeout=60) == 1

@@ -86,7 +86,7 @@ async def test_no_more_begin_than_the_bucket_allows_and_no_attempt_is_counted(ru
     assert Limited.began[-1] - submitted_at > 0.95 * 25 / 20
 
 
-async def test_what_waits_for_a_permit_holds_up_no_other_type(run: Run) -> None:
+async def test_a_task_that_waits_for_a_permit_holds_up_no_other_type(run: Run) -> None:
     sections: dict[str, Any] = {"rate_limiter": limiter(NEVER, 1), "worker": {"concurrency": 2}}
     async with run(extra=[Limited], **sections) as framework:
         limited = [await framework.submit("limited") for _ in range(20)]
@@ -121,7 +121,7 @@ async def test_an_empty_bucket_of_one_key_holds_up_no_other_key(run: Run) -> Non
     assert all(gap == pytest.approx(1 / NEVER, abs=30) for gap in gaps), "one turn behind the other"
 
 
-async def test_whose_turn_has_come_runs(run: Run) -> None:
+async def test_a_task_runs_when_its_turn_has_come(run: Run) -> None:
     async with run(extra=[Keyed], rate_limiter=limiter(4, 1)) as framework:
         handles = [await framework.submit("keyed", {"tenant": "busy"}) for _ in range(12)]
         for handle in handles:
@@ -131,7 +131,7 @@ async def test_whose_turn_has_come_runs(run: Run) -> None:
     assert sum(task.waits_for_limit is not None for task in tasks) >= 5
 
 
-async def test_who_is_told_to_come_later_holds_the_bucket(run: Run) -> None:
+async def test_a_task_that_its_provider_refuses_for_now_holds_the_bucket(run: Run) -> None:
     async with run(extra=[Told, Limited], rate_limiter=limiter(1_000, 100)) as framework:
         told = await framework.submit("told")
         held_at = await eventually(lambda: _held_at(told))

@@ -81,7 +81,7 @@ async def test_settlements_whose_replies_were_lost_are_recognised(
     assert f'tasks_retries_total{{task_type="flaky"}} {together}.0' in metrics
 
 
-async def test_an_attempt_that_lost_its_lease_is_counted_once_and_told_with_both_tokens(
+async def test_an_attempt_that_lost_its_lease_is_counted_and_logged_with_both_tokens(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with run(lease=SHORT_LEASE) as framework:

@@ -72,7 +72,9 @@ async def test_a_replay_keeps_what_was_done(framework: TaskFramework) -> None:
 
 
 @pytest.mark.parametrize("parameters", ["bad name", "bad outcome"])
-async def test_what_cannot_be_stored_fails_the_task_for_good(framework: TaskFramework, parameters: str) -> None:
+async def test_a_step_outcome_that_cannot_be_stored_fails_the_task_for_good(
+    framework: TaskFramework, parameters: str
+) -> None:
     handle = await framework.submit("charges", parameters)
     ended = await handle.finished(timeout=60)
     assert (ended.status, ended.attempts) == (TaskStatus.FAILED, 1)

@@ -120,7 +120,7 @@ async def over(framework: TaskFramework, count: int) -> None:
     await eventually(are, timeout=60)
 
 
-async def test_each_key_keeps_its_order_through_failures_and_retries(run: Run) -> None:
+async def test_each_stream_keeps_its_order_through_failures_and_retries(run: Run) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     steps = [
@@ -218,7 +218,7 @@ async def test_a_halted_stream_waits_for_an_operator_and_a_replay_comes_first(ru
     assert Walks.begun["k"] == [0, 0, 1, 2]
 
 
-async def test_a_deadline_lets_a_stream_go_on_and_subscribers_are_told(run: Run) -> None:
+async def test_a_passed_deadline_lets_a_stream_continue_and_subscribers_hear_of_it(run: Run) -> None:
     heard: list[ExternalEvent] = []
     async with run(extra=[Walks, Holds]) as framework, EventSubscriber(framework.process.broker) as subscriber:
         subscriber.on()(heard.append)

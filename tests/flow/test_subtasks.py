@@ -233,12 +233,12 @@ async def test_a_plain_function_has_sub_tasks_too(
     assert await (await framework.submit(executable, [1, 2, 3])).result(timeout=60) == 14
 
 
-async def test_without_sub_tasks_in_the_round_it_goes_on_all_the_same(framework: TaskFramework) -> None:
+async def test_a_parent_with_an_empty_round_continues(framework: TaskFramework) -> None:
     handle = await framework.submit(SumOfSquares, [])
     assert (await handle.result(timeout=60))["counts"] == [0, 0, 0, 0]
 
 
-async def test_who_submits_nothing_for_ever_is_failed(
+async def test_a_parent_that_plans_only_empty_rounds_fails_in_the_end(
     framework: TaskFramework, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "MAX_EMPTY_ROUNDS", 3)
@@ -277,7 +277,7 @@ async def _counts_of(handle: TaskHandle[Any], expected: list[int]) -> bool:
     return counted is not None and [counted.succeeded, counted.failed, counted.cancelled] == expected
 
 
-async def test_what_is_not_needed_any_more_is_cancelled(framework: TaskFramework) -> None:
+async def test_sub_tasks_that_are_not_needed_any_more_are_cancelled(framework: TaskFramework) -> None:
     handle = await framework.submit(Fastest, [2, 1000, 3])
     assert await handle.result(timeout=60) == [4, 9]
 
@@ -297,7 +297,7 @@ async def test_a_parent_that_does_not_go_on_has_the_result_of_execute(framework:
     assert (task.subtasks.planned, task.subtasks.succeeded) == (2, 2)
 
 
-async def test_round_after_round_and_only_what_a_settled_attempt_planned(framework: TaskFramework) -> None:
+async def test_each_round_has_only_the_sub_tasks_of_the_settled_attempt(framework: TaskFramework) -> None:
     handle = await framework.submit(Halving, [1, 2, 3, 4, 5, 6, 7])
     assert await handle.result(timeout=60) == [28]
     task = await handle.task()
@@ -337,7 +337,9 @@ async def test_a_signal_that_does_not_come_in_time_is_heard_as_late(framework: T
 
 
 @pytest.mark.parametrize("is_signal_first", [True, False])
-async def test_whichever_comes_first(framework: TaskFramework, is_signal_first: bool) -> None:
+async def test_a_parent_continues_with_its_sub_tasks_or_the_signal_that_comes_first(
+    framework: TaskFramework, is_signal_first: bool
+) -> None:
     numbers = [1, 1000] if is_signal_first else [1, 2]
     handle = await framework.submit(Approval, {"numbers": numbers, "at once": True})
     await (

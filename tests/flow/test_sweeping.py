@@ -46,7 +46,7 @@ async def test_messages_that_are_lost_are_sent_again(run: Run) -> None:
                 assert await other.handle(handle.task_id).result(timeout=60) == 1
 
 
-async def test_what_was_only_stored_is_swept(run: Run, settings: Callable[..., Settings]) -> None:
+async def test_a_task_that_was_only_stored_is_swept(run: Run, settings: Callable[..., Settings]) -> None:
     """A command line that submits opens the store and nothing else."""
     submitter = TaskFramework(settings())
     for executable in ALL:

@@ -43,7 +43,9 @@ async def test_the_only_process_of_a_file_takes_over_at_once(run: Run, settings:
 
 
 @pytest.mark.parametrize("urls", ["embedded"], indirect=True)
-async def test_what_killed_its_worker_too_often_is_not_begun_again(run: Run, settings: Callable[..., Settings]) -> None:
+async def test_a_task_that_killed_its_worker_too_often_is_not_begun_again(
+    run: Run, settings: Callable[..., Settings]
+) -> None:
     task_id = await left_running(settings(), crashes=2)
     async with run() as framework:
         task = await framework.get(task_id)

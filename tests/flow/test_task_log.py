@@ -52,7 +52,7 @@ def short(line: dict[str, Any]) -> tuple[str, str, int]:
         ("too-slow", None, [("WARNING", "RETRYING", 1), ("ERROR", "DEAD_LETTER", 2)]),
     ],
 )
-async def test_an_attempt_that_ends_is_told_once(
+async def test_an_attempt_that_ends_is_logged_once(
     run: Run, told: Told, task_type: str, parameters: Any, lines: list[tuple[str, str, int]]
 ) -> None:
     async with run() as framework:
@@ -126,7 +126,7 @@ async def test_the_repairs_tell_of_the_ends_they_write(run: Run, told: Told) -> 
 
 
 @pytest.mark.parametrize("urls", ["servers"], indirect=True)
-async def test_of_two_processes_the_one_that_wrote_it_tells(run: Run, told: Told) -> None:
+async def test_only_the_process_that_wrote_the_end_of_an_attempt_logs_it(run: Run, told: Told) -> None:
     async with run(worker=False) as api, run():
         task_id = await ended(api, "flaky", {"succeed_at": 2, "delay": 0})
     assert [short(line) for line in told(task_id)] == [("WARNING", "RETRYING", 1), ("DEBUG", "COMPLETED", 2)]

@@ -74,7 +74,7 @@ async def test_a_handle_gives_what_execute_gave(run: Run) -> None:
             await framework.handle(handle.task_id, OfAnotherRelease).result()
 
 
-async def test_many_at_once_give_it_too(run: Run) -> None:
+async def test_tasks_submitted_together_and_batches_give_typed_results_too(run: Run) -> None:
     async with run(extra=ALL) as framework:
         outcomes = await framework.submit_many([SubmitRequest(task_type=doubles, parameters=n) for n in (1, 2)])
         handles = [outcome for outcome in outcomes if isinstance(outcome, TaskHandle)]

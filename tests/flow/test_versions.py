@@ -34,7 +34,7 @@ class Renders(BackgroundTaskExecutable[int, int]):
         return context.parameters
 
 
-async def test_the_newest_runs_and_each_version_once_at_the_most(run: Run) -> None:
+async def test_the_newest_version_runs_and_each_version_at_most_once(run: Run) -> None:
     Renders.begun = []
     refused: dict[int, int] = {}
     async with run(extra=[Renders]) as framework:

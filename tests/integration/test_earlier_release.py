@@ -89,7 +89,7 @@ async def test_a_collection_of_another_program_is_left_alone(mongo_url: str) -> 
         assert await asyncio.to_thread(theirs.count_documents, {}) == 1
 
 
-async def test_where_nobody_is_left_the_index_goes_at_the_first_start(mongo_url: str, indexes: Any) -> None:
+async def test_without_earlier_processes_the_index_is_dropped_at_the_first_start(mongo_url: str, indexes: Any) -> None:
     with EarlierRelease(mongo_url) as old:
         known = {f"k/%{n}": old.submit(f"k/%{n}") for n in range(1_200)}
     await eventually(lambda: asyncio.to_thread(is_alone, mongo_url))
@@ -103,7 +103,7 @@ async def test_where_nobody_is_left_the_index_goes_at_the_first_start(mongo_url:
         assert len(await store.list_records("idempotency", limit=2_000)) == 1_200
 
 
-async def test_while_the_earlier_release_is_there_both_find_each_others_tasks(
+async def test_both_releases_find_tasks_of_the_other_while_both_run(
     old: EarlierRelease, store: MongoStore, indexes: Any
 ) -> None:
     by_new = await submitted(store, "new")
@@ -118,7 +118,7 @@ async def test_while_the_earlier_release_is_there_both_find_each_others_tasks(
     assert "connections of it are open" in (await store.inspect()).facts["earlier release"]
 
 
-async def test_when_it_has_left_each_key_has_a_record_and_the_index_goes(
+async def test_each_key_has_a_record_and_the_index_is_dropped_after_the_earlier_release(
     old: EarlierRelease, store: MongoStore, indexes: Any
 ) -> None:
     by_old = {key: await asyncio.to_thread(old.submit, key) for key in "abc"}
@@ -159,7 +159,7 @@ async def test_submissions_of_one_key_at_once_all_find_the_task_of_the_earlier_r
     assert {task.task_id for task in found} == {by_old}
 
 
-async def test_one_that_starts_later_begins_it_all_anew(
+async def test_an_earlier_release_that_starts_again_shares_its_keys_again(
     old: EarlierRelease, store: MongoStore, mongo_url: str, indexes: Any
 ) -> None:
     await asyncio.to_thread(old.close)
@@ -192,7 +192,7 @@ async def test_a_record_of_a_submission_under_way_is_left_alone_for_a_while(
 
 
 @pytest.mark.parametrize("connected", [None, 3], ids=["cannot be asked", "of another installation"])
-async def test_after_a_day_without_a_key_of_it_the_index_goes(
+async def test_the_index_is_dropped_after_a_day_without_keys_of_the_earlier_release(
     old: EarlierRelease, store: MongoStore, indexes: Any, connected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def those(_: object) -> int | None:
@@ -216,7 +216,7 @@ async def test_after_a_day_without_a_key_of_it_the_index_goes(
     assert await named(store, "old") == task_id
 
 
-async def test_what_it_declared_of_task_types_is_known(mongo_url: str) -> None:
+async def test_task_types_that_the_earlier_release_declared_are_known(mongo_url: str) -> None:
     known = '{"task_type": "a.b", "parameters_schema": {"$ref": 1}, "result_schema": {}, "priority": "high"}'
     with EarlierRelease(mongo_url) as old:
         old.declare("a.b", known)

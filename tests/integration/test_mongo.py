@@ -152,7 +152,7 @@ async def test_indexes_that_are_dropped_by_hand_are_created_again(
         await eventually(lambda: caplog.messages == [said])
 
 
-async def test_who_may_not_create_indexes_tries_it_seldom(
+async def test_a_user_without_the_right_to_create_indexes_tries_it_seldom(
     mongo_server: MongoServer, mongo_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "taskframework")
@@ -166,7 +166,7 @@ async def test_who_may_not_create_indexes_tries_it_seldom(
     assert [record.levelname for record in caplog.records if "missing indexes" in record.getMessage()] == ["DEBUG"]
 
 
-async def test_a_store_that_is_not_open_says_so(mongo_url: str) -> None:
+async def test_a_call_to_a_store_that_is_not_open_raises_an_error(mongo_url: str) -> None:
     with pytest.raises(StoreClosedError, match="not open"):
         await MongoStore(mongo_url).get("t", EVERYONE)
 
@@ -259,7 +259,7 @@ async def test_single_marks_that_come_together_share_writes(driver: MongoDriver,
 
 
 @both_drivers
-async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: MongoDriver, mongo_url: str) -> None:
+async def test_one_write_of_many_that_the_server_refuses_fails_alone(driver: MongoDriver, mongo_url: str) -> None:
     half = "x" * (9 * 2**20)  # of it twice is more than a document may have
     async with opened(mongo_url, driver) as store:
         claims = []
@@ -322,7 +322,7 @@ async def test_a_record_with_which_the_server_cannot_compute_is_named(next_posit
             STREAMS.content((await store.take_positions([TakePositions(stream, MINUTE, "serial", 1)]))[0])
 
 
-async def test_a_right_that_is_withdrawn_is_told_as_that(mongo_server: MongoServer, mongo_url: str) -> None:
+async def test_a_withdrawn_access_right_is_a_misconfiguration_error(mongo_server: MongoServer, mongo_url: str) -> None:
     async with opened(mongo_url) as store:
         with failing(mongo_server, "insert", "find", times=2, errorCode=13):
             [written] = await store.insert([new_task(now=store.now())])
@@ -419,7 +419,7 @@ async def test_a_reason_reaches_the_caller_without_the_topology(unused_tcp_port:
 
 @outage
 @both_drivers
-async def test_what_was_acknowledged_survives_kill_9(
+async def test_acknowledged_writes_survive_kill_9(
     driver: MongoDriver, mongo_server: MongoServer, mongo_url: str
 ) -> None:
     acknowledged: dict[str, TaskStatus] = {}

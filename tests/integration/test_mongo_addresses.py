@@ -62,7 +62,7 @@ async def test_the_name_of_another_replica_set_is_refused_with_the_right_one(
 
 
 @both_drivers
-async def test_a_replica_set_that_was_never_initiated_is_told_apart(driver: MongoDriver) -> None:
+async def test_a_replica_set_that_was_never_initiated_has_its_own_error(driver: MongoDriver) -> None:
     async with started(MongoServer(initiates=False)) as server:
         with pytest.raises(StoreUnavailableError, match=r"not initiated.*run rs\.initiate\(\)"):
             await MongoStore(server.url, driver=driver, timeout=PATIENCE).open()

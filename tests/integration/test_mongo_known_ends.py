@@ -39,7 +39,7 @@ _ENDS: dict[str, Callable[[Fence], Transition]] = {
 @pytest.mark.parametrize("done", ["marked", "cancelled", "progressed", "stepped", "signalled"])
 @pytest.mark.parametrize("is_all", [True, False])
 @pytest.mark.parametrize("end", _ENDS)
-async def test_what_another_process_did_shows_in_the_reply(mongo_url: str, end: str, done: str, is_all: bool) -> None:
+async def test_a_change_by_another_process_is_in_the_reply(mongo_url: str, end: str, done: str, is_all: bool) -> None:
     async with opened(mongo_url) as store, opened(mongo_url) as other:
         fences = await claimed(store, 12)
         for fence in fences if is_all else fences[1::4]:
@@ -73,7 +73,7 @@ async def _end_all(store: MongoStore, ends: Sequence[Transition]) -> None:
 
 
 @pytest.mark.parametrize(("options", "ends_read"), [({}, 0), ({"remembered": 0}, 12)])
-async def test_of_what_is_remembered_nothing_is_read_but_the_time(
+async def test_only_the_time_is_read_of_a_remembered_task(
     mongo_url: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], ends_read: int
 ) -> None:
     read: list[Any] = []

@@ -51,7 +51,7 @@ _REQUESTS: dict[str, Callable[[Fence], Request]] = {
 
 
 @pytest.mark.parametrize("name", _REQUESTS)
-async def test_what_an_older_document_lacks_is_as_if_it_were_empty(mongo_url: str, name: str) -> None:
+async def test_a_field_that_an_older_document_lacks_counts_as_empty(mongo_url: str, name: str) -> None:
     async with opened(mongo_url) as store, client(mongo_url) as tasks:
         _, running = await put_running(store)
         others = [await put(store, status=status) for status in (TaskStatus.QUEUED, TaskStatus.FAILED)]

@@ -217,7 +217,9 @@ async def test_a_search_looks_through_no_more_than_its_part(
 
 
 @pytest.mark.parametrize("name", READ_THROUGH)
-async def test_other_lists_are_read_through_the_narrowest_index(name: str, database: Any, store: MongoStore) -> None:
+async def test_lists_without_their_own_index_are_read_through_the_narrowest_one(
+    name: str, database: Any, store: MongoStore
+) -> None:
     (operation,) = await asked(database, store, lambda store: store.list_tasks(*READ_THROUGH[name], limit=LIMIT))
     assert "COLLSCAN" not in operation["planSummary"]
     assert not operation.get("hasSortStage")
@@ -346,7 +348,7 @@ def _reservation(task: Task) -> ReserveDispatch:
     return ReserveDispatch(task.task_id, task.dispatch_epoch, SECOND, MINUTE)
 
 
-async def test_who_is_next_in_each_stream_is_found_behind_all_that_are_over(database: Any, store: MongoStore) -> None:
+async def test_the_next_task_of_each_stream_is_found_behind_all_ended_ones(database: Any, store: MongoStore) -> None:
     streams = [StreamKey("alice", f"stream-{n}") for n in range(4)]
     tasks = [
         new_task(now=store.now(), status=TaskStatus.BLOCKED, stream=StreamPlace(stream.key, "serial", position))

@@ -27,7 +27,7 @@ from tests.support.servers import RabbitServer
 _REPORTS = ConsumeRequest(["reports"], 10)
 
 
-async def test_twenty_types_in_three_lanes(make_broker: MakeBroker) -> None:
+async def test_messages_of_twenty_types_in_three_lanes_are_consumed(make_broker: MakeBroker) -> None:
     types = [f"type-{number}" for number in range(20)]
     async with opened(make_broker(), *types) as broker:
         received = Recorder()
@@ -308,7 +308,7 @@ def _come_up(server: RabbitServer, how: str) -> None:
 
 
 @pytest.mark.parametrize("is_stopped_before", [False, True])
-async def test_what_is_acknowledged_right_before_the_end_does_not_come_again(
+async def test_a_delivery_acknowledged_right_before_the_end_does_not_come_again(
     make_broker: MakeBroker, is_stopped_before: bool
 ) -> None:
     count = 25

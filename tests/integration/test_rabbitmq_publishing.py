@@ -25,7 +25,7 @@ from tests.integration.rabbitmq_helpers import (
 from tests.support.servers import RabbitServer
 
 
-async def test_what_is_on_the_wire(make_broker: MakeBroker, amqp_url: str) -> None:
+async def test_a_published_message_has_the_documented_form_on_the_wire(make_broker: MakeBroker, amqp_url: str) -> None:
     async with opened(make_broker(), "reports") as broker, plain_channel(amqp_url) as channel:
         await broker.publish(message("t1", lane=Priority.HIGH))
         queue = await channel.get_queue("tasks.reports.high", ensure=False)
@@ -55,7 +55,7 @@ async def test_bodies_of_all_sizes_and_headers_of_all_kinds_arrive_as_they_are(
             assert (got.content_type, got.headers) == ("application/\u4e2d", headers)
 
 
-async def test_hundreds_at_once_are_all_confirmed_and_all_there(make_broker: MakeBroker) -> None:
+async def test_hundreds_of_concurrent_publications_are_all_confirmed_and_stored(make_broker: MakeBroker) -> None:
     async with opened(make_broker(max_unconfirmed=50), "reports") as broker:
         await asyncio.gather(*(broker.publish(message(f"t{number}")) for number in range(300)))
 
@@ -105,7 +105,7 @@ async def test_a_refusal_by_the_queue_is_an_error(make_broker: MakeBroker, amqp_
         assert broker.is_connected
 
 
-async def test_nothing_is_lost_silently_when_the_exchange_vanishes_under_way(
+async def test_no_publication_is_lost_silently_when_the_exchange_is_deleted(
     make_broker: MakeBroker, amqp_url: str
 ) -> None:
     async with opened(make_broker(), "reports") as broker, plain_channel(amqp_url) as channel:
@@ -172,7 +172,9 @@ async def test_an_event_without_listeners_is_confirmed(make_broker: MakeBroker) 
         await broker.publish_event(ExternalMessage(b"{}", "application/cloudevents+json", {}))
 
 
-async def test_a_broker_that_is_away_is_told_at_once_and_found_when_it_comes(rabbit_server: RabbitServer) -> None:
+async def test_a_broker_that_is_away_is_an_error_at_once_and_is_used_when_it_is_back(
+    rabbit_server: RabbitServer,
+) -> None:
     vhost = rabbit_server.new_vhost()
     await asyncio.to_thread(rabbit_server.stop)
     broker = rabbit_broker(rabbit_server.url_of(vhost), **QUICK | {"publish_timeout": "30s"})

@@ -28,7 +28,7 @@ class LatinHeaders(spec.Basic.Properties):
         return b"\x20\0" + b"\0\0\0\x08\x01\xe4S\0\0\0\x01v"
 
 
-async def test_whatever_strangers_publish_is_delivered(make_broker: MakeBroker, amqp_url: str) -> None:
+async def test_messages_of_any_form_by_other_programs_are_delivered(make_broker: MakeBroker, amqp_url: str) -> None:
     bodies = [b"", b"{", bytes(range(256)) * 8192]
     async with opened(make_broker(), "reports") as broker:
         received = Recorder()

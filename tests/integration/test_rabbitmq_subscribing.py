@@ -71,7 +71,7 @@ async def test_a_durable_name_collects_while_nobody_listens(make_broker: MakeBro
         await eventually(lambda: second.heard == list(range(5)))
 
 
-async def test_stop_gives_all_back_in_order_and_lets_a_long_handler_end(make_broker: MakeBroker) -> None:
+async def test_a_stop_gives_all_events_back_in_order_and_lets_a_long_handler_end(make_broker: MakeBroker) -> None:
     async with opened(make_broker(), "reports") as broker:
         begun: asyncio.Queue[bytes] = asyncio.Queue()
         finish = asyncio.Event()

@@ -65,7 +65,7 @@ async def test_the_plain_type_as_key_reaches_the_normal_lane_only(amqp_url: str)
         await eventually(depths)
 
 
-async def test_what_is_missing_after_a_lost_connection_is_declared_again(
+async def test_a_queue_that_is_missing_after_a_lost_connection_is_declared_again(
     rabbit_server: RabbitServer, amqp_url: str
 ) -> None:
     async with opened(rabbit_broker(amqp_url), "reports") as broker:
@@ -83,7 +83,7 @@ async def test_what_is_missing_after_a_lost_connection_is_declared_again(
         await eventually(is_back)
 
 
-async def test_who_makes_a_deleted_exchange_again_binds_the_queues_of_other_processes_too(amqp_url: str) -> None:
+async def test_a_process_that_declares_a_deleted_exchange_binds_all_queues_again(amqp_url: str) -> None:
     async with opened(rabbit_broker(amqp_url), "reports") as worker, opened(rabbit_broker(amqp_url)) as api:
         async with plain_channel(amqp_url) as channel:
             await channel.exchange_delete("tasks.exchange")

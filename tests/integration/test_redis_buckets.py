@@ -60,7 +60,7 @@ def same(bucket: Bucket, expected: Bucket) -> bool:
     )
 
 
-async def test_each_request_does_what_the_rule_says(make: Make) -> None:
+async def test_each_request_of_permits_does_what_its_rule_says(make: Make) -> None:
     buckets, chance = make(), random.Random(7)
     before = await buckets.take(TakePermits(OPENAI, FAST, 3))
     for _ in range(300):
@@ -97,7 +97,7 @@ async def test_turns_that_nobody_uses_are_forgotten_as_the_rule_says(
             assert same(bucket, take.apply(before, bucket.asked_at)), (idle, take)
 
 
-async def test_of_many_that_ask_at_once_no_more_get_one_than_there_are(make: Make) -> None:
+async def test_concurrent_requests_get_no_more_permits_than_there_are(make: Make) -> None:
     buckets = [make(), make()]
     started = await buckets[0].take(TakePermits(OPENAI, SLOW, 0))
     replies = await asyncio.gather(*(buckets[at % 2].take(TakePermits(OPENAI, SLOW, ahead=2_000)) for at in range(50)))
@@ -142,9 +142,7 @@ async def test_a_list_does_not_look_at_all_keys_of_a_server_that_others_use(
     assert stats["cmdstat_scan"]["calls"] == 3
 
 
-async def test_a_server_that_was_started_anew_gives_no_more_than_came_in_since(
-    make: Make, redis_server: RedisServer
-) -> None:
+async def test_a_restarted_server_gives_only_the_permits_since_its_start(make: Make, redis_server: RedisServer) -> None:
     """The server tells its age in whole seconds, so it starts here late in a second and is asked early in the next."""
     limit = BucketLimit(20, 40)
     buckets = make()
@@ -164,7 +162,7 @@ async def _take(buckets: RedisBuckets, limit: BucketLimit) -> Bucket | None:
     return bucket if bucket.granted else None
 
 
-async def test_while_redis_is_away_takers_wait_and_then_go_on(
+async def test_requests_wait_while_redis_is_away_and_then_continue(
     make: Make, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "taskframework.limits.redis")

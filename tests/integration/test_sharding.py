@@ -97,7 +97,7 @@ async def live(store: MongoStore, together: int) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 8])
-async def test_what_is_hot_names_one_document_or_a_set_of_them(
+async def test_each_frequent_command_names_its_documents_by_id(
     store: MongoStore, commands: DriverCommands, together: int
 ) -> None:
     await asyncio.sleep(0)
@@ -117,7 +117,7 @@ def _names_its_documents(filter: Any) -> bool:
     return isinstance(named, str) or (isinstance(named, dict) and named.keys() == {"$in"})
 
 
-async def test_nothing_is_unique_in_mongodb_but_the_id(store: MongoStore, mongo_url: str) -> None:
+async def test_only_the_id_is_unique_in_mongodb(store: MongoStore, mongo_url: str) -> None:
     await live(store, 2)
     with MongoClient[dict[str, Any]](mongo_url) as client:
         database = client.get_default_database()
@@ -126,7 +126,7 @@ async def test_nothing_is_unique_in_mongodb_but_the_id(store: MongoStore, mongo_
             assert unique == set(), name
 
 
-def test_nothing_is_unique_in_sqlite_but_the_id(file: sqlite3.Connection) -> None:
+def test_only_the_id_is_unique_in_sqlite(file: sqlite3.Connection) -> None:
     tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     assert {"tasks", "records"} <= set(tables)
     for table in tables:

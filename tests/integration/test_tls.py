@@ -169,7 +169,7 @@ async def test_a_task_goes_all_its_way_by_tls(
 
 @pytest.mark.parametrize("section", ["broker", "store", "rate_limiter"])
 @pytest.mark.parametrize("what", ["a stranger's authority", "no certificate"])
-async def test_without_the_right_files_nothing_connects_and_the_reason_is_told(
+async def test_without_the_right_tls_files_no_connection_is_made_and_the_reason_is_named(
     servers: Servers, tmp_path: Path, section: str, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = {"broker": "ca_file", "store": "ca_file", "rate_limiter": "redis_ca_file"}
@@ -236,7 +236,7 @@ async def test_a_file_that_is_not_there_or_no_certificate_is_named_at_the_start(
             pass
 
 
-async def test_where_redis_is_not_trusted_the_setting_for_that_is_named(servers: Servers) -> None:
+async def test_an_untrusted_redis_certificate_is_an_error_that_names_the_setting(servers: Servers) -> None:
     url = servers.settings["rate_limiter"]["redis_url"]
     buckets = RedisBuckets(url, "tests:", SystemClock())
 

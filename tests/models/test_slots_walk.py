@@ -10,7 +10,7 @@ _SEEDS = 150
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_who_runs_holds_a_slot_and_none_is_lost(part: int) -> None:
+def test_every_running_task_holds_a_slot_and_no_slot_is_lost(part: int) -> None:
     for seed in range(part, _SEEDS, 3):
         walk(seed, Without())
 

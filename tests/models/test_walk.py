@@ -65,7 +65,7 @@ class InStep:
         watches = await walk_together(range(first, first + _AT_ONCE), store)
         assert sum(len(watch.requests) for watch in watches) > 30 * _AT_ONCE
 
-    async def test_a_walk_alone(self, store: TaskStore) -> None:
+    async def test_the_store_follows_the_rules_in_one_walk_at_a_time(self, store: TaskStore) -> None:
         for seed in range(1_000, 1_008):
             await walk_in_step(seed, store)
 

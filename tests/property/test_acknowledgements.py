@@ -137,7 +137,7 @@ async def test_an_acknowledgement_of_many_does_not_overtake_those_that_wait_for_
     assert model.answers == dict.fromkeys(range(1, 3 * _BUFFER + 1), "ack")
 
 
-async def test_one_delivery_that_takes_long_costs_no_memory_for_those_answered_meanwhile() -> None:
+async def test_answered_deliveries_take_no_memory_beside_one_that_takes_long() -> None:
     model, channel, deliveries = await _open_channel()
     await model.deliver()
     for _ in range(50):

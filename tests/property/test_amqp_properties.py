@@ -22,7 +22,7 @@ HEADERS = st.dictionaries(NAMES, TEXTS | INTEGERS | st.sampled_from([0, -1, 2**3
 
 
 @given(FILLED, HEADERS, st.none() | FILLED, FILLED)
-def test_what_was_encoded_is_decoded_and_takes_the_types_that_it_had(
+def test_encoded_properties_are_decoded_with_their_types(
     content_type: str, headers: dict[str, str | int], correlation_id: str | None, message_id: str
 ) -> None:
     ours = encode_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
@@ -72,7 +72,7 @@ def test_an_empty_text_is_read_as_none(
     ],
     ids=repr,
 )
-def test_what_does_not_fit_is_an_error_and_no_bytes(fields: dict[str, Any]) -> None:
+def test_properties_that_cannot_be_encoded_are_an_error(fields: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"content_type": "a", "headers": {}, "correlation_id": None, "message_id": "m"}
     encode_properties(**usual)
     with pytest.raises((TypeError, ValueError, OverflowError, struct.error)):

@@ -79,7 +79,7 @@ ANSWERS = st.lists(
 
 
 @given(ANSWERS, st.lists(st.integers(1, 80), min_size=1))
-def test_every_publication_has_the_outcome_that_the_broker_told_so_far(
+def test_every_publication_has_the_outcome_that_the_broker_has_sent_so_far(
     answers: list[Confirm | Return | Foreign], sizes: list[int]
 ) -> None:
     asyncio.run(_told_in_pieces(answers, sizes))

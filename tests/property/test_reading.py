@@ -70,14 +70,14 @@ def test_the_properties_of_a_delivery_are_what_the_driver_reads(properties: spec
 
 
 @given(st.dictionaries(NAMES, TEXTS | INTEGERS))
-def test_so_are_those_that_we_write(headers: dict[str, str | int]) -> None:
+def test_properties_that_we_write_are_what_the_driver_reads(headers: dict[str, str | int]) -> None:
     properties = encode_properties("application/json", headers, correlation_id=None, message_id="m")
     payload = struct.pack(">HHQ", 60, 0, 0) + properties
     assert read_properties(payload) == ("application/json", {name: str(value) for name, value in headers.items()})
 
 
 @given(st.lists(st.tuples(NAMES, st.sampled_from(b"tbBsuIilLfdDSATFVx\x00?"), st.binary(max_size=12)), max_size=5))
-def test_so_are_tables_of_any_type_and_of_none(fields: list[tuple[str, int, bytes]]) -> None:
+def test_tables_of_any_type_are_what_the_driver_reads(fields: list[tuple[str, int, bytes]]) -> None:
     table = b"".join(
         bytes((len(name.encode()),)) + name.encode() + bytes((kind,)) + value for name, kind, value in fields
     )
@@ -201,7 +201,7 @@ def _complete(stream: list[Part], size: int) -> tuple[list[Delivered], bytes]:
 
 
 @given(st.binary(max_size=300), SIZES)
-def test_what_is_not_amqp_goes_on_to_the_driver_whole(noise: bytes, sizes: list[int]) -> None:
+def test_bytes_that_are_not_amqp_go_to_the_driver_whole(noise: bytes, sizes: list[int]) -> None:
     incoming = IncomingFrames(lambda: 0.0)
     incoming.register(1, lambda *_: None)
     start = frame.marshal(ContentBody(b"x"), 2)

@@ -19,11 +19,11 @@ async def test_a_blocking_call_by_the_package_is_an_error() -> None:
         _in_the_package("time.sleep(0)", time=time)()
 
 
-async def test_a_blocking_call_by_a_test_is_not() -> None:
+async def test_a_blocking_call_by_a_test_is_no_error() -> None:
     _napping_in(Path(__file__))()
 
 
-async def test_a_log_line_is_not_even_if_it_goes_to_a_file(tmp_path: Path) -> None:
+async def test_a_log_line_by_the_package_to_a_file_is_no_error(tmp_path: Path) -> None:
     logger, handler = logging.getLogger("test_blocking"), logging.FileHandler(tmp_path / "log")
     logger.addHandler(handler)
     try:

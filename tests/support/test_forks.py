@@ -16,7 +16,7 @@ from tests.support.command import COMMAND, environment_with, run_command, start_
     [["--help"], ["nonsense"], ["submit", "count-words", "--app", "nowhere"], ["config", "show"]],
     ids=" ".join,
 )
-def test_it_says_and_returns_the_same(arguments: list[str], tmp_path: Path) -> None:
+def test_a_forked_command_prints_and_returns_the_same(arguments: list[str], tmp_path: Path) -> None:
     environment = environment_with({"TASKFRAMEWORK_WORKER__LEASE": "77s"})
     fresh = subprocess.run(
         [*COMMAND, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
@@ -25,7 +25,7 @@ def test_it_says_and_returns_the_same(arguments: list[str], tmp_path: Path) -> N
     assert (forked.returncode, forked.stdout, forked.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
 
 
-def test_it_leads_a_session_of_its_own_and_a_signal_ends_it(tmp_path: Path) -> None:
+def test_a_forked_command_has_its_own_session_and_ends_by_a_signal(tmp_path: Path) -> None:
     started = start_command(["dev", "--port", "0"], tmp_path, environment_with({}))
     try:
         assert os.getsid(started.pid) == started.pid

@@ -19,7 +19,7 @@ from tests.support.servers import MongoServer, RabbitServer
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-async def test_each_test_has_a_virtual_host_of_its_own(amqp_url: str, turn: int) -> None:
+async def test_each_test_has_its_own_virtual_host(amqp_url: str, turn: int) -> None:
     async with await aio_pika.connect(amqp_url) as connection, connection.channel() as channel:
         queue = await channel.declare_queue("same-name", durable=True, arguments={"x-queue-type": "quorum"})
         assert queue.declaration_result.message_count == 0
@@ -27,7 +27,7 @@ async def test_each_test_has_a_virtual_host_of_its_own(amqp_url: str, turn: int)
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-async def test_each_test_has_a_database_of_its_own(mongo_url: str, turn: int) -> None:
+async def test_each_test_has_its_own_database(mongo_url: str, turn: int) -> None:
     client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(mongo_url)
     async with client:
         things = client.get_default_database()["things"]

@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_is_as_printed_passes(folder: Path) -> None:
+def test_a_page_that_behaves_as_printed_passes(folder: Path) -> None:
     kinds = [step.kind for step in steps_of(PAGE)]
     assert kinds == [Kind.SAVE, Kind.PROGRAM, *[Kind.TYPE] * 4, Kind.STOP]
     walk(folder, PAGE)
@@ -74,7 +74,7 @@ def test_what_is_as_printed_passes(folder: Path) -> None:
         ("`greeting.py`:", "another name"),
     ],
 )
-def test_what_is_not_as_printed_fails(folder: Path, printed: str, instead: str) -> None:
+def test_a_page_that_behaves_in_another_way_fails(folder: Path, printed: str, instead: str) -> None:
     with pytest.raises(WalkFailed):
         walk(folder, PAGE.replace(printed, instead, 1))
 
@@ -84,7 +84,7 @@ def test_a_block_that_nobody_would_use_is_refused() -> None:
         steps_of("```yaml\nbroker: {}\n```\n")
 
 
-def test_one_of_several_commands_is_stopped(folder: Path) -> None:
+def test_ctrl_c_stops_the_named_one_of_several_commands(folder: Path) -> None:
     page = """
 ```console
 $ trap 'touch first' INT; echo Listening; sleep 600      # until Ctrl-C

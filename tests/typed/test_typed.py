@@ -22,7 +22,7 @@ def run(*command: str) -> str:
     ).stdout
 
 
-def test_there_are_mistakes() -> None:
+def test_there_are_programs_with_mistakes() -> None:
     assert len(MISTAKES) >= 10
 
 

@@ -88,7 +88,7 @@ async def test_a_future_that_is_late_ends_with_the_error_asked_for_and_not_befor
     assert not never.done()
 
 
-async def test_what_is_done_in_time_stays_as_it_is() -> None:
+async def test_a_future_that_is_done_in_time_stays_as_it_is() -> None:
     limited = Limited()
     answered, failed, given_up, late = (limited.future(SOON) for _ in range(4))
     answered.set_result("reply")
@@ -113,7 +113,7 @@ async def test_an_earlier_deadline_waits_for_none_of_those_before_it(before: lis
     await _late(limited.future(SOON))
 
 
-async def test_one_timer_does_for_all_and_what_is_done_is_not_kept() -> None:
+async def test_one_timer_serves_all_futures_and_done_ones_are_not_kept() -> None:
     limited = Limited()
     before = limited.timers
     futures = [limited.future(seconds) for seconds in (SOON, 2 * SOON, 3 * SOON)]
@@ -194,7 +194,7 @@ def beating(deaf: DeafOnce) -> Stop:
 
 
 @pytest.mark.parametrize("begin", [repairing, probing, collecting, beating])
-async def test_a_lost_cancellation_does_not_hold_who_stops(begin: Callable[[DeafOnce], Stop]) -> None:
+async def test_a_lost_cancellation_does_not_hold_up_the_stop(begin: Callable[[DeafOnce], Stop]) -> None:
     deaf = DeafOnce()
     stop = begin(deaf)
     await eventually(lambda: deaf.calls == 1)

@@ -67,7 +67,7 @@ def log() -> Log:
     return Log()
 
 
-async def test_what_must_succeed_runs_in_order_before_the_observers(bus: EventBus, log: Log) -> None:
+async def test_listeners_that_must_succeed_run_in_order_before_observers(bus: EventBus, log: Log) -> None:
     bus.listen(TaskEvent, log.plain("observer"), name="observer")
     bus.listen(TaskEvent, log.patient("first"), name="first", must_succeed=True)
     bus.listen(TaskEvent, log.plain("second"), name="second", must_succeed=True)
@@ -156,7 +156,7 @@ async def test_an_answer_may_be_none(bus: EventBus, log: Log) -> None:
     assert await bus.ask(Question("?")) is None
 
 
-async def test_each_handled_event_is_reported(bus: EventBus, log: Log) -> None:
+async def test_each_event_that_a_listener_handled_is_reported(bus: EventBus, log: Log) -> None:
     reports: list[tuple[str, str | None]] = []
 
     def report(listener: Listener, event: Event, error: Exception | None) -> None:
@@ -171,7 +171,7 @@ async def test_each_handled_event_is_reported(bus: EventBus, log: Log) -> None:
     assert reports == [("fine", None), ("broken", "broken is broken"), ("slow", "slow is broken")]
 
 
-async def test_the_order_is_one_visible_list(bus: EventBus, log: Log) -> None:
+async def test_the_order_of_the_listeners_is_one_visible_list(bus: EventBus, log: Log) -> None:
     bus.listen(TaskEvent, log.plain("a"), name="a")
     bus.listen(Question, log.plain("b"), name="b", must_succeed=True)
     assert [(listener.name, listener.event_type, listener.must_succeed) for listener in bus.listeners] == [
@@ -180,7 +180,7 @@ async def test_the_order_is_one_visible_list(bus: EventBus, log: Log) -> None:
     ]
 
 
-async def test_others_may_connect_to_the_blinker_signal(bus: EventBus, log: Log) -> None:
+async def test_other_code_may_connect_to_the_blinker_signal(bus: EventBus, log: Log) -> None:
     heard: list[Event] = []
 
     def receive(_: object, *, event: Event) -> None:

@@ -33,7 +33,7 @@ _thresholds = st.floats(0.5, 1) | st.sampled_from([1 - 1 / 11, 0.9, 0.75, 2 / 3]
         ("ΣΊΣΥΦΟΣ", "Σίσυφος"),
     ],
 )
-def test_what_only_writing_tells_apart_is_the_same(one: str, other: str) -> None:
+def test_texts_that_differ_only_in_their_spelling_are_the_same(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
 
 
@@ -43,7 +43,7 @@ def test_accents_words_and_signs_stay() -> None:
 
 
 @given(st.text())
-def test_what_is_normalised_stays_as_it_is(text: str) -> None:
+def test_a_normalised_text_is_not_changed_again(text: str) -> None:
     assert normalised(normalised(text)) == normalised(text)
 
 
@@ -77,7 +77,7 @@ def test_items_are_compared_by_their_key() -> None:
         ("aaaaa", "aaaaaa", 10 / 11, True),  # exactly at the threshold
     ],
 )
-def test_with_a_threshold_what_is_nearly_the_same_goes_too(
+def test_with_a_threshold_nearly_equal_items_are_left_out_too(
     one: str, other: str, threshold: float, are_near: bool
 ) -> None:
     done = deduplicate([one, other], threshold=threshold)
@@ -92,7 +92,7 @@ def test_an_item_is_compared_with_what_was_kept_not_with_what_was_left_out() -> 
 
 
 @given(st.lists(_texts, max_size=30), _thresholds)
-def test_what_is_kept_differs_and_what_is_left_out_repeats_it(texts: list[str], threshold: float) -> None:
+def test_kept_texts_differ_and_each_left_out_text_repeats_a_kept_one(texts: list[str], threshold: float) -> None:
     def similarity(one: str, other: str) -> float:
         return Indel.normalized_similarity(normalised(one), normalised(other))
 
@@ -108,7 +108,7 @@ def test_what_is_kept_differs_and_what_is_left_out_repeats_it(texts: list[str], 
 
 
 @given(st.lists(_texts), st.lists(_texts), st.none() | _thresholds)
-def test_what_was_kept_is_kept_again_with_new_items_after_it(
+def test_kept_texts_are_kept_again_with_new_items_after_them(
     texts: list[str], more: list[str], threshold: float | None
 ) -> None:
     kept = deduplicate(texts, threshold=threshold).kept

@@ -103,7 +103,7 @@ async def test_marks_that_are_late_leave_in_large_writes() -> None:
     assert sizes == [small, small, small, large, 1]
 
 
-async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> None:
+async def test_a_mark_that_comes_during_a_write_waits_for_its_own_moment() -> None:
     writes = Writes()
     writes.gate.clear()
     marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=10))
@@ -152,7 +152,7 @@ async def test_a_mark_waits_for_its_moment_by_the_clock() -> None:
     assert len({time for time, _ in written}) > 5, "they leave as they came"
 
 
-async def test_what_comes_during_a_write_is_drained_too() -> None:
+async def test_a_mark_that_comes_during_the_drain_is_drained_too() -> None:
     writes = Writes()
     writes.gate.clear()
     marking = DelayedMarks(MarkPublished, writes, SystemClock(), timedelta(milliseconds=20))

@@ -41,7 +41,7 @@ def test_a_number_is_refused_and_the_unit_asked_for(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "s", "-5s", "5 weeks", "30m1h", "P", "PT", "P1M", "PT5", True, None, [], "5s5s"])
-def test_anything_else_is_refused_with_examples(value: object) -> None:
+def test_a_text_that_is_no_duration_is_refused_with_examples(value: object) -> None:
     with pytest.raises(ValueError, match="must be a duration such as 30s, 5m, 1h30m, 250ms or PT30S"):
         parse_duration(value)
 
@@ -57,11 +57,11 @@ def test_lengths_are_written_as_people_write_them(text: str) -> None:
 
 
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=100_000)))
-def test_what_is_written_reads_the_same(length: timedelta) -> None:
+def test_a_duration_that_was_written_is_read_as_the_same(length: timedelta) -> None:
     assert parse_duration(format_duration(length)) == length
 
 
 @given(st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=100_000)))
-def test_what_pydantic_writes_reads_the_same(length: timedelta) -> None:
+def test_a_duration_that_pydantic_wrote_is_read_as_the_same(length: timedelta) -> None:
     """The HTTP client writes its options with it, and it counts years."""
     assert parse_duration(TypeAdapter(timedelta).dump_python(length, mode="json")) == length

@@ -50,7 +50,7 @@ def test_the_embedded_default_needs_no_extra() -> None:
     TaskFramework(Settings())
 
 
-def test_what_is_built_without_a_framework_looks_too() -> None:
+def test_parts_built_without_a_framework_check_their_extras_too() -> None:
     with pytest.raises(ExtraMissingError, match="rabbitmq"):
         build_broker(Settings.model_validate(AMQP), SystemClock())
     with pytest.raises(ExtraMissingError, match="rabbitmq"):

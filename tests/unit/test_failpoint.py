@@ -109,7 +109,7 @@ def test_a_killed_process_dies_at_once_and_says_where() -> None:
         ("claim.after_write@x=kill", "invalid literal"),
     ],
 )
-def test_what_cannot_be_armed_is_refused_with_the_remedy(text: str, reason: str) -> None:
+def test_a_failpoint_that_cannot_be_armed_is_refused_with_the_next_step(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         arm(text)
 

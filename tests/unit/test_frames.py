@@ -11,7 +11,7 @@ from taskframework.tasks import context
 from taskframework.worker import threads
 
 
-def test_what_called_the_task_code_is_left_out_and_so_is_the_framework_inside_of_it() -> None:
+def test_a_traceback_shows_no_frames_of_the_framework_around_task_code() -> None:
     ours, pool, inside, library = (str(module.__file__) for module in (threads, thread, context, json))
     package = "/app/.venv/lib/python3.11/site-packages/bank/client.py"
     files = [ours, pool, ours, "/app/tasks.py", inside, "/app/tasks.py", package, library]

@@ -246,7 +246,7 @@ async def test_a_call_without_a_reply_fails_in_its_time_and_what_is_written_goes
     assert await grouping(2) == "reply to 2"
 
 
-async def test_each_call_has_its_own_time_and_answered_ones_cost_nobody_theirs() -> None:
+async def test_each_call_of_a_group_has_its_own_time_limit() -> None:
     writer = Writer(waits=True)
     grouping: Grouping[int, str] = Grouping(writer, timeout=1)
     loop = asyncio.get_running_loop()

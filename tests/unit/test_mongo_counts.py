@@ -51,7 +51,7 @@ class Store(TrafficCalls):
 
 
 @pytest.mark.parametrize("lost", [0, 7, -3])
-async def test_what_a_killed_server_lost_of_its_counter_is_made_good(lost: int) -> None:
+async def test_a_counter_that_is_wrong_after_a_killed_server_is_corrected(lost: int) -> None:
     tasks = Tasks(lost=lost)
     store = Store(tasks)
     for tasks.true in (100, 140):
@@ -65,7 +65,7 @@ async def test_what_a_killed_server_lost_of_its_counter_is_made_good(lost: int) 
     assert tasks.counted == 2, "and again after the server was started anew"
 
 
-async def test_what_comes_during_the_count_is_no_mistake() -> None:
+async def test_tasks_that_come_during_the_count_are_no_error_of_the_counter() -> None:
     tasks = Tasks(lost=0, arrivals=9)
     assert (await Store(tasks).count_by_status())[TaskStatus.COMPLETED] == 109
 

@@ -25,7 +25,7 @@ from taskframework.stores.mongo.faults import driver_errors
         ("db:27017: [Errno 111] Connection refused", "Check that it runs and that store.url is right; `task"),
     ],
 )
-def test_tls_on_one_side_only_is_told_as_such(said: str, hint: str) -> None:
+def test_tls_on_one_side_only_is_an_error_with_a_hint(said: str, hint: str) -> None:
     with pytest.raises(StoreUnavailableError) as told, driver_errors():
         raise ServerSelectionTimeoutError(said)
     assert hint in told.value.hint
@@ -55,7 +55,7 @@ def test_members_that_are_away_are_no_wrong_names() -> None:
     assert told.value.message == f"MongoDB: no answer from {named}, as the replica set names its members."
 
 
-def test_a_frozen_server_is_not_told_as_too_few_connections() -> None:
+def test_a_frozen_server_is_not_reported_as_too_few_connections() -> None:
     with pytest.raises(StoreUnavailableError) as told, driver_errors():
         raise WaitQueueTimeoutError(
             "Timed out while checking out a connection from connection pool. maxPoolSize: 4, timeout: 2.0"
@@ -83,7 +83,7 @@ def test_a_refusal_says_what_the_user_needs(code: int, said: str, told: str, hin
 
 
 @pytest.mark.parametrize("password", ["PLAN/TED", "PLAN@TED", "PLAN%TED"])
-def test_a_password_that_breaks_the_address_is_told_how_to_write_it(password: str) -> None:
+def test_a_password_that_breaks_the_address_is_refused_with_the_right_form(password: str) -> None:
     with pytest.raises(StoreMisconfiguredError) as refused:
         connect(f"mongodb://user:{password}@db/tasks", "pymongo", timedelta(seconds=1), 1)
     assert "write @ as %40, : as %3A, / as %2F, % as %25" in refused.value.hint

@@ -67,7 +67,7 @@ def claim_of(task: Task, claim_id: str = "claim") -> Claim:
     return Claim(task.task_id, task.dispatch_epoch, claim_id, "worker", HOUR)
 
 
-async def test_a_move_is_written_then_told(scene: Scene) -> None:
+async def test_a_move_is_written_before_its_event_is_published(scene: Scene) -> None:
     task = await scene.put()
     seen: list[tuple[str, list[str]]] = []
 
@@ -83,7 +83,7 @@ async def test_a_move_is_written_then_told(scene: Scene) -> None:
     assert scene.told == ["TaskCancelledEvent"]
 
 
-async def test_what_the_guard_refuses_is_told_to_nobody(scene: Scene) -> None:
+async def test_a_move_that_its_guard_refuses_publishes_no_event(scene: Scene) -> None:
     task = await scene.put()
     assert await scene.moves.make(Reap(task.task_id, 1, timedelta(0), 3, HOUR)) is None
     refused = await scene.moves.make_once(claim_of(task.evolve(dispatch_epoch=2)), start_of_attempt)
@@ -92,7 +92,7 @@ async def test_what_the_guard_refuses_is_told_to_nobody(scene: Scene) -> None:
     assert scene.told == []
 
 
-async def test_what_appends_no_entry_is_told_only_if_it_is_progress(scene: Scene) -> None:
+async def test_a_write_without_a_history_entry_publishes_only_progress(scene: Scene) -> None:
     waiting = await scene.put()
     assert await scene.moves.make(Postpone(waiting.task_id, 1, HOUR, 1)) is not None
     _, fence = await scene.claimed()
@@ -121,7 +121,7 @@ async def test_a_settlement_asked_again_is_answered_as_the_first_time(scene: Sce
     assert scene.told == [f"Task{'Completed' if kind is Complete else 'Released'}Event"] * 2
 
 
-async def test_a_move_whose_reply_was_lost_is_told_when_it_is_asked_again(
+async def test_a_move_whose_reply_was_lost_publishes_its_event_when_asked_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = await scene.put()
@@ -142,7 +142,7 @@ async def test_a_move_whose_reply_was_lost_is_told_when_it_is_asked_again(
     assert scene.told == ["TaskStartedEvent"]
 
 
-async def test_what_a_newer_release_wrote_is_left_out(
+async def test_a_task_that_a_newer_release_wrote_is_left_out(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def unreadable(*_: object) -> None:

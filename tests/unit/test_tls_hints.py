@@ -26,7 +26,7 @@ _HINTS = certificate_hints("store.ca_file", "store.certificate")
         ("stranger's certificate", "set store.certificate to a valid one"),
     ],
 )
-def test_each_trouble_has_its_own_hint(tmp_path: Path, wrong: str, hint: str) -> None:
+def test_each_certificate_error_has_its_own_hint(tmp_path: Path, wrong: str, hint: str) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     days = {"expired": -10, "too early": 10}.get(wrong, 0)
     certificate, private, _ = authority.signed("server", valid_from=timedelta(days=days - 1))

@@ -56,7 +56,7 @@ class ConsumingCases(BrokerSuite):
         await second.only(1)
         assert first.bodies != second.bodies
 
-    async def test_what_is_acknowledged_is_gone_and_the_rest_comes_again(self, broker: Broker) -> None:
+    async def test_acknowledged_deliveries_are_gone_and_the_others_come_again(self, broker: Broker) -> None:
         inbox = Inbox()
         self.consume(broker, inbox)
         messages = [task_message(number) for number in range(4)]
@@ -76,7 +76,7 @@ class ConsumingCases(BrokerSuite):
             await delivery.ack()
         await reopened.close()
 
-    async def test_after_stop_nothing_comes_and_what_is_in_hand_can_be_acknowledged(self, broker: Broker) -> None:
+    async def test_after_a_stop_no_delivery_comes_and_those_in_hand_can_be_acknowledged(self, broker: Broker) -> None:
         inbox = Inbox()
         consumption = self.consume(broker, inbox)
         await broker.publish(task_message(1))
@@ -94,7 +94,7 @@ class ConsumingCases(BrokerSuite):
         await later.deliveries[0].ack()
         await reopened.close()
 
-    async def test_what_is_put_back_comes_first_to_somebody_else(self, broker: Broker) -> None:
+    async def test_deliveries_that_are_put_back_come_first_to_another_consumer(self, broker: Broker) -> None:
         inbox = Inbox()
         consumption = self.consume(broker, inbox, prefetch=3)
         messages = [task_message(number) for number in range(4)]
@@ -114,7 +114,7 @@ class ConsumingCases(BrokerSuite):
             await delivery.ack()
         await self.expect_depth(broker, 0)
 
-    async def test_a_broker_without_patience_says_so(self, broker: Broker) -> None:
+    async def test_a_consumer_timeout_is_none_or_positive(self, broker: Broker) -> None:
         timeout = broker.consumer_timeout
         assert timeout is None or timeout > timedelta(0)
 
@@ -122,7 +122,7 @@ class ConsumingCases(BrokerSuite):
 class DeadLetterCases(BrokerSuite):
     """A rejected delivery is kept for the consumer of dead letters."""
 
-    async def test_what_is_rejected_goes_to_the_dead_letters_whole(self, broker: Broker) -> None:
+    async def test_a_rejected_message_goes_to_the_dead_letters_whole(self, broker: Broker) -> None:
         inbox, dead = Inbox(), Inbox()
         self.consume(broker, inbox)
         await broker.publish(task_message(1, headers={"correlation_id": "c"}))

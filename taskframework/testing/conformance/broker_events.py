@@ -29,7 +29,7 @@ class EventCases(BrokerSuite):
         assert message.content_type == "application/cloudevents+json"
         assert message.headers["for"] == "tests"
 
-    async def test_nobody_needs_to_listen(self, broker: Broker) -> None:
+    async def test_an_event_can_be_published_without_a_subscriber(self, broker: Broker) -> None:
         await broker.publish_event(event("unheard"))
         listener = Listener()
         await wait_until_live(broker.subscribe(listener))

@@ -18,7 +18,7 @@ from taskframework.testing.eventually import eventually
 class PublishingCases(BrokerSuite):
     """A publication arrives or is refused, or the broker is unavailable."""
 
-    async def test_what_is_published_arrives_whole(self, broker: Broker) -> None:
+    async def test_a_published_message_arrives_whole(self, broker: Broker) -> None:
         inbox = Inbox()
         self.consume(broker, inbox)
         message = task_message(7, headers={"correlation_id": "c-ä", "x-retry-count": 3})
@@ -62,7 +62,7 @@ class PublishingCases(BrokerSuite):
         await broker.publish(task_message())
         await self.expect_depth(broker, 1)
 
-    async def test_each_of_many_publishers_learns_its_own_outcome(self, broker: Broker) -> None:
+    async def test_each_of_many_publications_has_its_own_outcome(self, broker: Broker) -> None:
         types = [TYPE, "never-declared"] * 20
         outcomes = await asyncio.gather(
             *(broker.publish(task_message(number, kind)) for number, kind in enumerate(types)), return_exceptions=True

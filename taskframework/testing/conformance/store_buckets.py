@@ -60,11 +60,11 @@ class BucketCases(StoreSuite):
         await self.pass_time(0.15)
         assert (await change_and_check(store, take(FAST, 10))).granted >= 3
 
-    async def test_tokens_are_taken_ahead_of_their_time(self, store: TaskStore) -> None:
+    async def test_permits_are_taken_ahead_of_their_time(self, store: TaskStore) -> None:
         assert (await change_and_check(store, take(most=10, ahead=3_000))).granted == 8
         assert (await change_and_check(store, take(most=10, ahead=500))).granted == 0
 
-    async def test_who_must_wait_in_line_gets_a_turn_one_behind_the_other(self, store: TaskStore) -> None:
+    async def test_requests_in_line_get_turns_one_behind_the_other(self, store: TaskStore) -> None:
         await change_and_check(store, take(most=5))
         first = await change_and_check(store, take(in_line=True))
         second = await change_and_check(store, take(in_line=True))
@@ -81,7 +81,7 @@ class BucketCases(StoreSuite):
         third = await change_and_check(store, take(in_line=True, has_turn=True))
         assert third.first_at - late.first_at == pytest.approx(2 / SLOW.rate, abs=_TIME_TOLERANCE)
 
-    async def test_a_newcomer_waits_for_those_in_line_and_who_has_a_turn_does_not(self, store: TaskStore) -> None:
+    async def test_a_new_request_waits_for_the_line_and_a_request_with_a_turn_does_not(self, store: TaskStore) -> None:
         await change_and_check(store, take(most=5))
         await change_and_check(store, take(in_line=True))
         assert (await change_and_check(store, take(ahead=1_500, in_line=True))).granted == 0
@@ -100,7 +100,7 @@ class BucketCases(StoreSuite):
         are_unused = seconds_full > UNUSED_TURNS_SECONDS and not has_turn
         assert (after.granted, after.last_turn_over_at > now) == (int(are_unused or has_turn), not are_unused)
 
-    async def test_whose_turn_came_too_late_gets_the_next_and_not_one_behind_all_others(self, store: TaskStore) -> None:
+    async def test_a_request_whose_turn_came_too_late_gets_the_next_turn(self, store: TaskStore) -> None:
         await change_and_check(store, take(most=5))
         for _ in range(9):
             last = await change_and_check(store, take(in_line=True))
@@ -118,7 +118,7 @@ class BucketCases(StoreSuite):
         await change_and_check(store, HoldBucket(OPENAI, FAST, 0))
         assert (await change_and_check(store, take(FAST))).granted == 0, "a shorter hold does not end a longer one"
 
-    async def test_of_many_that_take_at_once_no_more_get_one_than_there_are(self, store: TaskStore) -> None:
+    async def test_concurrent_requests_get_no_more_permits_than_there_are(self, store: TaskStore) -> None:
         replies = await asyncio.gather(*(store.change_record(take()) for _ in range(40)))
         assert sum(RATE.content(reply).granted for reply in replies) == SLOW.burst
 
@@ -133,7 +133,7 @@ class BucketCases(StoreSuite):
         [record] = (await store.read_records([OPENAI])).values()
         assert record.data["novel"] == {"b": 1}
 
-    async def test_tokens_whose_reply_is_lost_are_not_given_twice(self, store: TaskStore) -> None:
+    async def test_permits_whose_reply_is_lost_are_not_given_twice(self, store: TaskStore) -> None:
         with lose_reply("record.reply"), pytest.raises(StoreUnavailableError):
             await store.change_record(take(most=2))
         assert (await change_and_check(store, take(most=5))).granted == 3

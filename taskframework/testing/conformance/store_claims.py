@@ -33,7 +33,7 @@ from taskframework.testing.conformance.store_suite import (
 class ClaimCases(StoreSuite):
     """The promises of `Claim` beyond its rule: one winner, by the clock of the store."""
 
-    async def test_of_many_claims_one_wins(self, store: TaskStore) -> None:
+    async def test_one_of_many_claims_of_one_task_wins(self, store: TaskStore) -> None:
         task = await put(store)
         claims = [make_claim(task, worker_id=f"worker-{n}") for n in range(50)]
 
@@ -101,7 +101,7 @@ class RenewalCases(StoreSuite):
         assert fence in await store.renew([fence], HOUR)
         await expect_refusal(store, Reap(task.task_id, 1, timedelta(0), 3, HOUR))
 
-    async def test_a_wish_to_stop_is_heard(self, store: TaskStore) -> None:
+    async def test_a_cancel_request_is_returned_by_the_heartbeat(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
         await make_move(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
 
@@ -111,7 +111,7 @@ class RenewalCases(StoreSuite):
         assert cancel is not None
         assert (cancel.by, cancel.reason) == ("alice", "changed my mind")
 
-    async def test_a_wish_to_stop_is_heard_between_two_beats(self, store: TaskStore) -> None:
+    async def test_a_cancel_request_is_found_between_two_heartbeats(self, store: TaskStore) -> None:
         running = [await put_running(store) for _ in range(5)]
         fences = [fence for _, fence in running]
         assert await store.cancel_requests(fences) == {}
@@ -124,7 +124,7 @@ class RenewalCases(StoreSuite):
         assert requests == {fence: (await read_task(store, task.task_id)).cancel for task, fence in running[:2]}
         assert await read_task(store, before.task_id) == before, "looking renews nothing"
 
-    async def test_a_wish_to_stop_reaches_only_who_runs_the_task(self, store: TaskStore) -> None:
+    async def test_a_cancel_request_reaches_only_the_attempt_that_runs_the_task(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
         await make_move(store, Cancel(task.task_id, EVERYONE, "alice", None))
         strangers = [replace(fence, claim_id=new_claim_id()), replace(fence, fencing_token=2)]

@@ -80,7 +80,7 @@ class SweepCases(StoreSuite):
         await self.pass_time(0.3)
         assert await _due(store, driver) == [task.task_id]
 
-    async def test_what_is_not_waiting_is_not_dispatched(self, store: TaskStore) -> None:
+    async def test_a_task_that_does_not_wait_is_not_dispatched(self, store: TaskStore) -> None:
         for status in set(TaskStatus) - CLAIMABLE:
             await put(store, status=status, next_dispatch_at=None)
         await claim_task(store, await put(store))
@@ -210,7 +210,7 @@ class CountCases(StoreSuite):
 class PurgeCases(StoreSuite):
     """The tasks that retention removes."""
 
-    async def test_each_kind_is_removed_after_its_time(self, store: TaskStore) -> None:
+    async def test_each_kind_of_ended_task_is_removed_after_its_time(self, store: TaskStore) -> None:
         kept = await self._tasks_of_every_status(store, age=SECOND)
         old = await self._tasks_of_every_status(store, age=HOUR)
 
@@ -280,7 +280,7 @@ class PurgeCases(StoreSuite):
         assert await store.get_many(ids, Scope.of("bob")) == {tasks[1].task_id: expected[tasks[1].task_id]}
         assert await store.get_many([], EVERYONE) == {}
 
-    async def test_the_ends_of_tasks_are_told_together(self, store: TaskStore) -> None:
+    async def test_the_end_times_of_several_tasks_are_read_together(self, store: TaskStore) -> None:
         live, ended = await put(store), await put_final(store, TaskStatus.FAILED)
         found = await store.finished_at([live.task_id, ended.task_id, "unknown"])
         assert found == {live.task_id: None, ended.task_id: ended.finished_at}

@@ -45,7 +45,7 @@ INTERFERENCES: dict[str, Interference] = {
 class GroupCases(StoreSuite):
     """Calls that are written together have the same effects as calls alone."""
 
-    async def test_two_hundred_lives_at_once(self, store: TaskStore) -> None:
+    async def test_two_hundred_tasks_are_executed_at_once(self, store: TaskStore) -> None:
         async def run_life(n: int) -> str:
             task = (
                 await insert_one(store, new_task(now=store.now(), not_before=store.now() - SECOND, parameters=n))
@@ -132,7 +132,7 @@ class GroupCases(StoreSuite):
             assert after.parameters == n
             assert [entry.sequence for entry in after.history] == list(range(1, after.sequence + 1))
 
-    async def test_each_caller_gets_the_reply_to_its_own_call(self, store: TaskStore) -> None:
+    async def test_each_concurrent_caller_gets_the_reply_to_its_own_call(self, store: TaskStore) -> None:
         running = [await put_running(store, parameters=n) for n in range(40)]
         stale = {task.task_id for task, _ in running[::4]}
         outcomes = [

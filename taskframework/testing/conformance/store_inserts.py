@@ -46,7 +46,7 @@ class InsertCases(StoreSuite):
         task = await put(store, priority="of-a-newer-release")
         assert (await read_task(store, task.task_id)).priority == "of-a-newer-release"
 
-    async def test_each_of_many_has_its_own_outcome(self, store: TaskStore) -> None:
+    async def test_each_of_many_inserted_tasks_has_its_own_outcome(self, store: TaskStore) -> None:
         existing = await put(store, parameters={"n": 0})
         now = store.now()
         tasks = [new_task(now=now, parameters={"n": n}) for n in range(1200)]
@@ -73,7 +73,7 @@ class InsertCases(StoreSuite):
         assert second.task.parameters == {"n": 1}
         assert (await read_task(store, first.task_id)).parameters == {"n": 1}
 
-    async def test_the_task_that_is_there_is_returned_as_it_is_now(self, store: TaskStore) -> None:
+    async def test_a_second_insert_returns_the_existing_task_as_it_is_now(self, store: TaskStore) -> None:
         task, _ = await put_running(store)
         second = await insert_one(store, new_task(task_id=task.task_id, now=store.now()))
         assert second.task.status is TaskStatus.RUNNING
@@ -84,7 +84,7 @@ class InsertCases(StoreSuite):
         inserted = await asyncio.gather(*(insert_one(store, task) for _ in range(50)))
         assert sum(each.is_new for each in inserted) == 1
 
-    async def test_nothing_but_the_id_has_to_be_unique(self, store: TaskStore) -> None:
+    async def test_two_tasks_may_have_equal_fields_except_the_id(self, store: TaskStore) -> None:
         await put(store, idempotency_key="key")
         await put(store, idempotency_key="key")
 

@@ -23,7 +23,7 @@ def _counts(counts: LaneCounts) -> dict[tuple[str, str], tuple[int, int]]:
 class LaneCountCases(StoreSuite):
     """The promises of `count_lanes`."""
 
-    async def test_each_group_is_counted_by_type_and_lane(self, store: TaskStore) -> None:
+    async def test_tasks_of_each_group_are_counted_by_type_and_lane(self, store: TaskStore) -> None:
         now = store.now()
         for n in range(3):
             await put(store, task_type="a", not_before=now - n * MINUTE - SECOND)
@@ -47,7 +47,7 @@ class LaneCountCases(StoreSuite):
         submitted = await store.count_lanes(CountedTasks.SUBMITTED, 100, due_before=now)
         assert sum(it.count for it in submitted.counted) == 10
 
-    async def test_no_more_than_the_bound_are_looked_at(self, store: TaskStore) -> None:
+    async def test_no_more_tasks_than_the_bound_are_counted(self, store: TaskStore) -> None:
         now = store.now()
         for n in range(4):
             await put(store, task_type="old", created_at=now - HOUR - n * SECOND)
@@ -83,7 +83,7 @@ class LaneCountCases(StoreSuite):
         assert (_counts(retrying), retrying.is_bounded) == ({("few", "normal"): (2, 1)}, False)
         assert await count(CountedTasks.WAITING, "few", Priority.LOW) == LaneCounts()
 
-    async def test_only_what_came_since_a_time_is_counted(self, store: TaskStore) -> None:
+    async def test_only_tasks_since_a_time_are_counted(self, store: TaskStore) -> None:
         now = store.now()
         for status, selection in ((TaskStatus.COMPLETED, CountedTasks.DONE), (TaskStatus.FAILED, CountedTasks.DEAD)):
             for age in (SECOND, MINUTE, HOUR):

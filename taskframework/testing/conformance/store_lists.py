@@ -82,7 +82,7 @@ class ListCases(StoreSuite):
         assert {task.task_id for task in listed} == {task.task_id for task in tasks}
         assert listed == sorted(listed, key=lambda task: (task.created_at, task.task_id), reverse=True)
 
-    async def test_what_is_inserted_meanwhile_moves_no_page(self, store: TaskStore) -> None:
+    async def test_tasks_inserted_between_two_pages_move_no_page(self, store: TaskStore) -> None:
         now = store.now()
         tasks = [await put(store, created_at=now - n * SECOND) for n in range(6)]
         first = await store.list_tasks(EVERYONE, TaskFilter(), limit=3)
@@ -95,7 +95,7 @@ class ListCases(StoreSuite):
     async def test_an_empty_list_has_no_next_page(self, store: TaskStore) -> None:
         assert await store.list_tasks(Scope.of("nobody"), TaskFilter(), limit=5) == Page((), None)
 
-    async def test_each_filter_filters(self, store: TaskStore) -> None:
+    async def test_each_filter_leaves_other_tasks_out(self, store: TaskStore) -> None:
         parent = new_task_id()
         wanted = await put(
             store, user_id="bob", task_type="other", status=TaskStatus.RETRYING, parent=ParentLink(parent, 0, 0)
@@ -205,7 +205,7 @@ class DeadLetterCases(StoreSuite):
         assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
         assert [await store.get(task.task_id, EVERYONE) is None for task in (done, dead)] == [True, False]
 
-    async def test_what_is_given_up_is_in_no_list_until_it_is_dead_again(self, store: TaskStore) -> None:
+    async def test_a_discarded_task_is_in_no_list_until_it_is_dead_again(self, store: TaskStore) -> None:
         kept = await put_final(store, TaskStatus.FAILED)
         discarded = await put_final(store, TaskStatus.DEAD_LETTER)
         await make_move(store, Discard(discarded.task_id, EVERYONE, "operator", "of last year"))

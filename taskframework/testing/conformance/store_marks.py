@@ -71,7 +71,7 @@ class DispatchMarkCases(StoreSuite):
         assert await store.upcoming(DISPATCH, 10) == []
         assert {task.task_id for task in await store.due(DISPATCH, 10)} == {sent.task_id, due.task_id}
 
-    async def test_what_was_put_off_is_made_due_only_as_long_as_it_has_no_message(self, store: TaskStore) -> None:
+    async def test_a_task_that_was_put_off_is_made_due_only_while_it_has_no_message(self, store: TaskStore) -> None:
         put_off = await make_mark(store, MakeDue((await put(store)).task_id, 1, HOUR))
         sent = await make_mark(store, _dispatched(await put(store)))
         future = store.now() + MINUTE
@@ -86,7 +86,7 @@ class DispatchMarkCases(StoreSuite):
         await make_mark(store, EndPutOff(put_off.task_id, due + MINUTE))
         assert await read_task(store, put_off.task_id) == ended, "it is due earlier"
 
-    async def test_what_was_put_off_is_found_by_its_type(self, store: TaskStore) -> None:
+    async def test_tasks_that_were_put_off_are_found_by_their_type(self, store: TaskStore) -> None:
         put_off, later, other = [await put(store, task_type=task_type) for task_type in ("t", "t", "other")]
         for task, delay in ((put_off, MINUTE), (later, 2 * HOUR), (other, MINUTE)):
             await store.mark(MakeDue(task.task_id, 1, delay))
@@ -105,7 +105,7 @@ class DispatchMarkCases(StoreSuite):
         await store.mark(EndPutOff(put_off.task_id, store.now() - SECOND))
         assert await found(10, HOUR) == []
 
-    async def test_what_was_sent_meanwhile_is_not_put_off(self, store: TaskStore) -> None:
+    async def test_a_task_that_was_sent_in_the_meantime_is_not_put_off(self, store: TaskStore) -> None:
         due = await put(store, next_dispatch_at=store.now())
         sent = await make_mark(store, _dispatched(due))
         await make_mark(store, MakeDue(due.task_id, 1, HOUR, due=due.next_dispatch_at))
@@ -113,7 +113,7 @@ class DispatchMarkCases(StoreSuite):
         put_off = await make_mark(store, MakeDue(due.task_id, 1, HOUR, due=sent.next_dispatch_at))
         assert put_off.dispatches == 0
 
-    async def test_what_is_dispatched_later_is_found_in_parts(self, store: TaskStore) -> None:
+    async def test_tasks_with_a_later_dispatch_time_are_found_in_parts(self, store: TaskStore) -> None:
         sent = {(await make_mark(store, _dispatched(await put(store)))).task_id for _ in range(5)}
         parts = []
         while part := await store.upcoming(DISPATCH, 2):

@@ -232,7 +232,9 @@ class MoveCases(StoreSuite):
             *(("reserve", TaskStatus.RETRYING), ("retry now", TaskStatus.RETRYING)),
         ],
     )
-    async def test_of_many_at_once_one_wins(self, store: TaskStore, name: str, status: TaskStatus) -> None:
+    async def test_one_of_many_equal_concurrent_requests_wins(
+        self, store: TaskStore, name: str, status: TaskStatus
+    ) -> None:
         later = {"not_before": store.now() + HOUR} if name == "retry now" else {}
         fence, fields = in_status(status, store.now(), {"next_dispatch_at": store.now() - MINUTE, **later})
         await put(store, **fields)

@@ -78,7 +78,7 @@ class RecordCases(StoreSuite):
         found = await store.read_records([NOTES.id_of(*pair) for pair in pairs])
         assert [NOTES.content(found[NOTES.id_of(*pair)]).value for pair in pairs] == list(range(len(pairs)))
 
-    async def test_what_cannot_be_stored_is_refused_with_all_of_its_call(self, store: TaskStore) -> None:
+    async def test_a_record_that_cannot_be_stored_is_refused_with_all_of_its_call(self, store: TaskStore) -> None:
         unstorable = Record("note/2", "note", {"value": object()})
         with pytest.raises(ValueNotStorableError):
             await store.write_records([NOTES.new("1", content=Note()), unstorable])
@@ -99,13 +99,13 @@ class RecordCases(StoreSuite):
         assert await read_record(store, read.id) == faster
         assert faster.revision != read.revision
 
-    async def test_of_many_that_race_for_a_new_record_one_wins(self, store: TaskStore) -> None:
+    async def test_one_of_many_writes_of_one_new_record_wins(self, store: TaskStore) -> None:
         new = [NOTES.new("1", content=Note(value=n)) for n in range(50)]
         replies = await asyncio.gather(*(store.write_records([record]) for record in new))
         [winner] = [reply for (reply,) in replies if reply is not None]
         assert await read_record(store, winner.id) == winner
 
-    async def test_no_change_is_lost_of_many_that_compare_and_set(self, store: TaskStore) -> None:
+    async def test_no_change_of_many_concurrent_ones_is_lost(self, store: TaskStore) -> None:
         await write_new(store, NOTES.new("1", content=Note(value=0)))
 
         async def count() -> None:
@@ -118,7 +118,7 @@ class RecordCases(StoreSuite):
         await asyncio.gather(*(count() for _ in range(12)))
         assert NOTES.content((await store.read_records([NOTES.id_of("1")]))[NOTES.id_of("1")]).value == 12
 
-    async def test_each_of_many_is_won_or_lost_by_itself(self, store: TaskStore) -> None:
+    async def test_each_of_many_records_in_one_call_is_won_or_lost_alone(self, store: TaskStore) -> None:
         known = await write_new(store, *(NOTES.new(f"{n}", content=Note("known")) for n in range(0, 1_200, 3)))
         await write_new(store, *(NOTES.changed(record, Note("faster")) for record in known[::2]))
         changes = [NOTES.changed(record, Note("changed")) for record in known]
@@ -144,7 +144,7 @@ class RecordCases(StoreSuite):
         assert await store.read_records([changed.id, same.id]) == {changed.id: newer}
         assert await store.delete_records([]) == 0
 
-    async def test_a_record_that_is_made_anew_is_not_the_one_that_was_read(self, store: TaskStore) -> None:
+    async def test_a_record_that_was_created_again_is_not_the_one_that_was_read(self, store: TaskStore) -> None:
         [old] = await write_new(store, NOTES.new("1", content=Note("old")))
         await store.delete_records([old])
         [new] = await write_new(store, NOTES.new("1", content=Note("new")))

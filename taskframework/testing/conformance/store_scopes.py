@@ -19,7 +19,7 @@ STRANGERS = [Scope.of(name) for name in ("bob", "", "ALICE", "alice ", "ali", "$
 class ScopeCases(StoreSuite):
     """The effect of the scope on every read and operation."""
 
-    async def test_a_task_is_read_by_its_owner_and_by_who_may_see_everyones(self, store: TaskStore) -> None:
+    async def test_a_task_is_read_by_its_owner_and_in_the_scope_of_everyone(self, store: TaskStore) -> None:
         task = await put(store, user_id="alice")
         for scope in (ALICE, EVERYONE):
             assert await store.get(task.task_id, scope) == task
@@ -34,7 +34,7 @@ class ScopeCases(StoreSuite):
         await expect_refusal(store, Cancel(task.task_id, stranger, "bob", None))
         await expect_refusal(store, Replay(dead.task_id, stranger, "bob", SECOND))
 
-    async def test_everybody_lists_their_own(self, store: TaskStore) -> None:
+    async def test_each_owner_lists_only_own_tasks(self, store: TaskStore) -> None:
         mine, theirs = await put(store, user_id="alice"), await put(store, user_id="bob")
         my_dead = await put_final(store, TaskStatus.FAILED, user_id="alice")
         await put_final(store, TaskStatus.DEAD_LETTER, user_id="bob")
@@ -44,7 +44,7 @@ class ScopeCases(StoreSuite):
         assert (await store.list_tasks(Scope.of("bob"), TaskFilter(TaskStatus.QUEUED), limit=10)).items == (theirs,)
         assert len((await store.list_tasks(EVERYONE, TaskFilter(), limit=10)).items) == 4
 
-    async def test_the_owner_changes_what_is_theirs(self, store: TaskStore) -> None:
+    async def test_an_owner_changes_own_tasks(self, store: TaskStore) -> None:
         task = await put(store, user_id="alice")
         await make_move(store, Cancel(task.task_id, ALICE, "alice", None))
         await make_move(store, Replay(task.task_id, ALICE, "alice", SECOND))

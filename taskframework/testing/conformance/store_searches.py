@@ -45,7 +45,7 @@ class SearchCases(StoreSuite):
         early = TaskFilter(dead=True, ended_by=tasks[2].finished_at, finished_after=tasks[3].finished_at)
         assert {task.task_id for task in await all_pages(store, early, 2)} == {task.task_id for task in tasks[2:4]}
 
-    async def test_what_no_index_has_is_looked_for(self, store: TaskStore) -> None:
+    async def test_tasks_are_found_by_fields_without_an_index(self, store: TaskStore) -> None:
         error = replace(make_error("The Bank ($1) is {gone}"), fingerprint="abc")
         wanted = {"correlation_id": "$order", "idempotency_key": "a-key", "error": error, "user_id": "bob"}
         parts = [{name: wanted[name]} for name in wanted if name != "user_id"]

@@ -47,7 +47,7 @@ class SettlementCases(StoreSuite):
         ]
 
     @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES.keys())
-    async def test_of_several_outcomes_of_one_attempt_the_first_counts(
+    async def test_the_first_of_several_outcomes_of_one_attempt_counts(
         self, store: TaskStore, outcome: Callable[[Fence], Transition]
     ) -> None:
         _, fence = await put_running(store)
@@ -56,7 +56,7 @@ class SettlementCases(StoreSuite):
             await expect_refusal(store, late(fence))
         assert await read_task(store, fence.task_id) == ended
 
-    async def test_of_concurrent_outcomes_of_one_attempt_one_counts(self, store: TaskStore) -> None:
+    async def test_one_of_several_concurrent_outcomes_of_one_attempt_counts(self, store: TaskStore) -> None:
         running = [await put_running(store) for _ in range(20)]
         outcomes = [outcome(fence) for _, fence in running for outcome in OUTCOMES.values()]
 

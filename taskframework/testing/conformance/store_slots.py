@@ -110,7 +110,7 @@ class SlotCases(StoreSuite):
         await change_and_check(store, GiveSlotBack(RESIZE, "a"))
         assert (await change_and_check(store, take("c"))).held_by("c") is not None
 
-    async def test_of_many_that_ask_at_once_no_more_get_one_than_there_are(self, store: TaskStore) -> None:
+    async def test_concurrent_requests_get_no_more_slots_than_there_are(self, store: TaskStore) -> None:
         takes = [take(f"claim {at}", f"task {at}", 3) for at in range(30)]
         replies = [SLOTS.content(reply) for reply in await asyncio.gather(*map(store.change_record, takes))]
         winners = [
@@ -121,7 +121,7 @@ class SlotCases(StoreSuite):
             holder.claim_id for holder in (await change_and_check(store, GiveSlotBack(RESIZE, "none"))).holders
         } == set(winners)
 
-    async def test_who_asks_again_keeps_its_slot_and_has_time_anew(self, store: TaskStore) -> None:
+    async def test_a_claim_that_asks_again_keeps_its_slot_for_a_new_time(self, store: TaskStore) -> None:
         with lose_reply("record.reply"), pytest.raises(StoreUnavailableError):
             await store.change_record(take("a", claimed_within=5.0))
         kept = await change_and_check(store, take("a", claimed_within=9.0))
@@ -154,7 +154,7 @@ class SlotCases(StoreSuite):
         assert (await change_and_check(store, take("d", number=2))).held_by("d") is None
         assert (await change_and_check(store, take("d", number=4))).held_by("d") is not None
 
-    async def test_who_stands_in_the_line_goes_before_who_comes_now(self, store: TaskStore) -> None:
+    async def test_a_task_in_the_line_goes_before_a_task_that_comes_now(self, store: TaskStore) -> None:
         await change_and_check(store, keep("first", since=50.0))
         await change_and_check(store, keep("high", rank=0, since=90.0))
         assert (await change_and_check(store, take("x", "later"))).held_by("x") is None
@@ -165,13 +165,13 @@ class SlotCases(StoreSuite):
         slots = await change_and_check(store, take("z", "high", rank=0, since=90.0))
         assert (len(slots.holders), slots.line) == (2, ())
 
-    async def test_who_does_not_come_loses_its_place(self, store: TaskStore) -> None:
+    async def test_a_task_that_does_not_come_in_time_loses_its_place_in_the_line(self, store: TaskStore) -> None:
         await change_and_check(store, keep("first", since=50.0, seconds=2.0))
         assert (await change_and_check(store, take("x", "later", number=1))).held_by("x") is None
         await self.pass_time(2.1)
         assert (await change_and_check(store, take("x", "later", number=1))).held_by("x") is not None
 
-    async def test_a_place_stays_with_who_gave_it(self, store: TaskStore) -> None:
+    async def test_a_place_in_the_line_stays_with_the_worker_that_keeps_it(self, store: TaskStore) -> None:
         await change_and_check(store, keep("first", by="one", seconds=5.0))
         [place] = (await change_and_check(store, keep("first", by="other", seconds=50.0))).line
         assert place.by == "one"
@@ -203,7 +203,7 @@ class SlotCases(StoreSuite):
         assert (longer.free, len(longer.holders)) == (1, 1)
         assert longer.waiting_until > longer.asked_at + 80, "a shorter time is no news"
 
-    async def test_what_looks_like_an_operator_is_a_text(self, store: TaskStore) -> None:
+    async def test_a_text_that_looks_like_a_database_operator_stays_a_text(self, store: TaskStore) -> None:
         slots = await change_and_check(store, take("$data", "$holders", worker_id="$$NOW"))
         assert [(holder.task_id, holder.claim_id, holder.worker_id) for holder in slots.holders] == [
             ("$holders", "$data", "$$NOW")
@@ -239,7 +239,7 @@ class SlotClaimCases(StoreSuite):
         assert slot_to_give_back(running) is None
         assert await store.claims_of([task.task_id, late.task_id, "none"]) == {task.task_id: claim.claim_id}
 
-    async def test_what_an_attempt_held_is_known_when_it_has_ended(self, store: TaskStore) -> None:
+    async def test_the_slot_that_an_attempt_held_is_known_after_its_end(self, store: TaskStore) -> None:
         task = await put(store)
         running, fence = await claim_task(store, task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
         retrying = await make_move(store, Fail(fence, "worker-1", make_error(), True, -HOUR))
@@ -264,7 +264,7 @@ class SlotClaimCases(StoreSuite):
                 held = None if claim.slot is None else HeldSlot(RESIZE, claim.claim_id)
                 assert (after.status, after.slot) == (TaskStatus.RUNNING, held)
 
-    async def test_what_waits_is_found_by_its_limit_and_in_its_order(self, store: TaskStore) -> None:
+    async def test_tasks_that_wait_for_a_limit_are_found_in_their_order(self, store: TaskStore) -> None:
         now = store.now()
         waiting = [
             await put(store, priority=priority, not_before=now - age * SECOND, created_at=now - HOUR)
@@ -278,7 +278,7 @@ class SlotClaimCases(StoreSuite):
         assert await waiting_ids(store, 10) == [first, second, early, late, low]
         assert await waiting_ids(store, 3) == [first, second, early]
 
-    async def test_what_was_claimed_or_has_ended_waits_no_longer(self, store: TaskStore) -> None:
+    async def test_a_task_that_was_claimed_or_has_ended_waits_no_longer_for_a_limit(self, store: TaskStore) -> None:
         task, other = await put(store), await put(store)
         for one in (task, other):
             await make_mark(store, MakeDue(one.task_id, 1, HOUR, RESIZE))

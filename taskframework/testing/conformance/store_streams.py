@@ -82,7 +82,7 @@ class StreamCases(StoreSuite):
         assert list(await store.stream_times(_MINE, limit=9)) == times
         assert list(await store.stream_times(_MINE, limit=2, after_position=2)) == times[2:]
 
-    async def test_the_lowest_that_is_blocked_is_next(self, store: TaskStore) -> None:
+    async def test_the_blocked_task_with_the_lowest_position_is_next(self, store: TaskStore) -> None:
         assert await store.next_blocked([]) == {}
         assert await store.next_blocked([_MINE]) == {}
         await _put_at(store, 0, TaskStatus.QUEUED)
@@ -160,7 +160,7 @@ class StreamCases(StoreSuite):
                 taken[take.stream].add(take.first_in(STREAMS.content(record)))
         assert all(len(firsts) == len(groups) and None not in firsts for firsts in taken.values())
 
-    async def test_the_turn_passes_from_the_one_that_was_read(self, store: TaskStore) -> None:
+    async def test_the_turn_passes_only_from_the_task_that_was_read(self, store: TaskStore) -> None:
         await _change_and_check(store, _take(5))
         assert (await _change_and_check(store, _pass(None, _FIRST))).turn == _FIRST
         assert (await _change_and_check(store, _pass(None, _SECOND))).turn == _FIRST
@@ -207,7 +207,7 @@ class StreamCases(StoreSuite):
             new.record_id: None,
         }
 
-    async def test_of_many_that_pass_the_turn_on_one_does(self, store: TaskStore) -> None:
+    async def test_one_of_many_writes_that_pass_the_turn_wins(self, store: TaskStore) -> None:
         turns = [Turn(f"task-{n}", 0, n) for n in range(20)]
         replies = await asyncio.gather(*(store.change_record(_pass(None, turn)) for turn in turns))
         assert len({STREAMS.content(reply).turn for reply in replies}) == 1
@@ -216,7 +216,7 @@ class StreamCases(StoreSuite):
         assert (await _change_and_check(store, _pass(None, _FIRST))).next_position == _FIRST.position + 1
         assert (await _change_and_check(store, _take())).next_position == _FIRST.position + 2
 
-    async def test_what_else_the_record_says_stays(self, store: TaskStore) -> None:
+    async def test_other_fields_in_the_record_of_a_stream_stay(self, store: TaskStore) -> None:
         data = {"mode": "serial", "next_position": 2, "skipped": [{"first": 0, "last": 0}], "novel": {"b": 1}}
         late = store.now() + 1_000 * HOUR
         await store.write_records([Record(_MINE.record_id, STREAMS.name, data, expires_at=late)])

@@ -122,7 +122,7 @@ class FamilyPurgeCases(StoreSuite):
         assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 0
         assert None not in [await store.get(task.task_id, EVERYONE) for task in (parent, dead, live)]
 
-    async def test_one_task_that_is_kept_for_longer_keeps_its_family(self, store: TaskStore) -> None:
+    async def test_a_task_that_is_kept_for_longer_keeps_its_whole_tree(self, store: TaskStore) -> None:
         failed, own_time = await _put_tree(store, TaskStatus.FAILED), await _put_tree(store, TaskStatus.COMPLETED)
         longest = own_time[-1]
         await put(

@@ -72,18 +72,18 @@ each_bad_value = pytest.mark.parametrize("value", NOT_STORABLE.values(), ids=NOT
 class ValueCases(StoreSuite):
     """Users' values never have a meaning for the store."""
 
-    async def test_parameters(self, store: TaskStore) -> None:
+    async def test_parameters_come_back_unchanged(self, store: TaskStore) -> None:
         for name, value in HOSTILE.items():
             task = await put(store, parameters=value)
             assert same_json((await read_task(store, task.task_id)).parameters, value), name
 
-    async def test_progress_and_result(self, store: TaskStore) -> None:
+    async def test_progress_and_results_come_back_unchanged(self, store: TaskStore) -> None:
         for name, value in HOSTILE.items():
             _, fence = await put_running(store)
             assert same_json((await make_move(store, ReportProgress(fence, value))).progress, value), name
             assert same_json((await make_move(store, Complete(fence, "worker-1", value))).result, value), name
 
-    async def test_steps(self, store: TaskStore) -> None:
+    async def test_outcomes_of_steps_come_back_unchanged(self, store: TaskStore) -> None:
         _, fence = await put_running(store)
         for name, value in HOSTILE.items():
             step = value if isinstance(value, str) else name
@@ -95,7 +95,7 @@ class ValueCases(StoreSuite):
             await make_move(store, RecordStep(fence, step, "another outcome"))
         assert len((await read_task(store, fence.task_id)).steps) == len(HOSTILE) + 8 - 1, "one of them was there"
 
-    async def test_texts(self, store: TaskStore) -> None:
+    async def test_texts_come_back_unchanged(self, store: TaskStore) -> None:
         """Texts that a user may give as reasons, errors and names."""
         for text in (value if isinstance(value, str) else repr(value) for value in HOSTILE.values()):
             task, fence = await put_running(store)
@@ -119,7 +119,7 @@ class ValueCases(StoreSuite):
         assert same_json([after.parameters, after.progress], [HOSTILE, HOSTILE])
 
     @each_bad_value
-    async def test_what_cannot_be_stored_is_refused(self, store: TaskStore, value: Any) -> None:
+    async def test_a_value_that_cannot_be_stored_is_refused(self, store: TaskStore, value: Any) -> None:
         task = new_task(now=store.now()).evolve(parameters=value)
         with pytest.raises(ValueNotStorableError):
             await insert_one(store, task)

@@ -42,7 +42,7 @@ from taskframework.testing.conformance.store_suite import (
 from taskframework.testing.factories import new_task
 
 
-async def test_what_a_newer_release_wrote_survives_a_move(store: SqliteStore, raw: sqlite3.Connection) -> None:
+async def test_fields_of_a_newer_release_survive_a_move(store: SqliteStore, raw: sqlite3.Connection) -> None:
     task, fence = await put_running(store)
     document = _document_of(raw, task)
     document |= {"novel": {"a": [1.0, "2026-01-01T00:00:00Z"]}}
@@ -94,7 +94,7 @@ async def test_a_document_nobody_can_read_harms_no_other(
     assert (told.levelname, told.exc_info) == ("WARNING", None), "as for MongoDB: it is said with each list"
 
 
-async def test_what_nobody_can_read_is_left_out_by_repairs(
+async def test_an_unreadable_task_is_left_out_by_repairs(
     store: SqliteStore, raw: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = [await put(store, next_dispatch_at=store.now()) for _ in range(3)]
@@ -108,7 +108,7 @@ async def test_what_nobody_can_read_is_left_out_by_repairs(
         await make_reservations(store, reservations)
 
 
-async def test_marks_leave_out_a_task_that_nobody_can_read_and_say_so_once(
+async def test_marks_leave_out_an_unreadable_task_and_log_it_once(
     store: SqliteStore, raw: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = [await put(store, next_dispatch_at=store.now() + HOUR) for _ in range(3)]
@@ -246,7 +246,7 @@ async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
     assert counted <= 4
 
 
-async def test_all_dispatches_are_forgotten_but_those_nobody_can_read(
+async def test_all_dispatches_are_forgotten_except_those_of_unreadable_tasks(
     store: SqliteStore, raw: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taskframework.recovery.sweeper._FORGET_BATCH_SIZE", 3)

@@ -45,7 +45,7 @@ async def test_a_file_can_be_opened_again(path: Path) -> None:
         assert raw.execute("SELECT count(*) FROM tasks").fetchall() == [(3,)]
 
 
-async def test_others_may_not_read_a_new_file_nor_its_log(path: Path) -> None:
+async def test_other_users_may_not_read_a_new_file_or_its_log(path: Path) -> None:
     store = SqliteStore(path)
     await store.open()
     await put(store)
@@ -91,7 +91,7 @@ async def test_closing_twice_is_closing(path: Path) -> None:
     await store.close()
 
 
-async def test_a_closed_store_says_so(path: Path) -> None:
+async def test_a_call_to_a_closed_store_raises_an_error(path: Path) -> None:
     store = SqliteStore(path)
     for call in (store.ping, store.count_by_status, lambda: insert_one(store, new_task())):
         with pytest.raises(StoreClosedError, match="not open"):

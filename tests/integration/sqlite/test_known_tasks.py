@@ -68,7 +68,7 @@ def test_an_empty_value_is_a_value(value: Any) -> None:
     assert again.document().keys() >= {"progress", "result", "history", "steps", "errors"}
 
 
-def test_of_a_backlog_the_oldest_are_remembered() -> None:
+def test_the_oldest_tasks_of_a_backlog_are_remembered() -> None:
     known = KnownTasks(3)
     ids = [_kept(known).task.task_id for _ in range(5)]
     assert list(known._tasks) == ids[:3]
@@ -76,7 +76,7 @@ def test_of_a_backlog_the_oldest_are_remembered() -> None:
     assert list(known._tasks) == [*ids[1:3], running]
 
 
-def test_nothing_long_and_nothing_that_is_over_is_remembered() -> None:
+def test_long_tasks_and_ended_tasks_are_not_remembered() -> None:
     known = KnownTasks(10)
     for fields in ({"result": "x" * 100_000}, {"parameters": "x" * 100_000}):
         _kept(known, **fields)
@@ -101,14 +101,14 @@ async def test_a_known_task_is_not_read_again(store: SqliteStore, statements: li
     assert (await read_task(store, task.task_id)).published_sequence == running.sequence
 
 
-async def test_what_another_process_wrote_is_seen(store: SqliteStore, raw: sqlite3.Connection) -> None:
+async def test_a_write_by_another_process_is_seen(store: SqliteStore, raw: sqlite3.Connection) -> None:
     task, bystander = await put(store), await put(store)
     raw.execute("UPDATE tasks SET document = json_set(document, '$.dispatch_epoch', 7)")
     assert await store.apply(make_claim(task)) is None
     assert await store.apply(make_claim(bystander.evolve(dispatch_epoch=7))) is not None
 
 
-async def test_what_this_process_purged_is_gone(store: SqliteStore) -> None:
+async def test_a_task_that_this_process_purged_is_not_remembered(store: SqliteStore) -> None:
     running, _ = await put_running(store)
     over = await put(store, status=TaskStatus.CANCELLED, finished_at=store.now(), publish_at=store.now())
     await store._database.execute("UPDATE tasks SET publish_at = NULL WHERE task_id = ?", [over.task_id])
@@ -134,7 +134,7 @@ def _disarmed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_disarmed")
-async def test_what_was_written_without_a_reply_is_seen(store: SqliteStore) -> None:
+async def test_a_write_whose_reply_was_lost_is_seen(store: SqliteStore) -> None:
     task, bystander = await put(store), await put(store)
     failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": "claim.reply@1=drop"})
     with pytest.raises(StoreUnavailableError):
@@ -143,7 +143,7 @@ async def test_what_was_written_without_a_reply_is_seen(store: SqliteStore) -> N
     assert await store.apply(make_claim(bystander)) is not None
 
 
-async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
+async def test_a_write_that_was_rolled_back_is_not_remembered(store: SqliteStore) -> None:
     task = await put(store)
 
     async def limit(pages: int) -> None:
@@ -160,7 +160,7 @@ async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
     assert await store.apply(make_claim(task)) is not None, "the task is not cancelled"
 
 
-async def test_nothing_is_believed_of_a_write_that_was_given_up(store: SqliteStore, raw: sqlite3.Connection) -> None:
+async def test_a_write_that_was_given_up_is_not_remembered(store: SqliteStore, raw: sqlite3.Connection) -> None:
     task, bystander = await put(store), await put(store)
     writer = GroupWriter(store._database, store._clock, 10)
     await writer([Change.of(Cancel(bystander.task_id, EVERYONE, "alice", None))])

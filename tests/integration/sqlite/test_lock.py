@@ -56,12 +56,12 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_second_time_in_one_process_is_told_as_such(path: Path) -> None:
+def test_a_second_lock_in_one_process_is_refused_with_that_reason(path: Path) -> None:
     with ExecutionLock(path), pytest.raises(ConfigurationError, match="That is this process"):
         ExecutionLock(path).acquire()
 
 
-def test_a_second_process_is_refused_and_told_of_the_first(path: Path) -> None:
+def test_a_second_process_is_refused_with_the_id_of_the_first(path: Path) -> None:
     with _holder(path) as process:
         assert _line(process) == "held"
         with pytest.raises(ConfigurationError) as refusal:
@@ -73,7 +73,7 @@ def test_a_second_process_is_refused_and_told_of_the_first(path: Path) -> None:
         assert str(process.pid) in (executing_process(path) or "")
 
 
-def test_a_full_disk_is_told_at_the_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_at_the_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -87,7 +87,7 @@ def test_a_full_disk_is_told_at_the_start(path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
-def test_a_file_system_without_locks_is_told_at_the_start(
+def test_a_file_system_without_locks_is_an_error_at_the_start(
     path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     opened: list[int] = []

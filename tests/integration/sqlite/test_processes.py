@@ -53,7 +53,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_accepted_survives_kill_9(path: Path) -> None:
+async def test_accepted_tasks_survive_kill_9(path: Path) -> None:
     accepted = await asyncio.to_thread(_accept_until_killed, path)
     store = SqliteStore(path)
     await store.open()
@@ -73,7 +73,7 @@ def _accept_until_killed(path: Path) -> list[str]:
     return accepted
 
 
-async def test_of_two_processes_one_wins_each_claim(store: SqliteStore, path: Path) -> None:
+async def test_one_of_two_processes_wins_each_claim(store: SqliteStore, path: Path) -> None:
     tasks = [await put(store) for _ in range(200)]
     ids = ",".join(task.task_id for task in tasks)
     process = await asyncio.create_subprocess_exec(

@@ -119,7 +119,7 @@ def test_a_list_of_subtasks_begins_at_its_slot(database: sqlite3.Connection) -> 
 
 
 @pytest.mark.parametrize("statuses", [1, 5])
-def test_so_does_one_of_those_in_some_statuses(database: sqlite3.Connection, statuses: int) -> None:
+def test_a_list_of_subtasks_in_some_statuses_begins_at_its_slot(database: sqlite3.Connection, statuses: int) -> None:
     index = f"INDEX tasks_planned_in_status (parent_task_id=? AND status=? AND {_ROUND} AND parent_slot>?)"
     text = queries.list_subtasks(statuses)
     assert searches(database, text, "tasks") == {f"SEARCH tasks USING COVERING {index}"}

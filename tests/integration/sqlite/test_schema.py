@@ -27,7 +27,7 @@ def test_the_columns_are_those_that_are_written(schema: sqlite3.Connection) -> N
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
-def test_each_driver_has_an_index_of_what_waits_for_it(schema: sqlite3.Connection, driver: Driver) -> None:
+def test_each_driver_has_an_index_of_the_tasks_that_wait_for_it(schema: sqlite3.Connection, driver: Driver) -> None:
     column = DRIVER_COLUMNS[driver.name]
     definitions = [sql for (sql,) in schema.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND sql <> ''")]
     wanted = f"ON tasks ({column}) WHERE {column} IS NOT NULL"

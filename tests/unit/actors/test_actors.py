@@ -138,7 +138,7 @@ async def test_keys_go_on_side_by_side(actors: KeyedActors[str, str]) -> None:
     assert sorted(actors) == ["a", "b"]
 
 
-async def test_who_sends_to_a_full_mailbox_waits(actors: KeyedActors[str, str]) -> None:
+async def test_a_sender_to_a_full_mailbox_waits(actors: KeyedActors[str, str]) -> None:
     await actors.tell("a", "wait")
     await settled(lambda: of("a") == ["begin", "wait"])
     for n in range(3):
@@ -163,7 +163,7 @@ async def test_a_timer_fires_once(actors: KeyedActors[str, str], clock: FakeCloc
     assert of("a") == ["begin", "5s", "timer pause"]
 
 
-async def test_a_timer_that_is_set_anew_counts_from_then(actors: KeyedActors[str, str], clock: FakeClock) -> None:
+async def test_a_timer_that_is_set_again_counts_from_then(actors: KeyedActors[str, str], clock: FakeClock) -> None:
     await actors.tell("a", "5s")
     await passed(clock, 4 * SECOND)
     await actors.tell("a", "5s")
@@ -271,7 +271,7 @@ async def test_closing_deals_with_what_is_there_and_ends_once(actors: KeyedActor
     assert len(actors) == 0
 
 
-async def test_who_waits_for_room_while_the_actor_is_closed_goes_to_the_next_one(
+async def test_an_event_that_waits_for_room_while_its_actor_is_closed_goes_to_the_next(
     actors: KeyedActors[str, str],
 ) -> None:
     await actors.tell("a", "wait")
@@ -341,7 +341,7 @@ async def test_an_actor_does_not_wait_for_room_in_its_own_mailbox(caplog: pytest
     assert "after 4" not in Own.seen
 
 
-async def test_an_error_is_told_and_the_actor_goes_on(
+async def test_an_error_is_logged_and_the_actor_continues(
     actors: KeyedActors[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     await actors.tell("a", "fail")
@@ -350,7 +350,7 @@ async def test_an_error_is_told_and_the_actor_goes_on(
     assert "the actor of 'a' failed and continues" in caplog.text
 
 
-async def test_an_actor_that_cannot_begin_tells_who_sent_the_event(clock: FakeClock) -> None:
+async def test_an_actor_that_cannot_begin_raises_its_error_to_the_sender(clock: FakeClock) -> None:
     def broken(key: str, timers: Timers) -> Log:
         raise ValueError(key)
 
@@ -438,7 +438,7 @@ async def test_code_that_cancels_its_own_task_ends_the_actor_and_no_sender_waits
     assert "the asyncio task of the actor of 'x' was cancelled; events lost: 2" in caplog.text
 
 
-def test_what_makes_no_actor_is_refused_at_once() -> None:
+def test_a_class_that_is_no_actor_is_refused_at_once() -> None:
     class Plain(KeyedActor[str, int]):
         def receive(self, event: int) -> None:  # type: ignore[override]
             pass

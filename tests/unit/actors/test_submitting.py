@@ -60,20 +60,20 @@ async def submitted(away: Away, clock: FakeClock, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError(), ApiUnavailableError()])
-async def test_while_nobody_takes_it_it_is_submitted_again(error: Exception) -> None:
+async def test_a_job_is_submitted_again_until_it_is_accepted(error: Exception) -> None:
     away = Away(5, error)
     assert await submitted(away, FakeClock()) == "accepted"
     assert away.calls == 6
 
 
-async def test_patience_ends() -> None:
+async def test_a_job_is_not_submitted_any_more_after_the_patience() -> None:
     away = Away(1_000, StoreUnavailableError())
     with pytest.raises(StoreUnavailableError):
         await submitted(away, FakeClock(), patience=timedelta(seconds=30))
     assert 5 < away.calls < 40
 
 
-async def test_what_is_refused_is_not_submitted_again() -> None:
+async def test_a_refused_job_is_not_submitted_again() -> None:
     away = Away(1, InvalidParametersError("t", []))
     with pytest.raises(InvalidParametersError):
         await submitted(away, FakeClock())

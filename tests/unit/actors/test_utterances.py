@@ -144,7 +144,7 @@ async def test_a_timer_of_before_the_last_word_ends_nothing(stage: Stage) -> Non
     assert stage.jobs.texts() == ["to", "be or not"]
 
 
-async def test_nothing_said_is_no_task(stage: Stage) -> None:
+async def test_silence_makes_no_task(stage: Stage) -> None:
     await stage.is_final()
     await stage.pause()
     await stage.sessions.close(stage.key())
@@ -163,7 +163,7 @@ async def test_a_lost_reply_makes_no_second_task_and_leaves_no_index_out(stage: 
     assert stage.jobs.calls == 4
 
 
-async def test_when_nobody_took_it_for_long_it_keeps_its_words_and_comes_first(stage: Stage) -> None:
+async def test_an_utterance_that_was_not_accepted_keeps_its_words_and_comes_first(stage: Stage) -> None:
     stage.jobs.lose = 1_000  # stored at once, but nobody ever hears of it
     await stage.say("to be")
     await stage.is_final()
@@ -178,7 +178,7 @@ async def test_when_nobody_took_it_for_long_it_keeps_its_words_and_comes_first(s
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_comes_when_no_word_is_lost_or_doubled(stage: Stage, seed: int) -> None:
+async def test_no_word_is_lost_or_doubled_in_any_order_of_events(stage: Stage, seed: int) -> None:
     chance = random.Random(seed)
     said: dict[str, list[str]] = {session: [] for session in "abc"}
 

@@ -34,7 +34,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_a_line_a_request(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_request_has_one_log_line(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     listed = await client.get("/jobs/api/v1/tasks", params={"user_id": "ann", "search": "a secret"})
     await client.post("/jobs/api/v1/tasks", json={"task_type": "a secret"})
@@ -48,7 +48,9 @@ async def test_a_line_a_request(client: httpx.AsyncClient, caplog: pytest.LogCap
     assert "a secret" not in str([vars(record) for record in caplog.records])
 
 
-async def test_a_key_in_the_path_is_cut(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_api_key_in_the_path_is_cut_in_the_log(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     await client.delete("/jobs/api/v1/admin/keys/tf_0123456789_zebra-1_A")
     [line] = [record for record in caplog.records if record.name == LOGGER]
@@ -56,14 +58,18 @@ async def test_a_key_in_the_path_is_cut(client: httpx.AsyncClient, caplog: pytes
     assert "zebra" not in str(vars(line))
 
 
-async def test_probes_are_told_when_they_fail(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+async def test_probes_are_logged_only_when_they_fail(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     assert (await client.get("/jobs/healthz")).status_code == 200
     assert (await client.get("/jobs/metrics")).status_code == 503
     assert [vars(record)["path"] for record in caplog.records if record.name == LOGGER] == ["/jobs/metrics"]
 
 
-async def test_nobody_gets_one_who_did_not_ask(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_access_log_is_written_unless_it_is_switched_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
     framework = framework_in(tmp_path, access_log=False)
     transport = httpx.ASGITransport(create_app(framework))

@@ -32,7 +32,7 @@ def test_a_burst_passes_and_then_the_rate() -> None:
     assert counted.take("eve", _TWO_A_SECOND) == 0
 
 
-def test_so_many_names_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_callers_with_a_bucket_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allowances, "_MAX_BUCKETS", 3)
     counted, one = Allowances(_Clock()), BucketLimit(rate=1, burst=1)
     for name in ("a", "b", "c", "a", "d"):
@@ -65,7 +65,9 @@ async def test_a_key_has_the_limit_of_the_settings_or_its_own(open_api: OpenApi)
             assert (await api.get(path, headers={"Authorization": f"Bearer {own}"})).status_code == 200
 
 
-async def test_who_tries_keys_is_not_looked_at_for_a_while(open_api: OpenApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_tries_many_keys_is_refused_for_a_while(
+    open_api: OpenApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_api(security={"failure_limit": {"rate": 0.001, "burst_capacity": 3}}) as api:
         services = api.framework.services
         _, known = await services.keys.create("ada", [Role.READER], by="test")

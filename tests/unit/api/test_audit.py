@@ -82,7 +82,7 @@ async def test_every_change_by_an_operator_is_noted(unlocked: Api) -> None:
 
 
 @pytest.mark.parametrize("call", ["pause", "resume"])
-async def test_what_is_refused_is_noted_with_why(api: Api, call: str) -> None:
+async def test_a_refused_change_is_audited_with_the_reason(api: Api, call: str) -> None:
     problem_of(await api.post(f"{ADMIN}/queues/nobody-knows/{call}"), 404, "task_type_not_found")
     [entry] = await _entries(api)
     assert (entry["action"], entry["target"], entry["reason"]) == (f"queue.{call}", "nobody-knows", None)
@@ -108,7 +108,7 @@ async def test_a_refusal_stays_the_answer_if_it_cannot_be_noted(api: Api, monkey
     assert (entry["action"], entry["refusal"]) == ("queue.pause", None)
 
 
-async def test_nothing_is_done_that_could_not_be_noted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_change_is_made_that_could_not_be_audited(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object) -> None:
         raise StoreUnavailableError("away")
 
@@ -118,7 +118,7 @@ async def test_nothing_is_done_that_could_not_be_noted(api: Api, monkeypatch: py
     assert (await api.get(f"{ADMIN}/queues/count-words")).json()["is_paused"] is False
 
 
-async def test_what_one_does_to_ones_own_task_is_not_noted(api: Api) -> None:
+async def test_a_change_to_the_callers_own_task_is_not_audited(api: Api) -> None:
     own, alices = await api.submit(), await api.submit(user_id="alice")
     for task in (own, alices):
         answer = await api.post(f"{TASKS}/{task['task_id']}/cancel", json={"reason": "not needed"})
@@ -130,7 +130,7 @@ async def test_what_one_does_to_ones_own_task_is_not_noted(api: Api) -> None:
     assert cancelled["details"] == {"user_id": "alice"}
 
 
-async def test_what_a_program_does_for_its_users_is_not_noted(api: Api) -> None:
+async def test_a_change_by_a_program_for_its_users_is_not_audited(api: Api) -> None:
     services = api.framework.services
     alices = await api.submit(user_id="alice")
     _, text = await services.keys.create("shop", [Role.SUBMITTER], by="test", may_act_for_users=True)

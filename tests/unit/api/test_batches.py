@@ -170,7 +170,7 @@ async def test_pages_of_results_tell_where_to_go_on(api: Api) -> None:
 
 
 @pytest.mark.parametrize("is_upload", [False, True], ids=["JSON", "NDJSON"])
-async def test_the_same_again_is_the_same_batch(api: Api, is_upload: bool) -> None:
+async def test_the_same_upload_again_is_the_same_batch(api: Api, is_upload: bool) -> None:
     async def send(items: list[Any]) -> Any:
         if is_upload:
             return await upload(api, items, "k")
@@ -289,7 +289,7 @@ async def test_wrong_options_of_an_upload_store_nothing(api: Api, query: dict[st
     assert (await api.get(BATCHES)).json()["items"] == []
 
 
-async def test_options_are_where_they_belong(api: Api) -> None:
+async def test_batch_options_in_the_wrong_place_are_refused(api: Api) -> None:
     body = {"task_type": "count-words", "items": WORDS}
     problem_of(await api.post(f"{BATCHES}?priority=high", json=body), 422, "invalid_request")
     both = await api.post(BATCHES, json=body | {"idempotency_key": "a"}, headers={"Idempotency-Key": "b"})
@@ -322,7 +322,7 @@ async def test_a_long_line_in_small_pieces_is_not_copied_for_each_of_them() -> N
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-ndjson; charset=latin-1"])
-async def test_only_json_and_lines_of_it_are_read(api: Api, content_type: str | None) -> None:
+async def test_a_batch_of_another_content_type_is_refused(api: Api, content_type: str | None) -> None:
     headers = {} if content_type is None else {"Content-Type": content_type}
     problem_of(await api.post(BATCHES, content=b"{}", headers=headers), 415, "unsupported_media_type")
     answer = await api.post(BATCHES, content=b"{}", headers=headers, params={"task_type": "count-words"})
@@ -362,7 +362,7 @@ async def test_empty_lines_do_not_keep_an_upload_open(api: Api, monkeypatch: pyt
     problem_of(answer, 408, "request_timeout")
 
 
-async def test_each_line_renews_the_time_of_an_upload_also_if_its_end_comes_alone(
+async def test_each_line_renews_the_time_limit_of_an_upload_even_in_pieces(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taskframework.api.ndjson.LINE_TIMEOUT_SECONDS", 0.5)

@@ -10,7 +10,7 @@ from taskframework.errors import StoreUnavailableError
 from tests.unit.api.conftest import COUNT_WORDS, TASKS, Api, OpenApi, problem_of
 
 
-async def test_each_task_has_its_own_outcome(api: Api) -> None:
+async def test_each_task_of_a_bulk_request_has_its_own_outcome(api: Api) -> None:
     wrong = [{"task_type": "nothing"}, {"task_type": "count-words"}, 5, {**COUNT_WORDS, "lease": {}}, {}]
     body = {"tasks": [COUNT_WORDS, *wrong, {**COUNT_WORDS, "not_before": "2027-01-31T12:00:00Z"}]}
     answer = await api.post(f"{TASKS}/bulk", json=body)

@@ -47,7 +47,7 @@ def test_the_console_knows_every_status() -> None:
         ("vendor/LICENSE-htm.txt", "text/plain; charset=utf-8"),
     ],
 )
-async def test_a_file_is_given_and_asked_for_anew_only_when_it_changed(api: Api, path: str, media_type: str) -> None:
+async def test_a_console_file_is_sent_again_only_when_it_has_changed(api: Api, path: str, media_type: str) -> None:
     answer = await api.get(PREFIX + path)
     assert (answer.status_code, answer.headers["content-type"]) == (200, media_type)
     assert answer.headers["cache-control"] == "no-cache"
@@ -59,7 +59,7 @@ async def test_a_file_is_given_and_asked_for_anew_only_when_it_changed(api: Api,
 @pytest.mark.parametrize(
     "path", ["nowhere.js", "", "lib", "../routes.py", "%2e%2e/routes.py", "..%2froutes.py", "//main.js"]
 )
-async def test_nothing_else_is_given(api: Api, path: str) -> None:
+async def test_a_path_that_is_no_console_file_is_not_found(api: Api, path: str) -> None:
     problem_of(await api.get(PREFIX + path), 404, "not_found")
 
 
@@ -71,7 +71,7 @@ async def test_a_browser_without_a_key_gets_the_console_and_nothing_more(api: Ap
     problem_of(await api.get("/api/v1/tasks"), 401, "unauthorized")
 
 
-def test_all_modules_are_fetched_at_once() -> None:
+def test_all_console_modules_are_preloaded() -> None:
     preloaded = set(re.findall(r'rel="modulepreload" href="console/([^"]+)"', _TEXTS["index.html"]))
     assert preloaded == {path for path in _TEXTS if path.endswith(".js")} - {"main.js"}
 
@@ -81,7 +81,7 @@ def test_every_file_that_a_page_names_is_there() -> None:
     assert set(named) - set(_TEXTS) == set()
 
 
-def test_nothing_names_another_host_or_becomes_a_piece_of_the_page_unescaped() -> None:
+def test_console_files_name_no_other_host_and_write_no_unescaped_html() -> None:
     ours = {path: text for path, text in _TEXTS.items() if not path.startswith("vendor/")}
     for path, text in ours.items():
         assert set(re.findall(r"https?://[^\s\"'`)]+", text)) <= {"http://www.w3.org/2000/svg"}, path
@@ -90,7 +90,7 @@ def test_nothing_names_another_host_or_becomes_a_piece_of_the_page_unescaped() -
         )
 
 
-def test_what_others_wrote_is_what_the_table_says() -> None:
+def test_vendored_console_files_have_the_digests_of_the_readme() -> None:
     told = dict(re.findall(r"^\| `([\w-]+\.js)` .* `([0-9a-f]{64})` ", _TEXTS["vendor/README.md"], re.MULTILINE))
     vendored = {path for path in _TEXTS if path.startswith("vendor/") and path.endswith(".js")}
     assert {f"vendor/{name}" for name in told} == vendored
@@ -98,6 +98,6 @@ def test_what_others_wrote_is_what_the_table_says() -> None:
         assert hashlib.sha256(files()[f"vendor/{name}"].content).hexdigest() == digest, name
 
 
-def test_each_file_can_be_read_in_one_sitting() -> None:
+def test_each_console_file_has_at_most_250_lines() -> None:
     long = {path: lines for path, text in _TEXTS.items() if (lines := text.count("\n")) > 250 and "LICENSE" not in path}
     assert long == {}

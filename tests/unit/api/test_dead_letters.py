@@ -109,7 +109,7 @@ async def test_a_task_that_is_not_dead_is_no_dead_letter(api: Api) -> None:
     problem_of(await api.get(f"{DEAD_LETTERS}/{task['task_id']}"), 404, "task_not_found")
 
 
-async def test_each_id_of_a_replay_has_its_own_outcome(working: Api) -> None:
+async def test_each_id_of_a_dead_letter_replay_has_its_own_outcome(working: Api) -> None:
     task = await dead_task(working)
     alive = await working.finished(await working.submit())
     message = await dead_message(working, b"{")

@@ -26,7 +26,7 @@ async def test_another_users_task_is_not_there(api: Api) -> None:
     assert (await keyed.ask("operator", "GET", f"{TASKS}/{hers}/explain")).status_code == 200
 
 
-async def test_what_is_no_id_is_not_found(api: Api) -> None:
+async def test_explaining_an_unknown_id_is_not_found(api: Api) -> None:
     problem_of(await api.get(f"{TASKS}/unknown/explain"), 404, "task_not_found")
     problem_of(await api.get(f"{TASKS}/{'x' * 200}/explain"), 404, "task_not_found")
 

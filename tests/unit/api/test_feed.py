@@ -57,7 +57,9 @@ async def publish(broker: EmbeddedBroker, *events: ExternalEvent) -> None:
         await broker.publish_event(to_message([one]))
 
 
-async def test_each_watcher_hears_its_task_and_those_of_all_everything(feed: Feed, broker: CountingBroker) -> None:
+async def test_a_watcher_of_one_task_hears_that_task_and_a_watcher_of_all_hears_all(
+    feed: Feed, broker: CountingBroker
+) -> None:
     everything, mine, other = await feed.join(EVERYONE), await feed.join(EVERYONE, "a"), await feed.join(EVERYONE, "c")
     assert broker.subscriptions == 1
     await publish(broker, event(1, "a"), event(1, "b"))
@@ -92,7 +94,7 @@ async def test_the_subscription_lasts_as_long_as_somebody_watches(feed: Feed, br
     assert broker.subscriptions == 2
 
 
-async def test_who_is_too_slow_is_cut_off_and_the_others_go_on(
+async def test_a_watcher_that_is_too_slow_is_cut_off_and_the_others_continue(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "MAX_WAITING_BYTES", 2 * len(event_frame(event(1))))
@@ -142,7 +144,7 @@ async def test_there_is_a_limit_of_watchers(feed: Feed, monkeypatch: pytest.Monk
     await feed.join(EVERYONE)
 
 
-async def test_one_caller_leaves_streams_to_others(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_caller_has_a_limited_number_of_event_streams(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "MAX_WATCHERS_PER_CALLER", 2)
     first, _ = await feed.join(EVERYONE, caller="tf_1"), await feed.join(EVERYONE, "a", caller="tf_1")
     with pytest.raises(RequestRefusedError, match="of this caller") as refused:
@@ -154,7 +156,7 @@ async def test_one_caller_leaves_streams_to_others(feed: Feed, monkeypatch: pyte
     await feed.join(EVERYONE, caller="tf_1")
 
 
-async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
+async def test_a_watcher_may_join_without_the_broker_and_hears_events_when_it_is_back(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "_JOIN_TIMEOUT_SECONDS", 0.01)
@@ -165,7 +167,7 @@ async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
     assert len(await watcher.take(5)) == 1
 
 
-async def test_who_watches_all_tasks_is_told_of_the_gap_when_the_broker_is_back(
+async def test_a_watcher_of_all_tasks_hears_of_the_gap_when_the_broker_is_back(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything, mine = await feed.join(EVERYONE), await feed.join(EVERYONE, "t")
@@ -188,7 +190,9 @@ async def test_who_watches_all_tasks_is_told_of_the_gap_when_the_broker_is_back(
     assert not again.is_over
 
 
-async def test_who_joins_just_before_the_broker_is_there_has_missed_nothing(feed: Feed, broker: CountingBroker) -> None:
+async def test_a_watcher_that_joins_just_before_the_broker_is_back_has_missed_nothing(
+    feed: Feed, broker: CountingBroker
+) -> None:
     broker.interrupt()
     joining = asyncio.create_task(feed.join(EVERYONE))
     await asyncio.sleep(2 * feed_module._CHECK_SECONDS)

@@ -53,7 +53,7 @@ async def test_probes_may_ask_with_head(api: Api, path: str) -> None:
     assert problem_of(refused, 405, "method_not_allowed")["hint"] == "Use GET, HEAD."
 
 
-async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_without_the_store_is_healthy_but_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api.framework.services.store, "ping", away)
     answer = await api.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
@@ -62,7 +62,9 @@ async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch
 
 
 @pytest.mark.parametrize("right", ["read_records", "delete_records"])
-async def test_who_may_not_read_or_write_is_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch, right: str) -> None:
+async def test_a_process_that_may_not_read_or_write_the_store_is_not_ready(
+    api: Api, monkeypatch: pytest.MonkeyPatch, right: str
+) -> None:
     async def refuse(*_: object) -> None:
         raise StoreMisconfiguredError("MongoDB refused access.")
 
@@ -71,7 +73,7 @@ async def test_who_may_not_read_or_write_is_not_ready(api: Api, monkeypatch: pyt
     assert (answer.status_code, answer.json()["checks"]["store"]) == (503, "MongoDB refused access.")
 
 
-async def test_who_writes_slowly_is_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_whose_store_writes_slowly_is_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def wait(*_: object) -> None:
         await asyncio.Event().wait()
 
@@ -80,7 +82,7 @@ async def test_who_writes_slowly_is_ready(api: Api, monkeypatch: pytest.MonkeyPa
     assert (await api.get("/readyz")).status_code == 200
 
 
-async def test_without_the_broker_it_is_ready_and_accepts(api: Api) -> None:
+async def test_a_process_without_the_broker_is_ready_and_accepts_tasks(api: Api) -> None:
     broker = api.framework.process.broker
     assert isinstance(broker, EmbeddedBroker)
     broker.interrupt()
@@ -163,7 +165,7 @@ async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(o
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(14, 200), (16, 200), (39, 200), (41, 503)])
-async def test_a_repair_that_stands_still_is_told_before_it_makes_a_process_unready(
+async def test_a_repair_that_stands_still_is_shown_before_the_process_is_unready(
     api: Api, monkeypatch: pytest.MonkeyPatch, seconds: int, status: int
 ) -> None:
     monkeypatch.setattr(RepairLoop, "seconds_since_success", seconds)
@@ -208,7 +210,7 @@ async def test_metrics_show_what_store_broker_and_worker_hold(open_api: OpenApi)
     assert found['tasks_queue_depth{lane="normal",task_type="waits"}'] == 0
 
 
-async def test_metrics_tell_who_is_there(open_api: OpenApi) -> None:
+async def test_metrics_show_which_workers_exist(open_api: OpenApi) -> None:
     async with open_api(worker=True) as api:
         await eventually(lambda: api.framework.services.store.list_records(PRESENCE.name, limit=1))
         store = api.framework.services.store

@@ -47,7 +47,7 @@ BODIES: dict[str, tuple[bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_bodies(api: Api, name: str) -> None:
+async def test_a_wrong_body_is_refused(api: Api, name: str) -> None:
     content, status, code = BODIES[name]
     problem_of(await api.post(TASKS, content=content, headers=JSON), status, code)
 
@@ -67,7 +67,7 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field[:20])
-async def test_fields(api: Api, field: str) -> None:
+async def test_a_field_with_a_wrong_value_is_refused_with_its_name(api: Api, field: str) -> None:
     for value in FIELDS[field]:
         content = json.dumps(COUNT_WORDS | {field: value})
         problem = problem_of(await api.post(TASKS, content=content, headers=JSON), 422, "invalid_request")
@@ -128,7 +128,7 @@ CONTENT_TYPES = [
 @pytest.mark.parametrize(
     "path", [TASKS, f"{TASKS}/bulk", f"{TASKS}/x/cancel", f"{TASKS}/x/retry", f"{DEAD_LETTERS}/replay"]
 )
-async def test_only_json_is_read(api: Api, path: str, content_type: str | None) -> None:
+async def test_a_body_of_another_content_type_is_refused(api: Api, path: str, content_type: str | None) -> None:
     headers = {} if content_type is None else {"Content-Type": content_type}
     problem_of(await api.post(path, content=b"{}", headers=headers), 415, "unsupported_media_type")
 
@@ -148,7 +148,7 @@ HEADERS = ["", "x" * 201, "a\tb", "a\x00b", "a\nb", "a\r\nX: y", "a\x7fb", "schl
 
 
 @pytest.mark.parametrize("value", HEADERS)
-async def test_idempotency_keys_in_the_header(api: Api, value: str) -> None:
+async def test_a_wrong_idempotency_key_in_the_header_is_refused(api: Api, value: str) -> None:
     headers = [(b"Idempotency-Key", value.encode("latin-1"))]
     answer = await api.post(TASKS, json=COUNT_WORDS, headers=headers)
     assert problem_of(answer, 422, "invalid_request")["errors"][0]["field"] == "idempotency_key"
@@ -208,7 +208,9 @@ IDS = [
 
 
 @pytest.mark.parametrize("task_id", IDS, ids=lambda text: text[:12])
-async def test_ids_in_paths(api: Api, task_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_id_in_a_path_is_not_found_without_asking_the_store(
+    api: Api, task_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def asked(*_: object, **__: object) -> None:
         raise AssertionError("the database was asked")
 
@@ -249,7 +251,7 @@ async def test_ids_in_paths(api: Api, task_id: str, monkeypatch: pytest.MonkeyPa
     ids=lambda text: text[:20],
 )
 @pytest.mark.parametrize("path", [TASKS, DEAD_LETTERS])
-async def test_query_parameters(api: Api, path: str, query: str, field: str) -> None:
+async def test_a_wrong_query_parameter_is_refused_with_its_name(api: Api, path: str, query: str, field: str) -> None:
     answer = await api.get(f"{path}?{query}")
     code = answer.json()["code"]
     assert code in ("invalid_request", "invalid_cursor")
@@ -313,11 +315,11 @@ async def test_probes_may_have_any_query(api: Api) -> None:
         "parent_task_id=" + "x" * 101,
     ],
 )
-async def test_filters(api: Api, query: str) -> None:
+async def test_a_wrong_filter_of_tasks_is_refused(api: Api, query: str) -> None:
     problem_of(await api.get(f"{TASKS}?{query}"), 422, "invalid_request")
 
 
-async def test_a_status_that_is_none_is_told_which_there_are(api: Api) -> None:
+async def test_an_unknown_status_is_refused_with_the_known_ones(api: Api) -> None:
     problem = problem_of(await api.get(f"{TASKS}?status=fail"), 422, "invalid_request")
     assert problem["detail"].startswith("status: Input should be 'QUEUED', 'RUNNING', 'RETRYING', ")
 

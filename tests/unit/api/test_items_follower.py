@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("chunk_size", [1, 3])
 @pytest.mark.parametrize("seed", range(50))
-async def test_each_item_is_told_once_whatever_is_lost(seed: int, chunk_size: int) -> None:
+async def test_each_item_is_sent_once_whatever_events_are_lost(seed: int, chunk_size: int) -> None:
     family, reader = Family(seed, fails_one_in=0 if seed % 2 else 5), Reader()
     family.upload(20, chunk_size, POLICIES[seed % 3])
     await follow_with_cuts(family, reader)
@@ -52,7 +52,7 @@ async def test_each_item_is_told_once_whatever_is_lost(seed: int, chunk_size: in
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("chunk_size", [1, 3])
 @pytest.mark.parametrize("seed", range(25))
-async def test_where_nothing_is_lost_items_are_told_without_waiting_for_silence(
+async def test_without_lost_events_items_are_sent_without_waiting_for_silence(
     seed: int, chunk_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ItemsFollower, "_check_for_lost_events", None)
@@ -83,7 +83,7 @@ async def test_items_come_as_they_end_and_the_stream_ends_with_the_last() -> Non
     assert_told_of_everything(family, reader, 1)
 
 
-async def test_an_item_that_is_retried_is_not_told_again() -> None:
+async def test_an_item_that_is_retried_is_not_sent_again() -> None:
     family, reader = Family(1), Reader()
     family.upload(2, 1)
     family.spawn(family.top)

@@ -94,7 +94,7 @@ async def test_the_first_key_closes_the_interface(api: Api) -> None:
         *("Bearer " + "x" * 5000, "Bearer tf_\u00e9_x", "bearer tf__", "tf_0000000000_x", "Bearer a b c"),
     ],
 )
-async def test_what_is_no_key_opens_nothing(keyed: Keyed, header: str) -> None:
+async def test_a_header_without_a_valid_key_is_unauthorized(keyed: Keyed, header: str) -> None:
     given = [(b"Authorization", header.encode("latin-1"))]
     problem_of(await keyed.api.get(TASKS, headers=given), 401, "unauthorized")
 
@@ -196,7 +196,7 @@ async def test_a_key_that_was_read_is_not_read_again_at_once(keyed: Keyed) -> No
         {"principal": "a", "roles": ["admin"], "key": "tf_a_b"},
     ],
 )
-async def test_a_key_that_cannot_be(keyed: Keyed, body: dict[str, Any]) -> None:
+async def test_a_key_with_wrong_fields_is_refused(keyed: Keyed, body: dict[str, Any]) -> None:
     problem_of(await keyed.ask("admin", "POST", KEYS, json=body), 422, "invalid_request")
 
 
@@ -216,7 +216,7 @@ async def test_a_submitter_sees_and_changes_what_is_its_own(keyed: Keyed) -> Non
     assert (await keyed.ask("operator", "GET", f"{TASKS}/{hers['task_id']}")).json()["user_id"] == "other"
 
 
-async def test_only_who_acts_for_users_names_one(keyed: Keyed) -> None:
+async def test_only_a_key_that_may_act_for_users_names_a_user(keyed: Keyed) -> None:
     hers = await keyed.submit("backend", user_id="ada")
     assert hers["user_id"] == "ada"
     assert (await keyed.submit("backend"))["user_id"] == "backend"

@@ -30,7 +30,7 @@ SECTION: dict[str, Any] = {
 }
 
 
-async def test_each_bucket_is_listed_as_it_is_now(open_api: OpenApi) -> None:
+async def test_each_bucket_is_listed_with_its_present_state(open_api: OpenApi) -> None:
     async with open_api(rate_limiter=SECTION) as api:
         buckets = api.framework.services.buckets
         await buckets.take(TakePermits(RATE.id_of("openai"), OPENAI))
@@ -74,7 +74,7 @@ async def test_a_held_bucket_lets_nothing_through_until_the_hold_is_over(open_ap
     assert (held["name"], held["available"]) == ("default", 0)
 
 
-async def test_each_concurrency_limit_is_listed_with_who_holds_and_who_waits(open_api: OpenApi) -> None:
+async def test_each_concurrency_limit_is_listed_with_its_holders_and_waiting_tasks(open_api: OpenApi) -> None:
     async with open_api(rate_limiter=SECTION) as api:
         store = api.framework.services.store
         for record_id, claim in ((SLOTS.id_of("resize"), "a"), (SLOTS.id_of("resize", "a/b"), "b")):

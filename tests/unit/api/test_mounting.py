@@ -120,7 +120,7 @@ async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework
             assert "<code>GET /jobs/api/v1/me</code>" in (await client.get("/jobs/docs")).text
 
 
-async def test_each_caller_is_who_the_application_says(framework: TaskFramework) -> None:
+async def test_the_application_decides_who_each_caller_is(framework: TaskFramework) -> None:
     app = FastAPI()
     mount(app, framework, "/jobs", caller=who_asks)
     async with client_of(app) as client:
@@ -135,7 +135,7 @@ async def test_each_caller_is_who_the_application_says(framework: TaskFramework)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
 
-async def test_who_is_known_to_nobody_is_refused_though_there_is_no_key(framework: TaskFramework) -> None:
+async def test_an_unknown_caller_is_refused_although_there_are_no_keys(framework: TaskFramework) -> None:
     app = FastAPI()
     mount(app, framework, "/jobs", caller=lambda request: who_asks(request))
     async with client_of(app) as client:
@@ -246,7 +246,7 @@ def test_every_reference_leads_somewhere_and_every_name_is_used_once(framework: 
     assert len(ids) == len(set(ids)) > 100
 
 
-def test_with_a_log_in_of_its_own_nothing_is_said_of_keys(framework: TaskFramework) -> None:
+def test_with_a_login_of_the_application_the_document_names_no_api_keys(framework: TaskFramework) -> None:
     document = document_of(framework, "/jobs", caller=who_asks)
     assert "security" not in document["paths"][TASKS]["post"]
     assert "securitySchemes" not in document["components"]
@@ -272,7 +272,7 @@ def test_a_prefix_that_is_none_is_refused(framework: TaskFramework, prefix: str)
     ],
     ids=["in the wrong order", "a router", "the class", "no prefix"],
 )
-def test_other_things_than_an_application_and_a_framework_are_named(arguments: tuple[Any, ...], said: str) -> None:
+def test_mounting_wrong_arguments_is_refused_with_their_names(arguments: tuple[Any, ...], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         mount(*arguments)
 

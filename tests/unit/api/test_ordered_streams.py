@@ -145,7 +145,7 @@ async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None
 
 
 @pytest.mark.parametrize(("method", "end"), [("GET", ""), ("GET", "/results"), ("POST", "/go-on")])
-async def test_a_key_with_a_line_break_is_one_that_is_not_there(api: Api, method: str, end: str) -> None:
+async def test_a_stream_key_with_a_line_break_is_not_found(api: Api, method: str, end: str) -> None:
     problem_of(await api.request(method, f"{STREAMS}/%0A{end}"), 404, "task_not_found")
 
 
@@ -171,7 +171,7 @@ async def test_the_list_goes_on_behind_every_key_and_its_cursor_is_as_the_docume
     assert Draft202012Validator(page_schema).is_valid(page)
 
 
-async def test_few_halted_ones_are_found_among_many(api: Api) -> None:
+async def test_few_halted_streams_are_found_among_many(api: Api) -> None:
     store = api.framework.services.store
     for first in range(0, 5_600, 700):
         halted = {f"k{number:05}": number == 5_555 for number in range(first, first + 700)}
@@ -184,7 +184,7 @@ async def test_few_halted_ones_are_found_among_many(api: Api) -> None:
     assert ([one["key"] for one in page["items"]], page["next_cursor"]) == (["k05555"], None)
 
 
-async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
+async def test_a_halted_stream_continues_when_an_operator_orders_it(worker: Api) -> None:
     halting, last = *(await submit(worker, -1, key="k", on_failure="halt")), *(await submit(worker, 1, key="k"))
 
     async def is_halted() -> bool:
@@ -205,7 +205,7 @@ async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
     problem_of(await worker.get(f"{STREAMS}/k/go-on"), 405, "method_not_allowed")
 
 
-async def test_what_is_not_there_or_wrong_is_refused(api: Api) -> None:
+async def test_unknown_streams_and_wrong_queries_are_refused(api: Api) -> None:
     for address in (f"{STREAMS}/none", f"{STREAMS}/none/results", f"{STREAMS}/{'x' * 300}", f"{STREAMS}/%00"):
         problem_of(await api.get(address), 404, "task_not_found")
     problem_of(await api.post(f"{STREAMS}/none/go-on"), 404, "task_not_found")

@@ -23,7 +23,7 @@ async def test_an_installation_without_a_worker_says_what_is_missing(api: Api) -
     assert [problem.code for problem in overview.problems] == ["no_worker"]
 
 
-async def test_what_fails_is_told(open_api: OpenApi) -> None:
+async def test_the_overview_shows_a_task_type_whose_tasks_fail(open_api: OpenApi) -> None:
     async with open_api(worker=True) as api:
         worker = api.framework.process.worker
         assert worker is not None
@@ -36,7 +36,7 @@ async def test_what_fails_is_told(open_api: OpenApi) -> None:
         assert refuses.failed_per_second == refuses.finished_per_second == round(1 / 60, 3)
 
 
-async def test_a_schedule_whose_run_was_refused_is_told(api: Api) -> None:
+async def test_the_overview_shows_a_schedule_whose_run_was_refused(api: Api) -> None:
     store = api.framework.services.store
     nightly = {"name": "nightly", "task_type": "count-words", "parameters": {"text": "one"}, "cron": "30 2 * * *"}
     await api.post("/api/v1/admin/schedules", json=nightly)

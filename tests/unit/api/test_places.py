@@ -104,7 +104,7 @@ def text_of(content: Any) -> str:
         text_of([1, 0, [0, 1, 1], [0, 2, 1], [0, 1, 1]]),
     ],
 )
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_a_text_that_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(PlaceInvalidError):
         read_place("top", text, 5)
 
@@ -121,7 +121,7 @@ def test_rounds_of_which_nothing_was_shown_need_no_room() -> None:
 
 @pytest.mark.parametrize("left", [[2], [1, 3], [3, 4], [1, 2], [1]])
 @pytest.mark.parametrize("generation", [0, 1])
-def test_rounds_that_were_shown_and_forgotten_are_not_entered_anew(left: list[int], generation: int) -> None:
+def test_rounds_that_were_shown_and_forgotten_are_not_entered_again(left: list[int], generation: int) -> None:
     top = KnownTask("top", sequence=4)
     top.enter_round(generation, max(left))
     top.rounds = [one for one in top.rounds if one.number in left]
@@ -149,7 +149,7 @@ def test_rounds_in_between_are_not_passed_over() -> None:
     assert [(one.generation, one.number) for one in known.rounds] == [(0, 1), (0, 2), (0, 3), (2, 1), (2, 2)]
 
 
-def test_what_is_ahead_is_known_by_its_id() -> None:
+def test_an_upcoming_sub_task_is_recognised_by_its_id() -> None:
     known = KnownTask("top")
     known.enter_round(0, 1)
     [newest] = known.rounds

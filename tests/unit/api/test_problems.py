@@ -31,7 +31,7 @@ Kind = TypeVar("Kind")
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/v1/", "/api/v1/tasks/", "/api/v2/tasks", "/healthz/", "/x%00"])
-async def test_unknown_addresses(api: Api, path: str) -> None:
+async def test_an_unknown_address_is_not_found(api: Api, path: str) -> None:
     problem = problem_of(await api.get(path), 404, "not_found")
     assert problem["instance"] == path
 
@@ -45,12 +45,12 @@ async def test_unknown_addresses(api: Api, path: str) -> None:
         ("/healthz/", "/healthz"),
     ],
 )
-async def test_an_address_that_is_nearly_right_is_told(api: Api, path: str, meant: str) -> None:
+async def test_a_misspelt_address_is_answered_with_the_nearest_one(api: Api, path: str, meant: str) -> None:
     assert problem_of(await api.get(path), 404, "not_found")["hint"] == f"Did you mean {meant}?"
     assert "/docs" in problem_of(await api.get(f"{path}/y/z"), 404, "not_found")["hint"]
 
 
-async def test_a_misspelt_field_is_named_before_the_one_that_is_missing(api: Api) -> None:
+async def test_a_misspelt_field_is_named_before_a_missing_field(api: Api) -> None:
     problem = problem_of(
         await api.post(TASKS, json={"parameters": {}, "task_typ": "count-words"}), 422, "invalid_request"
     )
@@ -97,13 +97,15 @@ async def test_the_document_is_made_for_those_who_ask_for_it_and_not_in_the_even
         ("XYZZY", DEAD_LETTERS, "GET"),
     ],
 )
-async def test_unknown_methods(api: Api, method: str, path: str, allowed: str) -> None:
+async def test_an_unknown_method_is_refused_with_the_allowed_ones(
+    api: Api, method: str, path: str, allowed: str
+) -> None:
     answer = await api.request(method, path)
     problem_of(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == allowed
 
 
-async def test_other_origins_get_no_permission(api: Api) -> None:
+async def test_a_request_of_another_origin_gets_no_cors_headers(api: Api) -> None:
     answer = await api.get(TASKS, headers={"Origin": "https://example.org"})
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -131,7 +133,9 @@ async def test_the_store_away_is_503_with_a_time_to_come_back(api: Api, monkeypa
         assert SECRET not in answer.text
 
 
-async def test_only_of_a_change_it_is_said_that_it_may_have_happened(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_error_of_a_change_says_that_it_may_have_happened(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away(*_: object, **__: object) -> None:
         raise StoreUnavailableError
 
@@ -145,7 +149,7 @@ async def test_only_of_a_change_it_is_said_that_it_may_have_happened(api: Api, m
     assert read["hint"] == "Repeat it in 5 seconds."
 
 
-async def test_a_store_that_refuses_access_is_told_with_the_next_step(
+async def test_a_store_that_refuses_access_is_an_error_with_the_next_step(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refuse(*_: object, **__: object) -> None:
@@ -250,7 +254,7 @@ def _all_of(kind: type[Kind]) -> Iterator[type[Kind]]:
         yield from _all_of(child)
 
 
-async def test_a_process_that_opened_only_the_store_sends_to_the_one_that_executes(tmp_path: Path) -> None:
+async def test_a_process_with_only_the_store_refers_to_the_process_that_executes(tmp_path: Path) -> None:
     framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path / 'tasks.db'}"}}))
     async with framework.running(worker=False), Api(framework) as api:
         assert (await api.get(TASKS)).status_code == 200

@@ -17,7 +17,7 @@ _PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/metrics", "/nowhere", TAS
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "DELETE", "BREW"])
-async def test_every_answer_has_them(api: Api, method: str) -> None:
+async def test_every_answer_has_the_safety_headers(api: Api, method: str) -> None:
     for path in _PATHS:
         answer = await api.request(method, path)
         wanted = dict(SAFETY_HEADERS) | (
@@ -30,14 +30,14 @@ async def test_every_answer_has_them(api: Api, method: str) -> None:
         assert "strict-transport-security" not in answer.headers, "this connection has no TLS"
 
 
-async def test_the_answers_of_a_worker_have_them(api: Api) -> None:
+async def test_the_answers_of_a_worker_have_the_safety_headers(api: Api) -> None:
     app = create_health_app(api.framework)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker") as client:
         answer = await client.get("/healthz")
     assert {name: answer.headers[name] for name in SAFETY_HEADERS} == SAFETY_HEADERS
 
 
-async def test_under_tls_browsers_are_told_to_stay_with_it(api: Api) -> None:
+async def test_answers_over_tls_have_the_strict_transport_security_header(api: Api) -> None:
     app = create_app(api.framework)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://api") as client:
         answer = await client.get("/healthz")

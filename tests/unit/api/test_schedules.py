@@ -12,7 +12,7 @@ SCHEDULES = "/api/v1/admin/schedules"
 NIGHTLY = {"name": "nightly", "task_type": "count-words", "parameters": {"text": "one"}, "cron": "30 2 * * *"}
 
 
-async def test_one_is_made_shown_changed_and_deleted(api: Api) -> None:
+async def test_a_schedule_is_created_shown_changed_and_deleted(api: Api) -> None:
     answer = await api.post(SCHEDULES, json={**NIGHTLY, "timezone": "Europe/Berlin"})
     assert (answer.status_code, answer.headers["location"]) == (201, f"{SCHEDULES}/nightly")
     made = answer.json()
@@ -32,7 +32,7 @@ async def test_one_is_made_shown_changed_and_deleted(api: Api) -> None:
     problem_of(await api.get(f"{SCHEDULES}/nightly"), 404, "schedule_not_found")
 
 
-async def test_pages(api: Api) -> None:
+async def test_schedules_are_listed_page_by_page(api: Api) -> None:
     for name in ("a", "b.c", "d"):
         await api.post(SCHEDULES, json={**NIGHTLY, "name": name})
     page = (await api.get(SCHEDULES, params={"limit": 2})).json()
@@ -42,7 +42,7 @@ async def test_pages(api: Api) -> None:
     problem_of(await api.get(SCHEDULES, params={"cursor": "No!"}), 422, "invalid_request")
 
 
-async def test_one_is_paused_resumed_and_run(api: Api) -> None:
+async def test_a_schedule_is_paused_resumed_and_run(api: Api) -> None:
     await api.post(SCHEDULES, json=NIGHTLY)
     paused = (await api.post(f"{SCHEDULES}/nightly/pause")).json()
     assert (paused["is_paused"], paused["next_run_at"], paused["next_runs"]) == (True, None, [])
@@ -70,7 +70,7 @@ async def test_one_is_paused_resumed_and_run(api: Api) -> None:
         ({"missed": "never"}, 422, "invalid_request", "missed", "'skip', 'once' or 'all'"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_a_wrong_schedule_is_refused_with_the_name_of_the_field(
     api: Api, values: dict[str, Any], status: int, code: str, field: str, told: str
 ) -> None:
     problem = problem_of(await api.post(SCHEDULES, json=NIGHTLY | values), status, code)
@@ -80,7 +80,7 @@ async def test_what_is_wrong_is_named(
     assert (await api.get(SCHEDULES)).json()["items"] == []
 
 
-async def test_what_does_not_fit_what_is_there(open_api: OpenApi) -> None:
+async def test_a_change_that_conflicts_with_an_existing_schedule_is_refused(open_api: OpenApi) -> None:
     from_settings = {key: value for key, value in NIGHTLY.items() if key != "name"}
     async with open_api(worker=True, schedules={"settled": from_settings}) as api:
         shown = (await api.get(f"{SCHEDULES}/settled")).json()
@@ -92,7 +92,7 @@ async def test_what_does_not_fit_what_is_there(open_api: OpenApi) -> None:
 
 
 @pytest.mark.parametrize("name", ["none", "No!", "a%00b", "%F0%9F%8E%89", "x" * 300])
-async def test_one_that_is_not_there(api: Api, name: str) -> None:
+async def test_a_schedule_that_does_not_exist_is_not_found(api: Api, name: str) -> None:
     place = f"{SCHEDULES}/{name}"
     calls = [api.get(place), api.delete(place), *(api.post(f"{place}/{do}") for do in ("run", "pause", "resume"))]
     calls.append(api.put(place, json={"task_type": "count-words", "parameters": {"text": "x"}, "every": "1m"}))

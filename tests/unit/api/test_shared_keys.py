@@ -17,7 +17,7 @@ def wanted(text: str, option: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("option", "text"), [(DEBOUNCE, "two"), (THROTTLE, "one")], ids=["debounce", "throttle"])
-async def test_who_shares_a_task_that_is_there_is_answered_with_200_and_that(
+async def test_a_submission_that_shares_an_existing_task_is_answered_with_200(
     api: Api, option: dict[str, Any], text: str
 ) -> None:
     first = await api.post(TASKS, json=wanted("one", option))
@@ -29,7 +29,7 @@ async def test_who_shares_a_task_that_is_there_is_answered_with_200_and_that(
 
 
 @pytest.mark.parametrize("option", [DEBOUNCE, THROTTLE], ids=["debounce", "throttle"])
-async def test_in_bulk_they_share_as_well(api: Api, option: dict[str, Any]) -> None:
+async def test_submissions_in_bulk_share_a_task_too(api: Api, option: dict[str, Any]) -> None:
     tasks = [wanted(str(n), option) for n in range(3)]
     items = (await api.post(f"{TASKS}/bulk", json={"tasks": tasks})).json()["items"]
     assert [item["status"] for item in items] == [202, 200, 200]
@@ -53,7 +53,9 @@ async def test_in_bulk_they_share_as_well(api: Api, option: dict[str, Any]) -> N
         ({"throttle": {"key": "k", "every": "1s", "first": True}}, "throttle.first", ""),
     ],
 )
-async def test_what_makes_no_sense_is_refused(api: Api, option: dict[str, Any], field: str, said: str) -> None:
+async def test_contradicting_options_are_refused_with_the_name_of_the_field(
+    api: Api, option: dict[str, Any], field: str, said: str
+) -> None:
     answer = await api.post(TASKS, json=wanted("one", option))
     problem = problem_of(answer, 422, "invalid_request")
     assert problem["errors"][0]["field"] == field

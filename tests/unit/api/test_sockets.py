@@ -25,7 +25,7 @@ async def test_loopback_needs_no_permission(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "2001:db8::1"])
-async def test_anything_else_must_be_allowed(host: str) -> None:
+async def test_an_address_that_is_not_loopback_must_be_allowed(host: str) -> None:
     addresses = await resolve(host, key="api.host")
     with pytest.raises(ConfigurationError) as refused:
         require_loopback(host, addresses)
@@ -34,7 +34,7 @@ async def test_anything_else_must_be_allowed(host: str) -> None:
     assert "api.allow_remote" in refused.value.hint
 
 
-async def test_one_address_of_several_is_enough_to_refuse() -> None:
+async def test_one_address_beyond_loopback_among_several_is_refused() -> None:
     addresses = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "192.0.2.1")]
     with pytest.raises(ConfigurationError):
         require_loopback("both", addresses)
@@ -67,7 +67,7 @@ def test_an_address_of_another_machine_is_refused() -> None:
         bind_sockets([(socket.AF_INET, "192.0.2.1")], 0, key="api.port")
 
 
-def test_what_was_bound_before_the_error_is_given_back(taken: int) -> None:
+def test_sockets_that_were_bound_before_an_error_are_closed(taken: int) -> None:
     addresses = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
     with pytest.raises(ConfigurationError):
         bind_sockets(addresses, taken, key="api.port")

@@ -19,7 +19,7 @@ async def test_a_submitted_task_is_answered_with_202_its_address_and_itself(api:
     assert (await api.get(answer.headers["location"])).json() == task
 
 
-async def test_all_fields_of_the_request_reach_the_task(api: Api) -> None:
+async def test_all_fields_of_a_submission_reach_the_task(api: Api) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     task = await api.submit(
         priority="high",
@@ -97,7 +97,7 @@ async def test_the_callers_trace_goes_on_in_the_task(api: Api) -> None:
     assert (await api.framework.get(without["task_id"])).traceparent is None
 
 
-async def test_what_is_refused_is_not_stored(api: Api) -> None:
+async def test_a_refused_submission_is_not_stored(api: Api) -> None:
     await api.post(TASKS, json=COUNT_WORDS | {"max_attempts": 0})
     await api.post(TASKS, json=COUNT_WORDS | {"status": "COMPLETED"})
     assert (await api.get(TASKS)).json()["items"] == []

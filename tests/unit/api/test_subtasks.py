@@ -142,7 +142,7 @@ async def test_the_name_of_a_signal_may_have_slashes(api: Api) -> None:
     assert [signal.name for signal in stored.signals] == ["paid / in full"]
 
 
-async def test_what_cannot_be_a_signal_is_refused(api: Api) -> None:
+async def test_a_wrong_signal_is_refused(api: Api) -> None:
     task = await api.submit()
     address = f"{TASKS}/{task['task_id']}/signals"
     problem_of(await api.post(f"{address}/go", json="x" * MAX_SIGNAL_BYTES), 422, "value_not_storable")

@@ -82,7 +82,7 @@ def watcher() -> Watcher:
     return Watcher(EVERYONE, "t")
 
 
-async def test_first_the_whole_task_then_what_happens_until_the_end(watcher: Watcher) -> None:
+async def test_a_follower_gets_the_whole_task_then_its_events_until_the_end(watcher: Watcher) -> None:
     put(watcher, *map(event_of, range(1, 6)))
     store = Store(None)
     assert await told(follower(task_at(2), watcher, store).frames()) == [
@@ -91,35 +91,35 @@ async def test_first_the_whole_task_then_what_happens_until_the_end(watcher: Wat
     assert store.reads == 0
 
 
-async def test_a_final_task_is_shown_and_that_is_all(watcher: Watcher) -> None:
+async def test_a_follower_of_a_final_task_gets_only_the_task(watcher: Watcher) -> None:
     assert await told(follower(task_at(5), watcher).frames()) == ["snapshot t-5"]
 
 
-async def test_who_has_a_part_gets_the_rest(watcher: Watcher) -> None:
+async def test_a_reader_that_has_some_events_gets_the_rest(watcher: Watcher) -> None:
     put(watcher, event_of(3), event_of(5))
     frames = follower(task_at(4), watcher, after=2).frames()
     assert await told(frames) == ["task.retrying t-3", "task.started t-4", "task.completed t-5"]
 
 
-async def test_who_has_all_there_is_waits_for_more(watcher: Watcher) -> None:
+async def test_a_reader_that_has_all_events_waits_for_more(watcher: Watcher) -> None:
     put(watcher, event_of(5))
     assert await told(follower(task_at(4), watcher, after=4).frames()) == [": heartbeat", "task.completed t-5"]
 
 
 @pytest.mark.parametrize(("sequence", "after", "nothing"), [(5, 5, True), (5, 9, True), (5, 4, False), (4, 4, False)])
-async def test_nothing_is_left_of_a_final_task_that_is_known(
+async def test_a_reader_that_knows_all_of_a_final_task_has_nothing_to_read(
     watcher: Watcher, sequence: int, after: int, nothing: bool
 ) -> None:
     assert follower(task_at(sequence), watcher, after=after).has_nothing_to_send is nothing
 
 
-async def test_who_was_away_too_long_gets_the_whole_task(watcher: Watcher) -> None:
+async def test_a_reader_that_was_away_too_long_gets_the_whole_task(watcher: Watcher) -> None:
     task = task_at(5, forgotten=3)
     assert await told(follower(task, watcher, after=2).frames()) == ["snapshot t-5"]
     assert await told(follower(task, watcher, after=3).frames()) == ["task.started t-4", "task.completed t-5"]
 
 
-async def test_what_was_missed_comes_from_the_store(watcher: Watcher) -> None:
+async def test_missed_events_are_read_from_the_store(watcher: Watcher) -> None:
     store = Store(task_at(4))
     put(watcher, event_of(4), event_of(3), event_of(5))
     assert await told(follower(task_at(2), watcher, store).frames()) == [
@@ -128,20 +128,20 @@ async def test_what_was_missed_comes_from_the_store(watcher: Watcher) -> None:
     assert store.reads == 1
 
 
-async def test_duplicates_are_told_once(watcher: Watcher) -> None:
+async def test_duplicate_events_are_sent_once(watcher: Watcher) -> None:
     put(watcher, event_of(3), event_of(3), event_of(2), event_of(4), event_of(3), event_of(5), event_of(5))
     events = await told(follower(task_at(2), watcher).frames())
     assert events == ["snapshot t-2", "task.retrying t-3", "task.started t-4", "task.completed t-5"]
 
 
-async def test_nothing_comes_after_the_end(watcher: Watcher) -> None:
+async def test_no_event_is_sent_after_the_task_has_ended(watcher: Watcher) -> None:
     types = (*TYPES, "replayed")
     late = progress_event(task_at(5, progress_revision=9), "here")
     put(watcher, event_of(5), late, event_of(6, types))
     assert await told(follower(task_at(4), watcher).frames()) == ["snapshot t-4", "task.completed t-5"]
 
 
-async def test_progress_is_told_and_moves_no_mark(watcher: Watcher) -> None:
+async def test_progress_is_sent_and_does_not_count_as_an_event(watcher: Watcher) -> None:
     def progress(sequence: int, revision: int) -> ExternalEvent:
         return progress_event(task_at(sequence, progress_revision=revision), "here")
 
@@ -176,7 +176,7 @@ async def test_progress_comes_after_the_event_that_it_follows(watcher: Watcher) 
 @pytest.mark.parametrize(
     ("known", "told_again"), [((4, None), True), ((4, 6), True), ((4, 7), False), ((3, 7), False), ((3, 2), True)]
 )
-async def test_who_was_away_gets_the_newest_progress_once(
+async def test_a_reader_that_was_away_gets_the_newest_progress_once(
     watcher: Watcher, known: tuple[int, int | None], told_again: bool
 ) -> None:
     put(watcher, event_of(5))
@@ -186,7 +186,7 @@ async def test_who_was_away_gets_the_newest_progress_once(
     assert events[-1] == "task.completed t-5"
 
 
-async def test_progress_before_the_newest_event_is_not_told_again(watcher: Watcher) -> None:
+async def test_progress_before_the_newest_event_is_not_sent_again(watcher: Watcher) -> None:
     put(watcher, event_of(5))
     assert await told(follower(task_at(4, progress_revision=7), watcher, None, 3).frames()) == [
         "task.started t-4", "task.completed t-5",
@@ -235,7 +235,7 @@ async def test_a_stopping_process_ends_the_stream_after_what_waits(watcher: Watc
     assert await told(follower(task_at(2), watcher).frames()) == ["snapshot t-2", "task.retrying t-3"]
 
 
-async def test_a_slow_reader_is_told_to_look_again(watcher: Watcher) -> None:
+async def test_a_slow_reader_gets_the_event_resync(watcher: Watcher) -> None:
     put(watcher, event_of(3))
     watcher.has_missed_events = True
     watcher.end()

@@ -48,7 +48,7 @@ async def bare(tmp_path: Path) -> AsyncIterator[Api]:
         yield api
 
 
-async def test_what_a_worker_has_declared_can_be_submitted(bare: Api) -> None:
+async def test_a_task_type_that_a_worker_has_declared_can_be_submitted(bare: Api) -> None:
     assert (await bare.post(TASKS, json=COUNT_WORDS)).status_code == 202
     task = await bare.submit(task_type="urgent", parameters={"a": 1})
     assert (task["priority"], task["max_attempts"], task["parameters"]) == ("high", 2, {"a": 1})
@@ -68,7 +68,7 @@ async def test_wrong_parameters_are_named_as_where_the_type_is_registered(
     assert [error["field"] for error in problem["errors"]] == [field]
 
 
-async def test_what_nobody_knows_is_refused_with_the_nearest_type_and_how_types_become_known(bare: Api) -> None:
+async def test_an_unknown_task_type_is_refused_with_the_nearest_one_and_a_next_step(bare: Api) -> None:
     problem = problem_of(await bare.post(TASKS, json={"task_type": "count-word"}), 422, "unknown_task_type")
     assert "Did you mean 'count-words'?" in problem["hint"]
     assert "`worker`" in problem["hint"]
@@ -88,7 +88,7 @@ async def test_a_name_that_no_type_can_have_is_unknown(bare: Api, name: str) -> 
         await bare.framework.submit(name)
 
 
-async def test_in_bulk_each_has_its_own_outcome(bare: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_submission_in_bulk_has_its_own_outcome(bare: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     store, asked = bare.framework.services.store, []
     look_up = store.read_records
 

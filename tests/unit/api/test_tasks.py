@@ -29,7 +29,7 @@ async def test_a_failed_task_shows_its_error_without_a_traceback(open_api: OpenA
     assert "traceback" not in task["error"]
 
 
-async def test_without_keys_callers_share_every_task_and_are_told_so(api: Api) -> None:
+async def test_without_keys_callers_share_every_task_and_the_document_says_it(api: Api) -> None:
     hers = await api.framework.submit("count-words", {"text": "one"}, user_id="ada")
     assert (await api.get(f"{TASKS}/{hers.task_id}")).json()["user_id"] == "ada"
     assert hers.task_id in {task["task_id"] for task in (await api.get(TASKS)).json()["items"]}
@@ -59,7 +59,7 @@ async def test_lists_run_from_the_newest_page_by_page(api: Api) -> None:
     assert page["items"][0] == (await api.get(f"{TASKS}/{seen[-1]}")).json(), "a task looks the same everywhere"
 
 
-async def test_lists_hold_fifty_unless_told_otherwise(api: Api) -> None:
+async def test_a_page_of_tasks_holds_fifty_if_no_limit_is_given(api: Api) -> None:
     await api.post(f"{TASKS}/bulk", json={"tasks": [{"task_type": "counts"}] * 51})
     assert len((await api.get(TASKS)).json()["items"]) == 50
     assert len((await api.get(f"{TASKS}?limit=500")).json()["items"]) == 51
@@ -87,7 +87,7 @@ async def test_lists_are_filtered(api: Api) -> None:
     assert await ids(f"finished_before={ended}") == []
 
 
-async def test_what_no_index_has_is_looked_for(open_api: OpenApi) -> None:
+async def test_a_filter_without_an_index_finds_its_tasks(open_api: OpenApi) -> None:
     async with open_api(worker=True) as api:
         failed = await api.finished(await api.submit(task_type="broken", parameters=None, idempotency_key="once"))
         await api.finished(await api.submit(task_type="refuses", parameters=None))
@@ -137,7 +137,7 @@ async def test_a_wrong_reason_cancels_nothing(api: Api, body: str) -> None:
     assert (await api.get(f"{TASKS}/{task['task_id']}")).json()["status"] == "QUEUED"
 
 
-async def test_a_cancelled_task_is_queued_anew_once(api: Api) -> None:
+async def test_a_cancelled_task_is_queued_again_only_once(api: Api) -> None:
     task = await api.submit()
     address = f"{TASKS}/{task['task_id']}"
     problem_of(await api.post(f"{address}/retry"), 409, "transition_refused")

@@ -116,7 +116,7 @@ async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path, caplog:
         assert (await _me(api, key)).json()["principal"] == "bob", "keys count beside tokens"
 
 
-async def test_what_is_no_token_of_the_issuer_opens_nothing(
+async def test_a_token_that_the_issuer_did_not_make_for_this_api_is_unauthorized(
     open_api: OpenApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "taskframework.operations.tokens")
@@ -185,7 +185,7 @@ def _signed_by_secret(secret: bytes, kid: str) -> str:
     return (signed + b"." + signature).decode()
 
 
-async def test_one_key_in_a_pem_file(open_api: OpenApi, tmp_path: Path) -> None:
+async def test_a_token_is_checked_with_the_key_of_a_pem_file(open_api: OpenApi, tmp_path: Path) -> None:
     claims = {"jwt_roles_claim": "realm_access.roles", "jwt_principal_claim": "email", "jwt_users_claim": "a.b"}
     async with open_api(security=_security(tmp_path, _PEM, **claims)) as api:
         token = _token(kid="any", email="ada@example.org", realm_access={"roles": ["admin"]}, a={"b": True}, roles=[])
@@ -204,7 +204,7 @@ async def test_a_stream_ends_with_its_token(open_api: OpenApi, tmp_path: Path, m
             assert (await following).status_code == 200, "it ended, as streams do"
 
 
-async def test_all_tokens_of_a_user_share_one_limit(open_api: OpenApi, tmp_path: Path) -> None:
+async def test_all_tokens_of_a_user_share_one_request_limit(open_api: OpenApi, tmp_path: Path) -> None:
     security = _security(tmp_path, key_limit={"rate": 0.001, "burst_capacity": 2})
     async with open_api(security=security) as api:
         statuses = [(await _me(api, _token(n=n))).status_code for n in range(3)]
@@ -354,7 +354,7 @@ async def _issuing(
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
 
 
-async def test_keys_over_http(caplog: pytest.LogCaptureFixture) -> None:
+async def test_token_keys_are_fetched_over_http_without_logging_the_password(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     content, heard = orjson.dumps(_JWKS), list[bytes]()
     async with _issuing(lambda: content, heard=heard) as address:

@@ -45,7 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(100))
-async def test_a_tree_is_told_without_gap_or_repeat_whatever_is_lost(seed: int) -> None:
+async def test_a_tree_is_sent_without_gap_or_repeat_whatever_events_are_lost(seed: int) -> None:
     family, reader = Family(seed, fails_one_in=0 if seed % 2 else 5), Reader()
     await follow_with_cuts(family, reader)
     assert_told_of_everything(family, reader)
@@ -53,7 +53,7 @@ async def test_a_tree_is_told_without_gap_or_repeat_whatever_is_lost(seed: int) 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(50))
-async def test_where_nothing_is_lost_a_tree_is_told_without_waiting_for_silence(
+async def test_without_lost_events_a_tree_is_sent_without_waiting_for_silence(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With other policies a parent may end while its sub-tasks are being stored, of which silence alone makes sure.
@@ -87,7 +87,7 @@ async def test_a_subtask_whose_beginning_was_missed_is_looked_up_when_it_is_hear
 
 
 @pytest.mark.usefixtures("no_silence")
-async def test_who_comes_late_gets_each_task_as_it_is_and_what_follows() -> None:
+async def test_a_late_reader_gets_each_task_as_it_is_and_later_events() -> None:
     family = Family(1)
     family.claim(family.top)
     first, second = family.plan(family.top, 2)
@@ -122,7 +122,7 @@ async def test_the_places_of_a_task_with_many_rounds_stay_small() -> None:
 
 
 @pytest.mark.usefixtures("no_silence")
-async def test_a_subtask_that_is_replayed_is_told_of_again() -> None:
+async def test_a_sub_task_that_is_replayed_is_sent_again() -> None:
     family = Family(1)
     family.claim(family.top)
     first, second = family.plan(family.top, 2)
@@ -155,7 +155,7 @@ def failed(family: Family, subtasks: int) -> list[str]:
 
 
 @pytest.mark.usefixtures("small", "no_silence")
-async def test_replayed_subtasks_are_told_of_as_there_is_room() -> None:
+async def test_replayed_sub_tasks_are_sent_while_the_bound_of_open_tasks_allows() -> None:
     family = Family(1)
     children = failed(family, 9)
 
@@ -176,7 +176,7 @@ async def test_replayed_subtasks_are_told_of_as_there_is_room() -> None:
 
 
 @pytest.mark.usefixtures("no_silence")
-async def test_of_a_reopened_subtask_nothing_below_it_is_told_twice() -> None:
+async def test_tasks_below_a_reopened_sub_task_are_not_sent_twice() -> None:
     family = Family(1)
     family.claim(family.top)
     parent, other = family.plan(family.top, 2)
@@ -200,7 +200,7 @@ async def test_of_a_reopened_subtask_nothing_below_it_is_told_twice() -> None:
     ]  # fmt: skip
 
 
-async def test_more_replays_than_anybody_would_wait_for_end_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_replays_end_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_follower, "_MAX_REVIVED_SUBTASKS", 5)
     family = Family(1)
     replays = [Replay(child, EVERYONE, "me", MINUTE) for child in failed(family, 9)[:-1]]
@@ -209,7 +209,7 @@ async def test_more_replays_than_anybody_would_wait_for_end_the_stream(monkeypat
     assert chunks[-1].endswith(RESYNC)
 
 
-async def test_progress_of_an_earlier_event_is_not_told() -> None:
+async def test_progress_of_an_earlier_event_is_not_sent() -> None:
     family = Family(1)
     family.claim(family.top)
     family.report(family.top)
@@ -225,7 +225,7 @@ async def test_progress_of_an_earlier_event_is_not_told() -> None:
     ]  # fmt: skip
 
 
-async def test_who_knows_the_end_of_everything_gets_nothing() -> None:
+async def test_a_reader_that_knows_the_end_of_every_task_gets_nothing() -> None:
     family, reader = Family(1), Reader()
     family.claim(family.top)
     family.plan(family.top, 3)
@@ -238,7 +238,7 @@ async def test_who_knows_the_end_of_everything_gets_nothing() -> None:
     assert again.has_nothing_to_send
 
 
-async def test_a_store_that_is_away_is_told_before_the_answer_begins() -> None:
+async def test_a_store_that_is_away_is_an_error_before_the_answer_begins() -> None:
     family = Family(1, fails_one_in=1)
     with pytest.raises(StoreUnavailableError):
         await follower(family, Reader(), Wire(family)).begin()

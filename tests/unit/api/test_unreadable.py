@@ -22,7 +22,7 @@ async def plant_schedule(api: Api, name: str) -> None:
 
 
 @pytest.mark.parametrize("data", NONSENSE, ids=str)
-async def test_one_record_of_nonsense_hides_no_other(
+async def test_one_unreadable_record_hides_no_other_record(
     open_api: OpenApi, caplog: pytest.LogCaptureFixture, data: Any
 ) -> None:
     async with open_api() as api:
@@ -56,7 +56,7 @@ async def test_a_page_ends_where_it_ends_though_its_last_record_is_unreadable(ap
     ],
 )
 @pytest.mark.parametrize("data", NONSENSE, ids=str)
-async def test_a_submission_that_needs_a_record_of_nonsense_is_told_its_name(
+async def test_a_submission_that_needs_an_unreadable_record_is_refused_with_its_name(
     api: Api, kind: str, options: dict[str, Any], data: Any
 ) -> None:
     user = (await api.submit())["user_id"]

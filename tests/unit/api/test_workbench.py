@@ -94,7 +94,7 @@ async def _over(api: Api, replay_id: str) -> dict[str, Any]:
     return over
 
 
-async def test_500_failures_of_3_causes_are_3_rows_and_what_fails_again_joins_its_group(shop: Api) -> None:
+async def test_500_failures_of_3_causes_are_3_groups_and_new_failures_join_them(shop: Api) -> None:
     await _charge(shop, *({"cause": n % 3, "amount": 0 if n in (4, 7) else 1} for n in range(500)))
     first, *others = groups = await _groups(shop)
     assert [group["count"] for group in groups] == [167, 167, 166]
@@ -192,7 +192,7 @@ async def test_a_dry_run_tells_whose_parameters_do_not_fit_any_more(api: Api) ->
     assert (await api.get("/api/v1/admin/audit")).json()["items"] == [], "a dry run is not noted"
 
 
-async def test_what_a_filter_finds_is_done_at_once_if_it_is_little(shop: Api) -> None:
+async def test_few_tasks_that_a_filter_finds_are_replayed_at_once(shop: Api) -> None:
     await _charge(shop, {"cause": 0}, {"cause": 1}, {"cause": 1})
     Charges.provider_is_back = True
     body = {"filter": {"text": "provider"}, "reason": "it is back"}
@@ -246,7 +246,7 @@ async def test_a_key_makes_a_repeated_replay_by_ids_do_nothing(shop: Api) -> Non
         assert {task["generation"] for task in (await shop.get(TASKS)).json()["items"]} == {generation}
 
 
-async def test_pressed_twice_at_the_same_moment_runs_once(shop: Api) -> None:
+async def test_a_replay_that_is_started_twice_at_one_moment_runs_once(shop: Api) -> None:
     await _charge(shop, {"cause": 0})
     [letter] = (await shop.get(DEAD_LETTERS)).json()["items"]
     Charges.provider_is_back = True
@@ -258,7 +258,7 @@ async def test_pressed_twice_at_the_same_moment_runs_once(shop: Api) -> None:
     assert (task["generation"], task["status"]) == (1, "COMPLETED")
 
 
-async def test_what_is_discarded_is_in_no_list_and_can_still_be_retried(shop: Api) -> None:
+async def test_a_discarded_dead_letter_is_in_no_list_and_can_still_be_retried(shop: Api) -> None:
     await _charge(shop, {"cause": 0}, {"cause": 1})
     ids = [item["id"] for item in (await shop.get(DEAD_LETTERS)).json()["items"]]
     body = {"ids": [ids[0], "missing"], "reason": "cancelled by the customer"}
@@ -342,7 +342,7 @@ async def test_a_message_is_repaired_by_its_corrected_text(shop: Api, body: dict
         {"task_type": "count-words", "parameters": {}, "body_text": "{}"},
     ],
 )
-async def test_what_is_no_repair_is_refused(api: Api, body: dict[str, Any]) -> None:
+async def test_a_wrong_repair_of_a_message_is_refused(api: Api, body: dict[str, Any]) -> None:
     problem_of(await api.post(f"{DEAD_LETTERS}/{await _keep(api)}/repair", json=body), 422, "invalid_request")
     assert len((await api.get(DEAD_LETTERS)).json()["items"]) == 1
 
@@ -387,7 +387,7 @@ async def test_live_tasks_are_cancelled_and_failed_ones_retried_by_a_filter(shop
     assert len((await shop.get(REPLAYS)).json()["items"]) == 2
 
 
-async def test_one_is_stopped(shop: Api) -> None:
+async def test_a_replay_of_many_is_stopped(shop: Api) -> None:
     await _charge(shop, *({"cause": 0} for _ in range(5)))
     body = {"filter": {"task_type": "charges"}, "rate": 0.001}
     replay_id = (await shop.post(f"{DEAD_LETTERS}/replay", json=body)).json()["replay_id"]

@@ -59,7 +59,7 @@ def a_report() -> dict[str, Any]:
     }
 
 
-def test_what_takes_longer_grows_unless_the_difference_is_noise() -> None:
+def test_a_question_grows_if_it_takes_longer_by_more_than_noise() -> None:
     stores = a_report()["stores"]
     assert stores["MongoDB"]["get"] == {"median_ms": [1.0, 1.4], "p99_ms": [1.0, 9.0], "ratio": 1.4, "grows": False}
     assert (stores["MongoDB"]["insert"]["ratio"], stores["MongoDB"]["insert"]["grows"]) == (3.9, False)
@@ -81,7 +81,7 @@ def test_the_chart_has_a_bar_for_each_store() -> None:
     assert "above 1.5 it grows" in drawn
 
 
-def test_what_grows_beyond_measure_is_told_and_not_drawn() -> None:
+def test_a_ratio_beyond_the_chart_is_not_drawn() -> None:
     report = a_report()
     report["stores"]["SQLite"]["get"]["ratio"] = 80.0
     drawn = chart.svg(growth_report.CHART, growth_report.drawn(report))

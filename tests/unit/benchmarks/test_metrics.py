@@ -22,13 +22,13 @@ def test_no_values_have_no_quantile() -> None:
         quantile([], 0.5)
 
 
-def test_all_samples_count_and_the_range_is_that_of_the_rounds() -> None:
+def test_a_figure_counts_all_samples_and_has_the_range_of_its_rounds() -> None:
     latency = Metric("latency", "Latency", "ms", "probe")
     found = figures({"probe": [[1, 2, 3], [], [10, 20, 30, 40]]}, [latency])
     assert found == {"latency": Figure(10, low=2, high=25)}
 
 
-def test_what_was_not_measured_has_no_figure() -> None:
+def test_a_metric_that_was_not_measured_has_no_figure() -> None:
     assert figures({}, METRICS) == {}
 
 
@@ -44,6 +44,6 @@ def test_a_peer_counts_with_its_best_way() -> None:
     assert best(Metric("bulk", "", "", "bulk", is_rate=True, also=("single",)), by_contender) == ("b", 5)
 
 
-def test_no_name_is_there_twice() -> None:
+def test_no_two_metrics_have_one_name() -> None:
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))

@@ -40,7 +40,7 @@ def test_ratios_name_the_best_peer_and_never_the_floor() -> None:
         ("Embedded", 2500, 2000, True),
     ],
 )
-def test_targets(part: str, value: float, limit: float, met: bool) -> None:
+def test_targets_are_judged_by_the_figures(part: str, value: float, limit: float, met: bool) -> None:
     (target,) = [target for target in example()["targets"] if part in target["title"]]
     assert (target["value"], target["limit"], target["met"]) == (value, limit, met)
 
@@ -95,6 +95,6 @@ def test_a_bar_is_as_long_as_its_figure() -> None:
     assert widths[1] / widths[0] == pytest.approx(3300 / 1500, rel=0.01)
 
 
-def test_nothing_to_draw() -> None:
+def test_a_chart_without_figures_is_not_drawn() -> None:
     (submit,) = [one for one in chart.CHARTS if one.file == "submit.svg"]
     assert chart.svg(submit, example()) is None

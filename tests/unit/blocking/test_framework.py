@@ -94,7 +94,7 @@ def test_a_task_from_its_submission_to_its_result(tasks: SyncTaskFramework) -> N
         tasks.submit(double, -1).result(timeout=PATIENCE)
 
 
-def test_what_is_wrong_is_raised_where_it_is_submitted(tasks: SyncTaskFramework) -> None:
+def test_a_wrong_submission_raises_its_error_where_it_is_submitted(tasks: SyncTaskFramework) -> None:
     with pytest.raises(InvalidParametersError):
         tasks.submit("double", "four")
     with pytest.raises(UnknownTaskTypeError):
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_raised_where_it_is_submitted(tasks: SyncTaskFramework)
         tasks.handle("nothing").task()
 
 
-def test_a_task_is_told_something_and_cancelled(tasks: SyncTaskFramework) -> None:
+def test_a_task_gets_a_signal_and_another_is_cancelled(tasks: SyncTaskFramework) -> None:
     paid, given_up = tasks.submit(Pay, 5), tasks.submit(Pay, 6)
     paid.signal("approved", "ann")
     assert paid.result(timeout=PATIENCE) == "5, by ann"
@@ -139,7 +139,7 @@ def test_items_of_a_batch_are_made_in_the_thread_that_calls(tasks: SyncTaskFrame
     some.close()
 
 
-def test_what_fails_while_it_makes_items_is_raised_and_the_batch_is_cancelled(tasks: SyncTaskFramework) -> None:
+def test_an_error_while_items_are_made_is_raised_and_the_batch_is_cancelled(tasks: SyncTaskFramework) -> None:
     def numbers() -> Generator[int, None, None]:
         yield 1
         raise LookupError("the cursor is closed")
@@ -156,7 +156,7 @@ def test_what_fails_while_it_makes_items_is_raised_and_the_batch_is_cancelled(ta
 
 
 @pytest.mark.parametrize("items", [3, {"text": "a"}, "a text"], ids=["a number", "one object", "a text"])
-def test_what_holds_no_items_is_refused(tasks: SyncTaskFramework, items: Any) -> None:
+def test_a_value_that_holds_no_items_is_refused(tasks: SyncTaskFramework, items: Any) -> None:
     with pytest.raises(TypeError, match="for a single task write a list of one"):
         tasks.submit_batch("double", items)
 
@@ -176,7 +176,7 @@ async def _all_asyncio_tasks() -> list[str]:
     return [str(it.get_coro()) for it in asyncio.all_tasks()]
 
 
-def test_many_threads_share_one(tasks: SyncTaskFramework) -> None:
+def test_many_threads_share_one_blocking_framework(tasks: SyncTaskFramework) -> None:
     with ThreadPoolExecutor(20) as threads:
         results = threads.map(lambda number: tasks.submit(double, number).result(timeout=PATIENCE), range(40))
         assert list(results) == [2 * number for number in range(40)]
@@ -187,7 +187,7 @@ def hand_on(parameters: int, tasks: SyncTaskFramework = resource(SyncTaskFramewo
     return tasks.submit(double, parameters).task_id
 
 
-def test_a_task_in_a_thread_submits_by_one_that_a_hook_of_its_worker_yields(tmp_path: Path) -> None:
+def test_a_task_in_a_thread_submits_by_a_framework_that_a_lifespan_hook_yields(tmp_path: Path) -> None:
     framework = TaskFramework(settings_in(tmp_path))
     for each in (double, hand_on):
         framework.register(each)
@@ -212,7 +212,7 @@ def test_a_coroutine_in_place_of_a_function_is_refused(tasks: SyncTaskFramework)
             tasks.run(wrong)  # type: ignore[arg-type]
 
 
-def test_what_has_no_call_of_its_own_is_run(tasks: SyncTaskFramework) -> None:
+def test_a_coroutine_function_without_its_own_call_is_run(tasks: SyncTaskFramework) -> None:
     tenant = contextvars.ContextVar("tenant", default="nobody")
 
     async def look() -> tuple[str, str]:
@@ -223,7 +223,7 @@ def test_what_has_no_call_of_its_own_is_run(tasks: SyncTaskFramework) -> None:
     assert tasks.run(look) == ("ann", "taskframework-sync")
 
 
-async def test_an_event_loop_must_not_wait(tasks: SyncTaskFramework) -> None:
+async def test_a_blocking_call_on_an_event_loop_is_refused(tasks: SyncTaskFramework) -> None:
     with pytest.raises(RuntimeError, match="would block the event loop"):
         tasks.submit("double", 4)
 
@@ -236,7 +236,7 @@ def test_a_program_that_only_submits_needs_no_task_types(tmp_path: Path, tasks: 
         assert beside.submit("double", 4).result(timeout=PATIENCE) == 8
 
 
-def test_closed_it_is_opened_anew_by_the_next_call(tasks: SyncTaskFramework) -> None:
+def test_a_closed_framework_is_opened_again_by_the_next_call(tasks: SyncTaskFramework) -> None:
     handle = tasks.submit(double, 4)
     tasks.close()
     tasks.close()
@@ -244,7 +244,7 @@ def test_closed_it_is_opened_anew_by_the_next_call(tasks: SyncTaskFramework) -> 
     assert tasks.get(handle.task_id).parameters == 4
 
 
-def test_closing_it_starts_no_thread(tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_framework_starts_no_thread(tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.12 starts none while the program ends, which closes a framework that was left open."""
     tasks.run(lambda: asyncio.to_thread(int))
     started: list[threading.Thread] = []
@@ -254,7 +254,7 @@ def test_closing_it_starts_no_thread(tasks: SyncTaskFramework, monkeypatch: pyte
     assert started == []
 
 
-def test_a_call_that_is_under_way_when_it_is_closed_says_so(tasks: SyncTaskFramework) -> None:
+def test_a_call_under_way_fails_when_the_framework_is_closed(tasks: SyncTaskFramework) -> None:
     begun = threading.Event()
 
     async def wait() -> None:
@@ -312,7 +312,7 @@ def test_a_call_that_the_end_did_not_see_does_not_wait_for_ever(
         future.result(0)
 
 
-def test_what_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -> None:
+def test_a_framework_that_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -> None:
     (file := tmp_path / "tasks.db").write_text("no database at all, and long enough to be none" * 100)
     tasks = SyncTaskFramework(settings_in(tmp_path))
     for _ in range(2):
@@ -372,7 +372,7 @@ def test_a_signal_handler_submits_while_the_framework_is_opened(
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_one_process_executes_on_a_file(tmp_path: Path, tasks: SyncTaskFramework) -> None:
+def test_only_one_process_executes_the_tasks_of_a_file(tmp_path: Path, tasks: SyncTaskFramework) -> None:
     with pytest.raises(ConfigurationError, match="process"):
         SyncTaskFramework(settings_in(tmp_path), worker=True).open()
 
@@ -418,13 +418,13 @@ def run_program(path: Path, program: str) -> str:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-def test_each_process_that_was_forked_before_the_first_call_opens_its_own(tmp_path: Path) -> None:
+def test_a_process_forked_before_the_first_call_opens_its_own_framework(tmp_path: Path) -> None:
     said = run_program(tmp_path, _FORKED_BEFORE).splitlines()
     assert said == ["stored QUEUED", "stored QUEUED", "[0, 0]"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-def test_a_process_that_was_forked_too_late_is_told_and_its_parent_goes_on(tmp_path: Path) -> None:
+def test_a_process_forked_after_the_first_call_gets_an_error(tmp_path: Path) -> None:
     program = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)" + _FORKED_AFTER
     [told, parent] = run_program(tmp_path, program).splitlines()
     assert told.startswith("OpenedBeforeForkError The framework was opened before this process was forked")

@@ -22,7 +22,7 @@ def message(number: int) -> Message:
 
 
 @pytest.mark.parametrize("back", [[0], [2], [2, 0, 1], [1, 9], [9, 5, 0, 7]])
-async def test_what_comes_back_finds_its_old_place(back: list[int]) -> None:
+async def test_messages_that_come_back_to_a_queue_find_their_old_place(back: list[int]) -> None:
     queue = Queue("queue")
     queue.ready = Backlog(message(number) for number in range(10) if number not in back)
     arrived: list[EmbeddedDelivery] = []

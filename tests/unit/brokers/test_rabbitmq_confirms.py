@@ -93,7 +93,7 @@ async def test_a_confirm_twice_or_of_an_unknown_number_changes_nothing(four: Fou
     assert await four.outcomes() == dict.fromkeys((1, 2, 3, 4), GOOD)
 
 
-async def test_what_came_back_is_refused_although_it_is_confirmed_with_others(four: Four) -> None:
+async def test_a_returned_publication_is_refused_although_it_is_confirmed_too(four: Four) -> None:
     four.returns(3)
     four.returns(1)
     assert await four.outcomes() == {3: RETURNED, 1: RETURNED}
@@ -105,14 +105,14 @@ async def test_what_came_back_is_refused_although_it_is_confirmed_with_others(fo
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-async def test_the_first_word_about_a_message_counts(four: Four, is_taken: bool) -> None:
+async def test_the_first_answer_about_a_publication_counts(four: Four, is_taken: bool) -> None:
     four.returns(2)
     four.bench.confirms(2, is_taken=is_taken)
     assert await four.outcomes() == {2: RETURNED}
     await four.end()
 
 
-async def test_all_of_it_in_one_read_of_the_socket(four: Four) -> None:
+async def test_confirms_and_returns_are_understood_in_one_read_of_the_socket(four: Four) -> None:
     heartbeat = frame.marshal(spec.Connection.Blocked("low"), 0)
     returned = [returned_frames(CHANNEL, four.publications[number].message_id) for number in (1, 2)]
     said = [*returned[0], confirm_frame(CHANNEL, 2, multiple=True), heartbeat, *returned[1], confirm_frame(CHANNEL, 3)]
@@ -122,7 +122,7 @@ async def test_all_of_it_in_one_read_of_the_socket(four: Four) -> None:
 
 
 @pytest.mark.parametrize("message_id", ["somebody's", "", None])
-async def test_a_message_that_is_nobody_s_is_told_and_harms_no_other(
+async def test_an_unknown_returned_message_is_logged_and_harms_no_other(
     four: Four, message_id: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     four.bench.returns(message_id)

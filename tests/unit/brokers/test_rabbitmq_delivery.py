@@ -172,7 +172,7 @@ async def test_consumer_arguments_reach_the_broker() -> None:
     assert bench.fake.arguments == {"x-consumer-timeout": 1000}
 
 
-async def test_each_delivery_is_answered_once() -> None:
+async def test_each_delivery_is_answered_only_once() -> None:
     bench = Bench()
     await bench.consume(1, 2, 3)
     for delivery in bench.deliveries:
@@ -406,7 +406,7 @@ async def test_a_closed_channel_waits_for_no_answers() -> None:
     assert bench.channel.lost.is_set()
 
 
-async def test_what_arrives_after_the_cancel_goes_back_to_the_queue() -> None:
+async def test_a_delivery_that_comes_after_the_cancel_goes_back_to_the_queue() -> None:
     bench = Bench()
     await bench.consume(1)
     await bench.channel.cancel()

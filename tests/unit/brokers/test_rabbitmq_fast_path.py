@@ -79,7 +79,9 @@ async def test_a_broker_that_came_meanwhile_is_no_reason_to_give_the_fast_path_u
     assert caplog.records == []
 
 
-async def test_what_only_the_plain_way_connects_is_kept_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_that_only_works_without_the_fast_path_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     connector = FakeConnector(False, True, False, False, True, False)
     for _ in range(2):
         opened: Any = await connector.open("test")
@@ -88,7 +90,9 @@ async def test_what_only_the_plain_way_connects_is_kept_and_told_once(caplog: py
     assert len(caplog.records) == 1
 
 
-async def test_a_broker_that_is_away_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_is_away_is_unavailable_without_a_fast_path_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with pytest.raises(BrokerUnavailableError):
         await FakeConnector(False, False).open("test")
     assert caplog.records == []

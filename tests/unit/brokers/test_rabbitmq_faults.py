@@ -66,7 +66,9 @@ _QUEUE = (
         (StopAsyncIteration(), BrokerUnavailableError, "connection was closed"),
     ],
 )
-def test_each_fault_has_its_kind_and_its_words(error: Exception, kind: type[BrokerError], text: str) -> None:
+def test_each_driver_error_becomes_its_own_error_with_its_text(
+    error: Exception, kind: type[BrokerError], text: str
+) -> None:
     with pytest.raises(kind, match=r"RabbitMQ: testing:") as caught, driver_errors("testing"):
         raise error
     assert type(caught.value) is kind

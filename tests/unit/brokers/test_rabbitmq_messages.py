@@ -42,7 +42,7 @@ def _properties(sent: Publication) -> spec.Basic.Properties:
     return read_properties_as_driver(sent.properties)
 
 
-def test_a_task_message() -> None:
+def test_a_task_message_has_the_right_wire_format() -> None:
     sent = task_publication(_NAMES, _MESSAGE, None)
     assert (sent.exchange, sent.routing_key, sent.mandatory) == ("tasks.exchange", "reports.high", True)
     assert json.loads(sent.body) == {
@@ -88,7 +88,7 @@ def test_a_delay_is_whole_milliseconds_and_never_early(delay: timedelta, millise
     assert headers["x-delay"] == milliseconds
 
 
-def test_an_event() -> None:
+def test_an_event_has_the_right_wire_format() -> None:
     sent = event_publication(_NAMES, ExternalMessage(b"{}", "application/cloudevents+json", {"a": "b"}))
     assert (sent.exchange, sent.routing_key, sent.mandatory) == ("tasks.events", "", False)
     properties = _properties(sent)
@@ -97,7 +97,7 @@ def test_an_event() -> None:
     assert (sent.failpoint, task_publication(_NAMES, _MESSAGE, None).failpoint) == ("relay.reply", "dispatch.reply")
 
 
-def test_each_attempt_has_an_id_of_its_own_and_the_dispatch_keeps_its_name() -> None:
+def test_each_publication_has_its_own_message_id_and_the_same_headers() -> None:
     first, second = (task_publication(_NAMES, _MESSAGE, None) for _ in range(2))
     assert first.message_id != second.message_id
     assert _properties(first).message_id == first.message_id
@@ -140,7 +140,7 @@ def test_headers_arrive_as_they_are(headers: dict[str, str | int]) -> None:
     ],
     ids=lambda value: ascii(value)[:20],
 )
-def test_what_cannot_be_written_is_refused(name: str, value: object) -> None:
+def test_a_header_that_cannot_be_written_is_refused(name: str, value: object) -> None:
     headers: dict[str, Any] = {name: value}
     with pytest.raises(PublishRefusedError, match="cannot be written"):
         task_publication(_NAMES, TaskMessage("t1", "reports", 1, headers=headers), None)
@@ -148,19 +148,19 @@ def test_what_cannot_be_written_is_refused(name: str, value: object) -> None:
         event_publication(_NAMES, ExternalMessage(b"{}", "text/plain", headers))
 
 
-def test_so_is_a_content_type_that_is_too_long() -> None:
+def test_a_content_type_that_is_too_long_is_refused() -> None:
     with pytest.raises(PublishRefusedError, match="cannot be written"):
         event_publication(_NAMES, ExternalMessage(b"{}", "x" * 256, {}))
 
 
-def test_what_would_cost_the_connection_is_refused_before_it_is_written() -> None:
+def test_a_message_that_is_too_large_is_refused_before_it_is_written() -> None:
     with pytest.raises(PublishRefusedError, match="headers"):
         task_publication(_NAMES, TaskMessage("t1", "reports", 1, headers={"h": "x" * MAX_HEADER_BYTES}), None)
     with pytest.raises(PublishRefusedError, match="body"):
         event_publication(_NAMES, ExternalMessage(b"x" * (MAX_BODY_BYTES + 1), "text/plain", {}))
 
 
-def test_the_largest_that_is_allowed_goes() -> None:
+def test_the_largest_allowed_message_is_written() -> None:
     empty = event_publication(_NAMES, ExternalMessage(b"", "text/plain", {"h": ""}))
     room = MAX_HEADER_BYTES - len(empty.properties)
     event_publication(_NAMES, ExternalMessage(b"x" * MAX_BODY_BYTES, "text/plain", {"h": "x" * room}))

@@ -62,7 +62,7 @@ async def test_a_broker_without_a_limit_of_frames_gets_the_body_in_one() -> None
     await sending
 
 
-async def test_what_is_published_in_one_moment_leaves_in_one_piece_and_in_order() -> None:
+async def test_publications_of_one_moment_are_written_together_in_order() -> None:
     bench = Bench()
     sending = await bench.sends(*(publication(f"t{number}") for number in range(5)))
     assert [(header.properties.headers or {})["task_id"] for header in bench.sent_headers] == [
@@ -91,7 +91,7 @@ async def test_a_refusal_says_nothing_against_the_channel(is_returned: bool, wor
 
 
 @pytest.mark.parametrize("names", [{"exchange": "x" * 256}, {"routing_key": "ä" * 128}], ids=str)
-async def test_what_cannot_be_written_takes_no_number_of_a_confirm(names: dict[str, Any]) -> None:
+async def test_a_publication_that_cannot_be_written_takes_no_confirm_number(names: dict[str, Any]) -> None:
     bench = Bench()
     bad, good = await bench.sends(publication()._replace(**names), publication())
     refusal = await _failure(bad)
@@ -129,14 +129,14 @@ async def test_an_unknown_outcome_ends_the_channel(reason: BaseException | None)
     assert bench.unconfirmed == []
 
 
-async def test_the_broker_s_reason_is_told() -> None:
+async def test_the_error_of_a_publication_has_the_reason_of_the_broker() -> None:
     bench = Bench()
     (sending,) = await bench.sends(publication())
     bench.closes(ChannelNotFoundEntity("NOT_FOUND - no exchange 'tasks.exchange'"))
     assert "no exchange 'tasks.exchange'" in str(await _failure(sending))
 
 
-async def test_a_channel_that_closed_meanwhile_says_so_at_once() -> None:
+async def test_a_publication_on_a_closed_channel_fails_at_once() -> None:
     bench = Bench()
     bench.fake.is_closed = True
     (sending,) = await bench.sends(publication())
@@ -175,7 +175,7 @@ async def test_a_late_publication_ends_the_channel_unless_an_alarm_holds_it(is_b
 
 @pytest.mark.parametrize("ends", ["ack", "nack", "return", "close"])
 @pytest.mark.parametrize("gives_up", ["late", "cancelled"])
-async def test_an_answer_to_who_gave_up_is_nothing_to_speak_of(
+async def test_an_answer_to_a_publication_that_was_given_up_is_not_logged(
     gives_up: str, ends: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -202,7 +202,7 @@ async def test_an_answer_to_who_gave_up_is_nothing_to_speak_of(
     assert [record for record in caplog.records if record.name != "asyncio"] == []
 
 
-async def test_who_is_cancelled_in_the_moment_of_the_confirm_leaves_no_error_behind() -> None:
+async def test_a_publication_cancelled_at_its_confirm_leaves_no_error_behind() -> None:
     said: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
     bench = Bench()
@@ -242,7 +242,7 @@ async def test_a_retired_channel_waits_no_longer_than_the_time_limits() -> None:
     assert type(sending.exception()) is TimeoutError
 
 
-async def test_what_was_about_to_be_written_is_not_written_after_the_end() -> None:
+async def test_a_publication_is_not_written_after_the_end_of_its_channel() -> None:
     bench = Bench()
     deadline = asyncio.get_running_loop().time() + LONG
     sending = asyncio.create_task(bench.channel.send(publication(), deadline))

@@ -70,7 +70,7 @@ async def _published_to(broker: ScriptedBroker, fast_path: FastPath) -> AsyncIte
 
 
 @pytest.mark.parametrize("end", _ENDS)
-async def test_an_end_of_any_kind_is_told_to_all_and_the_next_connection_serves(
+async def test_a_lost_connection_fails_all_publications_and_the_next_one_serves(
     end: str, fast_path: FastPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "taskframework.brokers.rabbitmq.connection")
@@ -96,7 +96,7 @@ async def test_an_end_of_any_kind_is_told_to_all_and_the_next_connection_serves(
         assert back == 1
 
 
-async def test_a_broker_that_was_not_there_at_the_start_is_told_when_it_is(
+async def test_a_broker_that_was_away_at_the_start_is_logged_when_it_is_reached(
     fast_path: FastPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "taskframework.brokers.rabbitmq.connection")
@@ -125,7 +125,7 @@ async def test_confirms_and_returns_come_through_the_driver_s_socket(fast_path: 
         assert publisher.is_connected
 
 
-async def test_an_alarm_is_told_at_once_and_what_was_sent_is_confirmed_when_it_is_over(fast_path: FastPath) -> None:
+async def test_during_an_alarm_publications_fail_and_earlier_ones_are_confirmed_after_it(fast_path: FastPath) -> None:
     async with ScriptedBroker() as broker, _published_to(broker, fast_path) as publisher:
         sending = asyncio.create_task(publisher.publish(publication()))
         await eventually(lambda: len(broker.published) == 1)

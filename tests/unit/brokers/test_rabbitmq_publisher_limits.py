@@ -34,7 +34,7 @@ async def _is_late(sending: asyncio.Task[None]) -> None:
             await sending
 
 
-async def test_without_a_confirm_it_ends_in_its_time(opened: list[FedPublisher]) -> None:
+async def test_a_publication_without_a_confirm_ends_within_its_time_limit(opened: list[FedPublisher]) -> None:
     publisher = _open(opened, FedPublisher(0.05))
     (sending,) = await publisher.begins()
     await _is_late(sending)
@@ -51,7 +51,7 @@ async def test_a_connection_that_does_not_come_costs_the_same_time(opened: list[
     assert publisher.free_places == 1
 
 
-async def test_the_wait_for_a_connection_counts(opened: list[FedPublisher]) -> None:
+async def test_the_wait_for_a_connection_counts_for_the_time_limit(opened: list[FedPublisher]) -> None:
     publisher = FedPublisher(30)
     publisher.may_connect.clear()
     _open(opened, publisher)
@@ -69,7 +69,9 @@ async def test_the_wait_for_a_connection_counts(opened: list[FedPublisher]) -> N
     await early
 
 
-async def test_who_waited_for_the_connection_is_not_held_by_those_who_came_then(opened: list[FedPublisher]) -> None:
+async def test_a_publication_that_waited_for_the_connection_is_not_held_by_later_ones(
+    opened: list[FedPublisher],
+) -> None:
     publisher = FedPublisher(0.05)
     publisher.may_connect.clear()
     _open(opened, publisher)
@@ -111,7 +113,7 @@ async def test_a_place_that_nobody_gives_back_holds_nobody_longer(opened: list[F
     assert publisher.free_places == 1
 
 
-async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(opened: list[FedPublisher]) -> None:
+async def test_a_cancelled_publication_leaves_its_place_to_the_next(opened: list[FedPublisher]) -> None:
     publisher = _open(opened, FedPublisher(30, max_unconfirmed=1))
     first, second, third = await publisher.begins(3)
     second.cancel()
@@ -136,7 +138,7 @@ async def test_places_are_given_in_the_order_of_the_calls(opened: list[FedPublis
     assert sent == [f"t{number}" for number in range(6)]
 
 
-async def test_an_alarm_is_told_to_those_who_wait_for_a_place(opened: list[FedPublisher]) -> None:
+async def test_publications_that_wait_for_a_place_fail_with_the_alarm(opened: list[FedPublisher]) -> None:
     publisher = _open(opened, FedPublisher(30, max_unconfirmed=1))
     first, second = await publisher.begins(2)
     publisher.benches[0].connection.is_blocked = True

@@ -109,7 +109,7 @@ def test_a_delivery_that_is_too_short_goes_to_the_driver_whole(size: int, are_ap
 
 
 @pytest.mark.parametrize("size", range(1, 12))
-def test_so_does_one_with_a_header_that_is_too_short(size: int) -> None:
+def test_a_delivery_with_a_header_that_is_too_short_goes_to_the_driver_whole(size: int) -> None:
     bench = Bench()
     method, header, body = frames(2)
     short = _cut(header, size)
@@ -252,7 +252,7 @@ async def test_a_bad_end_of_the_connection_is_the_same_to_the_driver(end: bytes)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
-async def test_the_same_by_tls(tmp_path: Path) -> None:
+async def test_deliveries_are_read_by_tls_too(tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     files = ["-keyout", str(key), "-out", str(certificate)]

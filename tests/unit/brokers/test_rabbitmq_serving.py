@@ -47,7 +47,7 @@ async def test_a_silent_consumer_asks_whether_it_is_still_one(
     assert inner.asked == len(answers) - 1, "what has just begun is not asked for"
 
 
-def test_of_consumers_that_are_lost_together_one_is_worth_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumers_that_are_lost_together_are_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("taskframework.brokers.rabbitmq.consumer.time.monotonic", lambda: now)
     troubles = Troubles()
@@ -74,7 +74,7 @@ class SilentConnection:
         return SimpleNamespace(initialize=initialize)
 
 
-async def test_a_connection_that_is_given_up_is_told_once_as_lost() -> None:
+async def test_a_connection_that_is_given_up_is_reported_as_lost_once() -> None:
     losses: list[object] = []
     connection = BrokerConnection(cast(Any, SilentConnection()), PlainWire(), losses.append)
     for _ in range(2):

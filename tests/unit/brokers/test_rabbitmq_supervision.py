@@ -40,7 +40,7 @@ class Workshop:
         return self.made[-1]
 
 
-async def test_what_was_lost_is_made_again_and_forgotten_once() -> None:
+async def test_a_lost_thing_is_made_again_and_forgotten_once() -> None:
     workshop = Workshop()
     workshop.kept.start()
     workshop.kept.start()
@@ -88,7 +88,7 @@ async def test_before_start_and_after_stop_there_is_nothing_and_it_can_start_aga
     await workshop.kept.stop()
 
 
-async def test_an_unexpected_error_is_logged_whole_and_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_error_is_logged_and_does_not_end_the_supervision(caplog: pytest.LogCaptureFixture) -> None:
     errors = [KeyError("a bug"), BrokerUnavailableError("away")]
 
     async def make() -> Thing:
@@ -103,7 +103,7 @@ async def test_an_unexpected_error_is_logged_whole_and_does_not_end_it(caplog: p
     assert [(record.levelno, bool(record.exc_info)) for record in caplog.records] == [(logging.ERROR, True)]
 
 
-async def test_stopping_in_the_middle_of_an_attempt() -> None:
+async def test_a_stop_during_an_attempt_ends_the_supervision() -> None:
     workshop = Workshop()
     workshop.go.clear()
     workshop.kept.start()

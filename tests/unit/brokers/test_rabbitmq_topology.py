@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskframework.brokers.rabbitmq.topology import Arguments, Binding, Exchange, Queue, whole_topology
 
 
-def test_everything_an_installation_has() -> None:
+def test_the_topology_has_every_exchange_queue_and_binding() -> None:
     topology = whole_topology("tasks", ["b", "a"], delivery_limit=20, with_plugin=False)
     assert topology.exchanges == (
         Exchange("tasks.exchange", "direct"),
@@ -40,7 +40,7 @@ def test_every_queue_says_its_type_and_its_delivery_limit() -> None:
         assert "x-delivery-limit" in queue.arguments
 
 
-def test_it_can_be_shown() -> None:
+def test_a_topology_can_be_shown_as_text() -> None:
     lines = list(whole_topology("tasks", ["a"], delivery_limit=5, with_plugin=True).lines())
     assert "exchange tasks.delayed type=x-delayed-message x-delayed-type=direct" in lines
     assert "queue tasks.a.low x-dead-letter-exchange=tasks.dlx x-delivery-limit=5 x-queue-type=quorum" in lines

@@ -58,7 +58,7 @@ async def test_a_refused_part_does_not_keep_the_others_from_being_declared() -> 
     assert broker.declared
 
 
-async def test_a_lost_connection_is_told_as_such() -> None:
+async def test_a_lost_connection_is_an_unavailable_broker_and_not_a_refusal() -> None:
     broker = Refuses(AMQPConnectionError("Server connection unexpectedly closed"))
     with pytest.raises(BrokerUnavailableError):
         await _declare_all(cast(BrokerConnection, broker), [PART])

@@ -107,7 +107,9 @@ def programs(folder: Path) -> None:
         ("greeting:nothing", "there is no such name in greeting", "Write --app greeting to register"),
     ],
 )
-def test_what_cannot_be_used_is_an_error_with_the_next_step(cli: Cli, app: str, message: str, hint: str) -> None:
+def test_an_application_that_cannot_be_used_is_an_error_with_the_next_step(
+    cli: Cli, app: str, message: str, hint: str
+) -> None:
     done = cli("submit", "greets", '"you"', "--app", app)
     assert done.code == 1
     first, second = done.err.splitlines()[:2]
@@ -126,7 +128,7 @@ def test_what_cannot_be_used_is_an_error_with_the_next_step(cli: Cli, app: str, 
         (["extended:framework", "extended"], False),
     ],
 )
-def test_a_framework_whose_tasks_were_not_registered_is_told(
+def test_a_framework_without_registered_tasks_is_named(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str, apps: list[str], is_told: bool
 ) -> None:
     remarks: list[str] = []

@@ -17,7 +17,7 @@ def _noted(cli: Cli) -> list[Any]:
     return [(entry["action"], entry["refusal"]) for entry in json.loads(cli("audit", "list", "--json").out)["items"]]
 
 
-def test_what_is_no_json_is_refused_before_anything_is_noted(cli: Cli, folder: Path) -> None:
+def test_a_text_that_is_not_json_is_refused_before_anything_is_audited(cli: Cli, folder: Path) -> None:
     work(folder)
     for command in ("edit", "repair"):
         done = cli("dlq", command, "some-letter", "not json")
@@ -25,7 +25,7 @@ def test_what_is_no_json_is_refused_before_anything_is_noted(cli: Cli, folder: P
     assert _noted(cli) == []
 
 
-def test_what_came_to_nothing_is_noted_with_why(cli: Cli, folder: Path) -> None:
+def test_a_command_that_changed_nothing_is_audited_with_the_reason(cli: Cli, folder: Path) -> None:
     work(folder)
     for command in (["replay", "x"], ["edit", "x", "1"], ["discard", "x", "--reason", "old"]):
         assert cli("dlq", *command).code == 1

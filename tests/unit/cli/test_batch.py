@@ -123,7 +123,7 @@ def test_the_same_command_again_is_the_same_batch(cli: Cli, folder: Path) -> Non
 
 
 @pytest.mark.usefixtures("worked")
-def test_what_is_wrong_in_a_file_is_named(cli: Cli, folder: Path) -> None:
+def test_a_wrong_line_of_a_batch_file_is_named(cli: Cli, folder: Path) -> None:
     no_json = submitted(cli, folder, '"ann"\n{\n')
     assert (no_json.code, "line 2 of names.ndjson is not JSON" in said(no_json)) == (2, True)
     assert "at column 1. Write one item per line" in said(no_json)
@@ -157,7 +157,7 @@ def test_a_mistake_far_down_says_what_became_of_the_rest(cli: Cli, folder: Path,
     assert open_one["is_sealed"]
 
 
-def test_an_array_in_place_of_lines_is_told_as_such(cli: Cli, folder: Path) -> None:
+def test_a_json_array_in_place_of_lines_is_refused_with_the_next_step(cli: Cli, folder: Path) -> None:
     refused = submitted(cli, folder, '["ann", "bob"]\n', "--app", "greeting")
     assert (refused.code, "for a JSON array, `jq -c '.[]' FILE` makes such lines" in refused.err) == (1, True)
 

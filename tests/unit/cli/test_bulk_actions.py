@@ -75,7 +75,7 @@ def test_an_action_that_somebody_stopped_is_no_success(cli: Cli, folder: Path, m
 
 
 @pytest.mark.parametrize("option", [[], ["--background"]])
-def test_a_filter_that_fits_nothing_is_told_in_one_line(cli: Cli, folder: Path, option: list[str]) -> None:
+def test_a_filter_without_a_match_is_reported_in_one_line(cli: Cli, folder: Path, option: list[str]) -> None:
     work(folder)
     done = cli("tasks", "cancel", "--where", "type=greets", *option)
     assert (done.code, done.out, done.err) == (0, "Nothing fits --where, so nothing was cancelled.\n", "")
@@ -112,7 +112,7 @@ def test_a_stop_tells_whether_it_came_in_time(cli: Cli, folder: Path) -> None:
     assert (newest["action"], newest["refusal"]) == ("replay.stop", late.err.strip())
 
 
-def test_who_asks_for_what_runs_already_is_told_so(cli: Cli, folder: Path) -> None:
+def test_an_action_that_runs_already_is_shown_and_not_started_again(cli: Cli, folder: Path) -> None:
     work(folder)
     assert cli("submit", "greets", '"ann"').code == 0
     cancel = ("tasks", "cancel", "--where", "type=greets", "--background", "--reason")
@@ -124,7 +124,7 @@ def test_who_asks_for_what_runs_already_is_told_so(cli: Cli, folder: Path) -> No
     assert "(a mistake): nothing else was begun, and no other reason is kept." in again.err
 
 
-def test_what_somebody_else_did_first_is_told_and_listed_as_skipped(
+def test_a_task_that_somebody_else_changed_first_is_listed_as_skipped(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_once = ReplayCarrier.run_once
@@ -149,7 +149,7 @@ def test_what_somebody_else_did_first_is_told_and_listed_as_skipped(
     assert row[header.index("Skipped") :].split()[0] == "1"
 
 
-def test_what_cannot_be_cancelled_is_refused_and_not_counted(cli: Cli, folder: Path) -> None:
+def test_a_filter_of_tasks_that_cannot_be_cancelled_is_refused(cli: Cli, folder: Path) -> None:
     work(folder)
     for options in ([], ["--dry-run"]):
         done = cli("tasks", "cancel", "--where", "status=completed", *options)

@@ -34,7 +34,7 @@ def test_folders_are_walked_in_order_without_what_nobody_wrote_to_be_read(tree: 
     assert [str(file.relative_to(tree)) for file in collect([tree])] == ["a.txt", "b.md", "sub/c.md"]
 
 
-def test_what_is_named_is_taken_whatever_it_is_called(tree: Path) -> None:
+def test_a_file_that_is_named_is_taken_whatever_its_name(tree: Path) -> None:
     assert collect([tree / ".x", tree / ".git", tree / "data.csv"]) == [
         tree / ".x",
         tree / ".git" / "config",

@@ -85,7 +85,7 @@ def test_text_files_are_read(tmp_path: Path) -> None:
         ("Grüße".encode("latin-1"), "not UTF-8 text: byte 2 cannot be decoded"),
     ],
 )
-def test_what_is_not_text_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_file_that_is_not_text_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
     with pytest.raises(NonRetryableError) as caught:
@@ -93,7 +93,7 @@ def test_what_is_not_text_is_refused_with_the_reason(tmp_path: Path, content: by
     assert str(caught.value) == reason
 
 
-def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "closed").write_text("x")
     for path, reason in (

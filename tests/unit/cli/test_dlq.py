@@ -38,7 +38,7 @@ def failed(folder: Path) -> str:
     return asyncio.run(put())
 
 
-def test_what_is_shown_of_one_is_on_one_stream(cli: Cli, failed: str) -> None:
+def test_a_dead_letter_is_shown_on_standard_output_and_hints_on_standard_error(cli: Cli, failed: str) -> None:
     assert cli("dlq", "discard", failed, "--reason", "old").code == 0
     shown = cli("dlq", "show", failed)
     assert f"Attempt 1:\n{TRACEBACK}" in shown.out

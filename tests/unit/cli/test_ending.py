@@ -81,7 +81,7 @@ def test_a_process_without_standard_streams_does_its_work(folder: Path) -> None:
         ("shop", "raise OSError(28, 'full')", False),
     ],
 )
-def test_only_code_that_prints_fails_because_of_the_output(module: str, code: str, is_output: bool) -> None:
+def test_only_an_error_of_printing_code_counts_as_an_output_error(module: str, code: str, is_output: bool) -> None:
     with pytest.raises(OSError, match="Errno") as raised:
         exec(code, {"__name__": module})
     assert is_about_output(raised.value) is is_output

@@ -51,7 +51,7 @@ def test_the_example_is_at_the_end_of_the_help(cli: Cli) -> None:
         ("taskframework tasks list --st", ["--status", "--stream"]),
     ],
 )
-def test_the_shell_completes(typed: str, offered: list[str]) -> None:
+def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
     asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
     script = Path(sys.executable).with_name("taskframework")
     environment = os.environ | asked | {"_TASKFRAMEWORK_COMPLETE": "complete_bash"}

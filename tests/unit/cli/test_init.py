@@ -30,7 +30,7 @@ def test_a_project_has_the_name_of_its_folder_and_tells_what_comes_next(cli: Cli
     assert "taskframework dev " in done.out
 
 
-def test_without_a_name_it_is_made_here(cli: Cli, folder: Path) -> None:
+def test_a_project_without_a_name_is_created_in_the_present_folder(cli: Cli, folder: Path) -> None:
     done = cli("init")
     assert done.code == 0
     assert _made(folder) >= {"greeting.py", "tasks.py"}
@@ -38,7 +38,7 @@ def test_without_a_name_it_is_made_here(cli: Cli, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["tasks.py", "config/servers.yml", "tests", "config"])
-def test_nothing_is_overwritten_and_nothing_is_half_made(cli: Cli, folder: Path, there: str) -> None:
+def test_init_overwrites_no_file_and_leaves_no_half_project(cli: Cli, folder: Path, there: str) -> None:
     (file := folder / "orders" / there).parent.mkdir(parents=True)
     file.write_text("mine")
     done = cli("init", "orders")
@@ -58,13 +58,13 @@ def test_a_link_that_leads_nowhere_is_not_followed(cli: Cli, folder: Path) -> No
     ("where", "said"),
     [("greeting.py", "greeting.py is a file"), ("greeting.py/x", "cannot be written: not a directory")],
 )
-def test_what_is_no_folder_is_told(cli: Cli, where: str, said: str) -> None:
+def test_a_path_that_is_no_folder_is_refused_with_the_reason(cli: Cli, where: str, said: str) -> None:
     done = cli("init", where)
     assert (done.code, said in done.err) == (1, True), done.err
 
 
 @pytest.mark.parametrize(("folder", "name"), [("a/Ünit_9.x", "nit-9-x"), ("/", "my-project"), ("___", "my-project")])
-def test_how_a_project_is_called(folder: str, name: str) -> None:
+def test_the_name_of_a_project_follows_from_its_folder(folder: str, name: str) -> None:
     assert _project_name(Path(folder)) == name
 
 

@@ -73,7 +73,7 @@ async def test_every_sample_tells_its_process_and_none_is_lost() -> None:
     assert sorted(merged, key=_order) == sorted(own, key=_order)
 
 
-async def test_all_must_be_ready_and_those_that_are_not_are_named() -> None:
+async def test_all_processes_must_be_ready_and_those_that_are_not_are_named() -> None:
     def process(number: int, status: int | None) -> FakeProcess:
         view = Answer(status or 0, orjson.dumps({"status": "ready" if status == 200 else "not ready"}).decode())
         return FakeProcess(number, {} if status is None else {"/readyz": view})
@@ -86,7 +86,7 @@ async def test_all_must_be_ready_and_those_that_are_not_are_named() -> None:
     assert answer.json()["processes"] == {"1": {"status": "ready"}, "2": {"status": "not ready"}}
 
 
-async def test_one_that_hangs_is_no_health_and_one_that_starts_is_no_illness() -> None:
+async def test_a_hanging_process_is_unhealthy_and_a_starting_process_is_not() -> None:
     well = FakeProcess(1, {"/healthz": Answer(200, "{}")})
     starting = FakeProcess(2, {}, is_ready=False)
     assert (await get("/healthz", well, starting)).status_code == 200

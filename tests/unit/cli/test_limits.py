@@ -13,7 +13,7 @@ from tests.unit.model.scenes import NOW
 
 
 @pytest.mark.parametrize(("ahead", "shown"), [(timedelta(milliseconds=3), "in 3 ms"), (timedelta(hours=2), "in 2 h")])
-def test_turns_are_told_in_the_unit_that_fits(ahead: timedelta, shown: str) -> None:
+def test_turns_are_shown_in_the_unit_that_fits(ahead: timedelta, shown: str) -> None:
     state = LimitState("openai", None, AttemptLimit(5, 1), 0, NOW + ahead, NOW + ahead)
     assert _bucket_row(state, NOW)[-2:] == (shown, shown)
     assert _bucket_row(LimitState("openai", None, AttemptLimit(5, 1), 1, None, None), NOW)[-2:] == ("", "")

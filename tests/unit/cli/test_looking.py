@@ -81,7 +81,7 @@ def test_a_list_shows_progress_of_what_runs_and_the_error_of_what_failed(cli: Cl
 
 
 @pytest.mark.usefixtures("stored")
-def test_who_sees_that_a_task_waits_is_told_who_knows_why(cli: Cli) -> None:
+def test_showing_a_waiting_task_names_the_command_explain(cli: Cli) -> None:
     assert "taskframework tasks explain waiting" in cli("tasks", "show", "waiting").err
     for task_id in ("running", "failed"):
         assert "explain" not in cli("tasks", "show", task_id).err

@@ -26,7 +26,7 @@ def _as_before() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_what_is_there_at_the_start_is_not_looked_at_again() -> None:
+def test_objects_from_the_start_are_not_garbage_collected_again() -> None:
     there: list[list[int]] = [[]]
     reduce_garbage_collection()
     assert gc.get_freeze_count() > 1000
@@ -34,7 +34,7 @@ def test_what_is_there_at_the_start_is_not_looked_at_again() -> None:
     assert gc.get_threshold()[0] == 20_000
 
 
-def test_the_choice_of_an_application_stays() -> None:
+def test_garbage_collection_settings_of_an_application_stay() -> None:
     gc.set_threshold(123, 4, 5)
     reduce_garbage_collection()
     assert gc.get_threshold() == (123, 4, 5)

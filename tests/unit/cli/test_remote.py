@@ -287,7 +287,7 @@ def installation(folder: Path) -> Iterator[Installation]:
         ("batch show x", b'"hello"', "it is not a JSON object"),
     ],
 )
-def test_answers_of_another_program_are_told_from_those_of_an_api(
+def test_answers_of_another_program_are_refused_as_not_from_an_api(
     cli: Cli, command: str, answer: bytes, said: str
 ) -> None:
     with answering((200, answer)) as url:
@@ -313,7 +313,7 @@ def test_answers_of_another_program_are_told_from_those_of_an_api(
         ("replays stop", "action on many tasks"),
     ],
 )
-def test_what_cannot_be_a_part_of_an_address_is_no_name(cli: Cli, command: str, what: str, name: str) -> None:
+def test_a_name_that_cannot_be_part_of_an_address_is_not_found(cli: Cli, command: str, what: str, name: str) -> None:
     done = cli(*command.split(), name, "--api", "http://127.0.0.1:1")
     assert (done.code, f"There is no {what} {name!r}." in done.err) == (1, True), done.err
 
@@ -345,7 +345,7 @@ def test_a_delete_whose_answer_was_lost_is_done(cli: Cli, answers: list[tuple[in
     assert (done.code, "is deleted" in done.out) == (code, code == 0)
 
 
-def test_who_needs_a_key_is_told_the_option(cli: Cli, installation: Installation) -> None:
+def test_a_command_that_needs_an_api_key_names_the_option(cli: Cli, installation: Installation) -> None:
     done = cli("tasks", "list", "--api", installation.url)
     assert (done.code, "--api-key or TASKFRAMEWORK_KEY" in done.err) == (1, True)
 
@@ -401,7 +401,7 @@ def test_events_are_asked_for_where_the_environment_says(cli: Cli, monkeypatch: 
         (remote.RemoteBatches, BatchOperations),
     ],
 )
-def test_what_is_asked_of_an_api_is_called_as_what_is_done_on_a_store(asked: type, done: type) -> None:
+def test_calls_to_an_api_have_the_parameters_of_calls_to_a_store(asked: type, done: type) -> None:
     for name, method in inspect.getmembers(asked, inspect.isfunction):
         if not name.startswith("_") and getattr(method, "__wrapped__", None) is not getattr(done, name):
             there = {**inspect.signature(getattr(done, name)).parameters}
@@ -411,7 +411,7 @@ def test_what_is_asked_of_an_api_is_called_as_what_is_done_on_a_store(asked: typ
             assert dict(inspect.signature(method).parameters) == there, f"{asked.__name__}.{name}"
 
 
-def test_both_print_the_same(installation: Installation, cli: Cli) -> None:
+def test_commands_print_the_same_from_a_store_and_an_api(installation: Installation, cli: Cli) -> None:
     there = ("--api", installation.url, "--api-key", installation.key)
     for word in ("FAILED", "DONE", "BATCH", "STREAM", "KEY"):
         installation.made(word)
@@ -482,7 +482,7 @@ def test_refusals_read_the_same(installation: Installation, cli: Cli) -> None:
     assert (nobody.code, "not the address of an API" in nobody.err) == (1, True)
 
 
-def test_a_type_that_nobody_knows_is_told_where_nothing_is_found(installation: Installation, cli: Cli) -> None:
+def test_an_unknown_task_type_is_named_where_nothing_is_found(installation: Installation, cli: Cli) -> None:
     lines = (
         "tasks list --type fial",
         "tasks cancel --where type=fial --dry-run",
@@ -504,7 +504,9 @@ def test_a_type_that_nobody_knows_is_told_where_nothing_is_found(installation: I
         assert "no task type" not in cli("tasks", "list", "--type", "fails", *where).err
 
 
-def test_the_environment_says_where(installation: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_gives_the_address_of_the_api(
+    installation: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task_id = installation.made("DONE")
     monkeypatch.setenv("TASKFRAMEWORK_STORE__URL", "sqlite:///nowhere.db")
     assert cli("tasks", "show", task_id).code == 1
@@ -545,7 +547,7 @@ def _unreachable(asked: list[Call]) -> ApiConnection:
     return cast(ApiConnection, Asked())
 
 
-async def test_a_stream_is_told_once_to_go_on_whatever_is_in_its_key() -> None:
+async def test_a_stream_is_continued_by_one_request_whatever_is_in_its_key() -> None:
     asked = list[Call]()
     with pytest.raises(ConnectionError):
         await remote.RemoteStreams(_unreachable(asked)).go_on(StreamKey("ada", "a/../b"), position=4)

@@ -29,7 +29,7 @@ def _aligned(text: str) -> list[str]:
     return [f"{row[0]:<16}{row[-1]}" for row in rows]
 
 
-def test_the_time_of_all_attempts_and_that_of_the_last_are_told_apart() -> None:
+def test_the_time_of_all_attempts_and_of_the_last_one_are_shown_separately() -> None:
     end = NOW + timedelta(seconds=2.6)
     task = new_task(now=NOW, status=TaskStatus.COMPLETED, finished_at=end, started_at=end - timedelta(milliseconds=5))
     assert shown(task)["Finished"].endswith("02.600Z, after 2.6 s; the last attempt began 5 ms before that")
@@ -79,7 +79,7 @@ def test_the_history_names_the_worker_of_each_attempt(capsys: pytest.CaptureFixt
     assert second.endswith("completed         attempt 1")
 
 
-def test_a_new_task_that_never_left_the_store_says_so() -> None:
+def test_a_new_task_that_was_never_dispatched_shows_no_dispatches() -> None:
     assert shown(new_task(now=NOW))["Dispatches"] == "0"
 
 
@@ -107,7 +107,7 @@ def test_the_error_of_an_earlier_attempt_hides_no_progress(
 
 
 @pytest.mark.parametrize(("code", "step"), [("invalid_parameters", "dlq edit t1 JSON"), ("timeout", "tasks retry t1")])
-def test_what_can_be_done_about_a_failed_task(capsys: pytest.CaptureFixture[str], code: str, step: str) -> None:
+def test_a_failed_task_is_shown_with_the_next_step(capsys: pytest.CaptureFixture[str], code: str, step: str) -> None:
     error = describe(ValueError("no"), False, code)
     print_next_step(new_task(task_id="t1", now=NOW, status=TaskStatus.FAILED, error=error))
     said = capsys.readouterr()

@@ -54,7 +54,7 @@ def shown(done: Done) -> Any:
     return json.loads(done.out)
 
 
-def test_one_is_made_shown_and_listed(cli: Cli) -> None:
+def test_a_schedule_is_created_shown_and_listed(cli: Cli) -> None:
     made = cli("schedules", "create", *NIGHTLY, "--missed", "skip", "--overlap", "cancel_previous", "--jitter", "30s")
     assert made.out.startswith("Schedule nightly is created.\n"), made.err
     schedule = shown(cli("schedules", "show", "nightly", "--json"))
@@ -73,7 +73,7 @@ def test_without_a_rule_the_options_are_named_not_the_fields_of_the_interface(cl
         assert (answer.code, "Give either --cron or --every." in answer.err) == (2, True)
 
 
-def test_what_is_named_is_changed_and_the_rest_stays(cli: Cli) -> None:
+def test_named_fields_of_a_schedule_are_changed_and_the_others_stay(cli: Cli) -> None:
     cli("schedules", "create", *NIGHTLY, "--jitter", "30s")
     assert "Give at least one option" in cli("schedules", "update", "nightly").err
     changed = shown(cli("schedules", "update", "nightly", "--parameters", '"eve"', "--json"))
@@ -86,7 +86,7 @@ def test_what_is_named_is_changed_and_the_rest_stays(cli: Cli) -> None:
     )
 
 
-def test_one_is_paused_resumed_run_and_deleted(cli: Cli) -> None:
+def test_a_schedule_is_paused_resumed_run_and_deleted(cli: Cli) -> None:
     cli("schedules", "create", *NIGHTLY)
     assert "none, it is paused" in cli("schedules", "pause", "nightly").out
     assert "paused" in cli("schedules", "list").out
@@ -100,7 +100,7 @@ def test_one_is_paused_resumed_run_and_deleted(cli: Cli) -> None:
     assert "There is no schedule 'nightly'" in cli("schedules", "show", "nightly").err
 
 
-def test_those_of_the_settings_are_changed_there(cli: Cli) -> None:
+def test_schedules_of_the_settings_are_changed_only_there(cli: Cli) -> None:
     done = cli("schedules", "update", "settled", "--every", "1m")
     assert done.code == 1
     assert "comes from the settings" in done.err

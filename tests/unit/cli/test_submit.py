@@ -95,7 +95,7 @@ def test_a_type_that_the_store_does_not_know_is_looked_for_in_the_modules_of_the
         (("greets", '"you"', "--app", "greeting", "--deadline", "1s", "--not-before", "1m"), "deadline"),
     ],
 )
-def test_what_is_refused_makes_no_store(cli: Cli, folder: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_a_refused_submission_creates_no_store(cli: Cli, folder: Path, arguments: tuple[str, ...], said: str) -> None:
     before = set(folder.glob("taskframework*"))
     done = cli("submit", *arguments)
     assert (done.code, done.out) == (1, "")
@@ -103,13 +103,13 @@ def test_what_is_refused_makes_no_store(cli: Cli, folder: Path, arguments: tuple
     assert set(folder.glob("taskframework*")) == before
 
 
-def test_what_is_accepted_makes_the_store(cli: Cli, folder: Path) -> None:
+def test_an_accepted_submission_creates_the_store(cli: Cli, folder: Path) -> None:
     assert cli("submit", "greets", '"you"', "--app", "greeting").code == 0
     assert (folder / "taskframework.db").exists()
     assert "greets" in cli("tasks", "list").out
 
 
-def test_parameters_that_are_a_file_are_told_from_wrong_json(cli: Cli, folder: Path) -> None:
+def test_parameters_that_name_a_file_have_another_hint_than_wrong_json(cli: Cli, folder: Path) -> None:
     (folder / "you.json").write_text('"you"')
     submit = ("submit", "greets", "--app", "greeting")
     assert "To read the file, write @you.json." in " ".join(cli(*submit, "you.json").err.replace("│", " ").split())
@@ -117,7 +117,7 @@ def test_parameters_that_are_a_file_are_told_from_wrong_json(cli: Cli, folder: P
     assert cli(*submit, "@you.json").code == 0
 
 
-def test_what_is_no_utf_8_is_told_as_such(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_that_are_not_utf_8_are_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     submit = ("submit", "greets", "--app", "greeting")
     wrong = b'"gr\xfc"'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(wrong), encoding="utf-8"))

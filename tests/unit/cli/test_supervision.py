@@ -120,7 +120,9 @@ async def parents(
         await asyncio.gather(parent.running, return_exceptions=True)
 
 
-async def test_it_is_ready_once_when_all_are(parents: list[Parent], caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_parent_is_ready_once_when_all_processes_are_ready(
+    parents: list[Parent], caplog: pytest.LogCaptureFixture
+) -> None:
     parents.append(parent := Parent(_READY + "stay()", 3))
     await parent.ready()
     pid = parent.pids[1]
@@ -135,7 +137,7 @@ async def test_it_is_ready_once_when_all_are(parents: list[Parent], caplog: pyte
     assert caplog.messages.count("ready") == 1
 
 
-async def test_one_that_dies_at_once_is_started_again_and_again(
+async def test_a_process_that_dies_at_once_is_started_again_and_again(
     parents: list[Parent], caplog: pytest.LogCaptureFixture
 ) -> None:
     parents.append(parent := Parent("if lived() < 4: sys.exit(7)\n" + _READY + "stay()", 1))
@@ -145,7 +147,7 @@ async def test_one_that_dies_at_once_is_started_again_and_again(
     assert [vars(record)["code"] for record in endings] == [7, 7, 7]
 
 
-async def test_what_cannot_start_stops_the_others_and_is_said_once(parents: list[Parent]) -> None:
+async def test_a_process_that_cannot_start_stops_the_others_with_one_error(parents: list[Parent]) -> None:
     parents.append(
         parent := Parent("if lived() == 2:\n    " + _FAILED.replace("\n", "\n    ") % "true" + "\nstay()", 2)
     )
@@ -156,7 +158,9 @@ async def test_what_cannot_start_stops_the_others_and_is_said_once(parents: list
 
 
 @pytest.mark.parametrize("may_pass", ["true", "false"])
-async def test_once_all_were_ready_a_server_may_be_away_for_a_while(parents: list[Parent], may_pass: str) -> None:
+async def test_a_server_may_be_away_for_a_while_after_all_processes_were_ready(
+    parents: list[Parent], may_pass: str
+) -> None:
     again = "if lived() in (2, 3):\n    " + _FAILED.replace("\n", "\n    ") % may_pass
     parents.append(parent := Parent(f"{again}\n{_READY}stay()", 1))
     await parent.ready()
@@ -169,7 +173,7 @@ async def test_once_all_were_ready_a_server_may_be_away_for_a_while(parents: lis
             await parent.ends()
 
 
-async def test_one_that_does_not_stop_is_killed_and_that_is_no_success(parents: list[Parent]) -> None:
+async def test_a_process_that_does_not_stop_is_killed_and_that_is_no_success(parents: list[Parent]) -> None:
     parents.append(parent := Parent(_READY + "stay()\ntime.sleep(60)", 2))
     await parent.ready()
     os.kill(os.getpid(), signal.SIGINT)
@@ -221,7 +225,7 @@ async def test_a_signal_after_another_wish_to_stop_is_the_first_one(monkeypatch:
         (Ending(-signal.SIGKILL), False),  # perhaps some queues were consumed
     ],
 )
-def test_before_it_was_ready_a_process_may_end_as_it_likes(ending: Ending, is_clean: bool) -> None:
+def test_a_process_may_end_in_any_way_before_it_was_ready(ending: Ending, is_clean: bool) -> None:
     assert ending.is_clean is is_clean
 
 

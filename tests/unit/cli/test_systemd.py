@@ -25,13 +25,13 @@ def test_an_abstract_address_begins_with_a_null_byte(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("address", ["", "/nobody/listens/here"])
-def test_where_nobody_hears_nothing_happens(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_notifying_does_nothing_without_systemd(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     notify_stopping()
 
 
 @pytest.mark.parametrize("watched", [os.getpid(), os.getppid(), None], ids=["this", "its-parent", "none"])
-async def test_only_the_process_that_is_watched_says_that_it_lives(
+async def test_only_the_watched_process_notifies_the_watchdog(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, watched: int | None
 ) -> None:
     with closing(Ear(tmp_path)) as ear:

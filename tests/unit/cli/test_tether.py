@@ -50,7 +50,7 @@ async def pair() -> AsyncIterator[Pair]:
     await made.listening
 
 
-async def test_it_tells_who_is_ready(pair: Pair) -> None:
+async def test_a_ready_process_tells_its_parent(pair: Pair) -> None:
     pair.tether.report_ready()
     await eventually(lambda: pair.told == ["ready"])
 
@@ -64,7 +64,7 @@ async def test_questions_are_answered_whatever_their_order(pair: Pair) -> None:
     assert await asyncio.gather(*asked) == [Answer(200, "this is /one"), Answer(200, "this is /two")]
 
 
-async def test_who_is_gone_answers_nothing(pair: Pair) -> None:
+async def test_a_process_that_has_ended_answers_nothing(pair: Pair) -> None:
     asked = asyncio.create_task(pair.link.ask("/readyz", within=10))
     await asyncio.sleep(0)
     await _close(pair)
@@ -72,7 +72,7 @@ async def test_who_is_gone_answers_nothing(pair: Pair) -> None:
     assert await pair.link.ask("/readyz", within=10) is None
 
 
-async def test_the_end_of_the_line_is_the_wish_to_stop(pair: Pair) -> None:
+async def test_the_end_of_the_connection_is_a_request_to_stop(pair: Pair) -> None:
     pair.link.request_stop()
     pair.link.request_stop()
     await eventually(lambda: pair.told == ["cut"])
@@ -114,7 +114,7 @@ async def test_a_process_that_dies_in_the_middle_of_an_answer_is_gone() -> None:
     assert told == ["ready"]
 
 
-async def test_an_own_end_is_no_wish_of_the_parent(pair: Pair) -> None:
+async def test_a_connection_closed_by_the_process_itself_is_no_stop_request(pair: Pair) -> None:
     await pair.tether.close()
     assert pair.told == []
 
@@ -128,7 +128,7 @@ async def test_an_own_end_is_no_wish_of_the_parent(pair: Pair) -> None:
         (BrokerUnavailableError("away"), True),
     ],
 )
-async def test_why_it_failed_is_left_to_the_parent_to_say(
+async def test_the_error_of_a_process_is_left_to_its_parent_to_report(
     pair: Pair, error: TaskframeworkError, may_pass: bool
 ) -> None:
     def fail() -> None:
@@ -141,7 +141,7 @@ async def test_why_it_failed_is_left_to_the_parent_to_say(
     assert pair.link.failure == Failure(error.message, error.hint, may_pass)
 
 
-def test_without_a_parent_it_says_so_itself() -> None:
+def test_a_process_without_a_parent_raises_its_own_error() -> None:
     ours, theirs = socket.socketpair()
     tether = Tether(theirs.detach())
     ours.close()

@@ -41,7 +41,7 @@ def test_old_counts_say_how_old_they_are(age: timedelta, told: str) -> None:
     assert first == f"1 worker, 0 dead letters   COMPLETED 90{told}"
 
 
-def test_a_bound_is_marked() -> None:
+def test_a_count_up_to_a_bound_is_marked() -> None:
     full, few = LaneTraffic(10_000, NOW - 5 * MINUTE, is_bounded=True), LaneTraffic(2, NOW - 5 * MINUTE, running=7)
     lanes = {("charge", Priority.HIGH): full, ("mail", Priority.HIGH): few}
     *_, charge, mail = shown(render_overview(replace(WELL, traffic=Traffic(NOW, lanes, is_running_bounded=True))))
@@ -58,5 +58,5 @@ def test_an_empty_installation_is_shown_once_where_nobody_watches(cli: Cli) -> N
 
 
 @pytest.mark.usefixtures("empty_store")
-def test_what_is_no_time_is_refused(cli: Cli) -> None:
+def test_a_refresh_interval_that_is_no_time_is_refused(cli: Cli) -> None:
     assert cli("top", "--every", "soon").code == 2

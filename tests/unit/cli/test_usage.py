@@ -51,7 +51,7 @@ from tests.unit.cli.conftest import Cli
         (["schedules", "create", "nightly", "greets", "--missed", "never"], "'never' is not one of 'skip', 'once'"),
     ],
 )
-def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
+def test_wrong_usage_ends_with_exit_code_2(cli: Cli, arguments: list[str], said: str) -> None:
     done = cli(*arguments)
     assert done.code == 2
     assert said in " ".join(done.err.replace("│", " ").split())
@@ -108,7 +108,9 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         (["events", "tail", "--url", "localhost:1"], "'localhost:1' is not the address of an API", "http://localhost:"),
     ],
 )
-def test_wrong_requests(cli: Cli, empty_store: None, arguments: list[str], message: str, hint: str) -> None:
+def test_a_wrong_request_ends_with_exit_code_1(
+    cli: Cli, empty_store: None, arguments: list[str], message: str, hint: str
+) -> None:
     done = cli(*arguments)
     assert done.code == 1
     said = done.err[done.err.index("error: ") :].splitlines()
@@ -140,7 +142,7 @@ def test_looking_makes_no_store_and_says_what_does(cli: Cli, folder: Path, comma
     assert set(folder.iterdir()) == before
 
 
-def test_an_empty_store_is_said_to_be_empty(cli: Cli, empty_store: None) -> None:
+def test_lists_of_an_empty_store_show_that_there_is_nothing(cli: Cli, empty_store: None) -> None:
     done = cli("tasks", "list")
     assert (done.code, done.out) == (0, "")
     assert "No tasks" in done.err

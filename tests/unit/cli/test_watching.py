@@ -44,7 +44,7 @@ class Queued:
         return new_task(task_id="mine", status=TaskStatus.QUEUED)
 
 
-async def test_what_is_printed_meanwhile_stays_above_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_printed_while_watching_stay_above_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(watching, "err", lambda: Console(file=terminal, force_terminal=True, width=80))
     handle = TaskHandle("parent", True, cast(TaskOperations, Looks()))
@@ -60,7 +60,7 @@ async def test_what_is_printed_meanwhile_stays_above_the_tree(monkeypatch: pytes
         assert min(accumulate(moves), default=0) >= 0, "it removes no line above itself"
 
 
-async def test_who_waits_for_a_task_that_nothing_starts_is_sent_to_what_knows_why(
+async def test_waiting_for_a_task_that_no_worker_starts_names_the_command_explain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = io.StringIO()

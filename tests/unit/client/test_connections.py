@@ -103,7 +103,7 @@ async def test_hundreds_of_calls_at_once_are_sent_in_their_turn() -> None:
         assert 1 < most <= transport._MAX_CONCURRENT_CALLS
 
 
-async def test_who_waits_too_long_for_a_turn_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_waits_too_long_for_its_turn_fails_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_MAX_CONCURRENT_CALLS", 1)
 
     async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -165,7 +165,7 @@ def test_a_process_that_was_forked_opens_its_own_connections(url: str, monkeypat
     assert connections[0] == connections[1] != connections[2] == connections[3]
 
 
-def test_each_event_loop_has_its_own_connections(url: str) -> None:
+def test_a_client_has_other_connections_for_each_event_loop(url: str) -> None:
     client = TaskClient(url)
 
     async def ask_twice() -> list[str]:

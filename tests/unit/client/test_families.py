@@ -71,7 +71,7 @@ async def test_line_ends_within_a_text_end_no_line(connect: Connect) -> None:
     assert [one.result async for one in stage.client.stream_items("b")] == [text]
 
 
-async def test_something_else_than_lines_is_told(connect: Connect) -> None:
+async def test_an_answer_that_has_no_json_lines_is_an_error(connect: Connect) -> None:
     with pytest.raises(ApiError, match="a line that is not JSON"):
         await followed(connect(lines(b"<p>Hello</p>\n")))
 
@@ -87,7 +87,7 @@ async def test_an_empty_page_ends_what_is_there_now(connect: Connect) -> None:
     assert [one.index async for one in stage.client.batch_results("b")] == [0]
 
 
-async def test_of_a_snapshot_each_event_is_told_and_the_place_moves_behind_the_last(connect: Connect) -> None:
+async def test_each_event_of_a_snapshot_is_given_and_the_place_moves_after_the_last(connect: Connect) -> None:
     task = lived("submitted", "started", "completed")
     stage = connect(stream(sse_frame("snapshot", public_view(task), "t-1-tree-a"), RESYNC), OVER)
     heard = [(event.type, event.place) async for event in stage.client.stream_tree("t-1", after="t-1-tree-0")]
@@ -96,7 +96,7 @@ async def test_of_a_snapshot_each_event_is_told_and_the_place_moves_behind_the_l
     assert asked(stage, "tree") == ["true", "true"]
 
 
-async def test_what_is_told_of_the_batch_itself_moves_the_place_on(connect: Connect) -> None:
+async def test_events_of_the_batch_itself_move_the_place_forward(connect: Connect) -> None:
     of_batch = sse_frame("snapshot", {"batch_id": "b"}, "b-items-a")
     stage = connect(stream(of_batch, sse_frame("item", result(4), "b-items-b"), error=BROKEN), OVER)
     assert [(one.index, one.place) async for one in stage.client.stream_items("b")] == [(4, "b-items-b")]

@@ -12,7 +12,7 @@ from tests.unit.client.conftest import Connect, problem, task
 
 
 @pytest.mark.parametrize("key", ["tf_a_b", "tf_a_b\n", "Bearer tf_a_b"])  # as a file has it, and a request
-async def test_each_call_shows_the_key(connect: Connect, key: str) -> None:
+async def test_each_call_sends_the_api_key(connect: Connect, key: str) -> None:
     stage = connect(task(), problem(503, "stopping"), task(), api_key=key)
     for _ in range(2):
         await stage.client.get("x")
@@ -20,14 +20,14 @@ async def test_each_call_shows_the_key(connect: Connect, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "", " "])
-async def test_without_one_nothing_is_shown(connect: Connect, key: str | None) -> None:
+async def test_a_client_without_an_api_key_sends_none(connect: Connect, key: str | None) -> None:
     stage = connect(task(), api_key=key)
     await stage.client.get("x")
     assert "authorization" not in stage.asked[0].headers
 
 
 @pytest.mark.parametrize("key", ["ключ", "tf_a_…", "tf_a\nb"])
-def test_what_cannot_be_a_key_is_told_before_anything_is_asked(key: str) -> None:
+def test_a_wrong_api_key_is_refused_before_any_request(key: str) -> None:
     with pytest.raises(ConfigurationError, match="contains a character that is not allowed in keys"):
         HttpEvents("http://api", api_key=key)
 
@@ -37,7 +37,7 @@ async def test_a_key_is_text(connect: Connect) -> None:
         connect(api_key=SecretStr("tf_a_b"))
 
 
-async def test_so_does_who_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_subscribers_send_the_api_key_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

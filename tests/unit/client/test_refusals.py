@@ -58,14 +58,14 @@ ABOUT = {"task_type": "send-mail", "key": "welcome", "task_id": "t-1", "action":
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_comes_out_as_it_went_in(error: Any) -> None:
+def test_an_error_of_the_interface_is_raised_by_the_client_unchanged(error: Any) -> None:
     told = error_of(problem_of(error).document(""), ABOUT)
     assert type(told) is type(error)
     assert (str(told), told.message, told.hint, told.args) == (str(error), error.message, error.hint, error.args)
     assert vars(told) == {**vars(error), "hint": error.hint}
 
 
-def test_the_id_of_a_task_that_cannot_be_read_is_told() -> None:
+def test_the_error_of_an_unreadable_task_has_its_id() -> None:
     told = error_of(problem_of(TaskUnreadableError("t-1", "schema 9")).document(""), ABOUT)
     assert isinstance(told, TaskUnreadableError)
     assert told.task_id == "t-1"
@@ -100,7 +100,7 @@ def test_every_code_that_is_known_inside_is_one_of_the_interface() -> None:
         (httpx.Response(200), ApiError, "This is not a RemoteTask: the answer"),
     ],
 )
-async def test_somebody_else_at_the_address_is_told(
+async def test_an_answer_of_another_program_is_an_error_with_a_hint(
     connect: Connect, answer: httpx.Response, kind: type[ApiError], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as told:
@@ -119,7 +119,7 @@ class Even(Answer):
         return number
 
 
-def test_an_answer_that_a_validator_refuses_is_told_in_its_words() -> None:
+def test_an_answer_that_a_validator_refuses_is_an_error_with_its_message() -> None:
     with pytest.raises(ApiError) as told:
         read(Even, {"number": 3})
     assert told.value.message == "This is not a Even: number: must be even."
@@ -131,7 +131,7 @@ async def test_an_address_that_is_not_that_of_an_installation_is_named(connect: 
     assert (told.value.code, "without /api/v1" in told.value.hint) == ("not_found", True)
 
 
-async def test_a_list_that_is_none_is_told(connect: Connect) -> None:
+async def test_an_answer_that_is_no_page_is_an_error(connect: Connect) -> None:
     stage = connect(httpx.Response(200, json=[]))
     with pytest.raises(ApiError, match="This is not a Page"):
         [task async for task in stage.client.list_tasks()]

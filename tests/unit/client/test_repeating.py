@@ -68,21 +68,21 @@ async def test_the_answer_says_when_to_come_back(connect: Connect, status: int) 
     assert stage.pauses == [7]
 
 
-async def test_the_answer_may_say_it_as_a_date(connect: Connect) -> None:
+async def test_the_time_to_come_back_may_be_a_date(connect: Connect) -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
     stage = connect(httpx.Response(503, headers={"Retry-After": date}), task())
     await stage.client.get("t-1")
     assert 0 < stage.pauses[0] <= 20
 
 
-async def test_pauses_grow_where_nothing_is_said(connect: Connect) -> None:
+async def test_pauses_grow_if_the_answer_gives_no_time(connect: Connect) -> None:
     stage = connect(*[REFUSED] * 5, httpx.Response(503, headers={"Retry-After": "soon"}), task())
     await stage.client.get("t-1")
     assert len(stage.pauses) == 6
     assert all(pause <= 0.1 * 2**n for n, pause in enumerate(stage.pauses))
 
 
-async def test_who_is_asked_to_wait_longer_than_his_patience_is_told_at_once(connect: Connect) -> None:
+async def test_a_wait_longer_than_the_patience_is_an_error_at_once(connect: Connect) -> None:
     stage = connect(problem(503, "too_many_connections", headers={"Retry-After": "31"}))
     with pytest.raises(ApiUnavailableError) as told:
         await stage.client.get("t-1")
@@ -93,7 +93,7 @@ async def test_who_is_asked_to_wait_longer_than_his_patience_is_told_at_once(con
     assert stage.pauses == []
 
 
-async def test_nobody_is_asked_for_longer_than_the_patience(connect: Connect) -> None:
+async def test_a_call_is_repeated_no_longer_than_the_patience(connect: Connect) -> None:
     stage = connect(*[REFUSED] * 1000, patience=timedelta(minutes=1))
     with pytest.raises(ApiUnavailableError, match="refused"):
         await stage.client.get("t-1")
@@ -111,13 +111,13 @@ async def test_nobody_is_asked_for_longer_than_the_patience(connect: Connect) ->
         ("Server disconnected without sending a response.", r"a response\. Check that .* begins with https://"),
     ],
 )
-async def test_who_speaks_the_wrong_way_hears_of_tls(connect: Connect, reason: str, said: str) -> None:
+async def test_a_connection_error_of_the_wrong_protocol_names_tls(connect: Connect, reason: str, said: str) -> None:
     stage = connect(httpx.ConnectError(reason), patience=timedelta(0))
     with pytest.raises(ApiUnavailableError, match=said):
         await stage.client.get("t-1")
 
 
-async def test_a_certificate_that_is_not_trusted_is_told_at_once(connect: Connect) -> None:
+async def test_an_untrusted_certificate_is_an_error_at_once(connect: Connect) -> None:
     stage = connect(httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"))
     with pytest.raises(ApiUnavailableError, match="SSL_CERT_FILE"):
         await stage.client.get("t-1")
@@ -141,7 +141,7 @@ async def test_a_password_in_the_address_is_masked(connect: Connect, answer: Any
 
 
 @pytest.mark.parametrize("answer", [problem(404, "task_not_found"), httpx.LocalProtocolError("an illegal header")])
-async def test_what_no_repetition_mends_is_not_repeated(connect: Connect, answer: Any) -> None:
+async def test_an_error_that_no_repetition_mends_is_not_repeated(connect: Connect, answer: Any) -> None:
     stage = connect(answer)
     with pytest.raises(Exception, match=r"No\.|illegal"):
         await stage.client.get("t-1")
@@ -154,7 +154,7 @@ async def test_a_proxy_without_an_interface_behind_it_is_asked_again(connect: Co
     assert len(stage.asked) == 3
 
 
-async def test_a_task_is_not_queued_anew_twice(connect: Connect) -> None:
+async def test_a_retry_that_was_possibly_heard_is_not_repeated(connect: Connect) -> None:
     """The first request may have been heard; the task may have failed again since."""
     for answer in (BROKEN, httpx.ReadTimeout("late"), problem(503, "stopping"), httpx.Response(502)):
         stage = connect(answer)
@@ -163,7 +163,7 @@ async def test_a_task_is_not_queued_anew_twice(connect: Connect) -> None:
         assert len(stage.asked) == 1
 
 
-async def test_a_request_to_queue_anew_that_was_surely_not_heard_is_repeated(connect: Connect) -> None:
+async def test_a_retry_that_was_surely_not_heard_is_repeated(connect: Connect) -> None:
     stage = connect(REFUSED, httpx.ConnectTimeout("late"), problem(429, "rate_limited"), task(202, status="QUEUED"))
     await stage.client.retry("t-1")
     assert len(stage.asked) == 4
@@ -195,7 +195,7 @@ async def test_an_id_that_would_lead_elsewhere_is_that_of_no_task(connect: Conne
     assert stage.asked == []
 
 
-async def test_what_is_no_id_is_refused(connect: Connect) -> None:
+async def test_a_value_that_is_no_id_is_refused(connect: Connect) -> None:
     with pytest.raises(TypeError, match="expected an id, or a task or batch that a client has returned, not None"):
         await connect().client.get(None)
 
@@ -208,7 +208,7 @@ async def test_what_is_no_id_is_refused(connect: Connect) -> None:
         *("http://localhost?key=x", "http://localhost/tasks#x", "http://localhost/?"),
     ],
 )
-def test_an_address_that_is_none_is_refused(client: Any, url: str) -> None:
+def test_a_text_that_is_no_address_is_refused(client: Any, url: str) -> None:
     with pytest.raises(ConfigurationError, match="is not the address of an API"):
         client(url)
 

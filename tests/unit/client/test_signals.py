@@ -35,13 +35,13 @@ async def test_two_signals_have_two_keys(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("key", ["é", "a\nb"])
-async def test_a_key_that_no_header_carries_is_told(connect: Connect, key: str) -> None:
+async def test_a_key_that_no_header_can_carry_is_refused(connect: Connect, key: str) -> None:
     with pytest.raises(InvalidRequestError, match="idempotency_key: must be 1 to 200 printable ASCII characters"):
         await connect().client.signal("t-1", "go", key=key)
 
 
 @pytest.mark.parametrize("name", ["", "approved/by", "é"])
-async def test_a_name_that_no_address_carries_is_told(connect: Connect, name: str) -> None:
+async def test_a_signal_name_that_no_address_can_carry_is_refused(connect: Connect, name: str) -> None:
     with pytest.raises(InvalidRequestError) as told:
         await connect().client.signal("t-1", name)
     assert told.value.field == "name"

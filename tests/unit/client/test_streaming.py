@@ -44,7 +44,7 @@ def asked_after(stage: Stage) -> list[str]:
     return [request.headers["last-event-id"] for request in stage.asked]
 
 
-async def test_from_the_first_event_to_the_last(connect: Connect) -> None:
+async def test_a_stream_gives_all_events_from_the_first_to_the_last(connect: Connect) -> None:
     stage = connect(stream(*FRAMES), OVER)
     events = [event async for event in stage.client.stream("t-1")]
     assert events == lifecycle_events(TASK, 0, "here")
@@ -52,7 +52,7 @@ async def test_from_the_first_event_to_the_last(connect: Connect) -> None:
     assert stage.pauses == []
 
 
-async def test_from_the_event_that_is_known(connect: Connect) -> None:
+async def test_a_stream_continues_after_the_event_that_is_known(connect: Connect) -> None:
     stage = connect(stream(*FRAMES[3:]), OVER)
     assert await heard(stage, after=3) == WHOLE[3:]
     assert asked_after(stage)[0] == "t-1-3"
@@ -88,7 +88,7 @@ async def test_heartbeats_are_no_events_and_what_was_missed_is_asked_for(connect
     assert asked_after(stage) == ["t-1-0", "t-1-1", "t-1-5"]
 
 
-async def test_where_the_beginning_is_forgotten_the_rest_comes(connect: Connect) -> None:
+async def test_a_stream_whose_first_events_are_forgotten_gives_the_rest(connect: Connect) -> None:
     whole = public_view(lived(*LIFE, forgotten=2))
     stage = connect(stream(FRAMES[0], sse_frame("snapshot", whole, "t-1-5")), OVER)
     events: list[ExternalEvent] = [event async for event in stage.client.stream("t-1")]
@@ -107,18 +107,18 @@ async def test_progress_comes_once_and_does_not_move_the_mark(connect: Connect) 
     assert asked_after(stage)[1] == "t-1-2"
 
 
-async def test_a_task_that_is_not_there_is_told(connect: Connect) -> None:
+async def test_following_an_unknown_task_is_an_error(connect: Connect) -> None:
     with pytest.raises(TaskNotFoundError) as told:
         await heard(connect(problem(404, "task_not_found")))
     assert told.value.task_id == "t-1"
 
 
-async def test_something_else_at_the_address_is_told(connect: Connect) -> None:
+async def test_an_answer_that_is_no_event_stream_is_an_error(connect: Connect) -> None:
     with pytest.raises(ApiError, match=r"No events at http://api/.*: the answer is text/html"):
         await heard(connect(httpx.Response(200, html="<p>Hello</p>")))
 
 
-async def test_a_proxy_that_holds_events_back_is_told(connect: Connect) -> None:
+async def test_a_proxy_that_holds_events_back_is_an_error(connect: Connect) -> None:
     with pytest.raises(ApiError, match="sent nothing for 30 seconds"):
         await heard(connect(stream(error=httpx.ReadTimeout("late"))))
 
@@ -128,12 +128,12 @@ async def test_silence_after_events_is_a_broken_connection(connect: Connect) -> 
     assert await heard(stage) == WHOLE
 
 
-async def test_too_many_streams_are_told_when_the_patience_is_over(connect: Connect) -> None:
+async def test_too_many_streams_are_an_error_after_the_patience(connect: Connect) -> None:
     with pytest.raises(ApiUnavailableError):
         await heard(connect(problem(503, "too_many_streams"), patience=0))
 
 
-async def test_who_leaves_early_leaves_no_connection_open(connect: Connect) -> None:
+async def test_leaving_a_stream_early_closes_its_connection(connect: Connect) -> None:
     closed: list[str] = []
 
     class Watched(httpx.Response):

@@ -42,7 +42,7 @@ def take(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json={"items": [outcome(index, one) for index, one in enumerate(tasks)]})
 
 
-async def test_each_has_its_outcome_in_the_order_given(connect: Connect) -> None:
+async def test_each_submission_has_its_outcome_in_the_given_order(connect: Connect) -> None:
     stage = connect(take, take, take)
     wanted: list[Any] = [{"task_type": MAIL, "parameters": n} for n in range(2500)]
     wanted[1200] = {"task_type": "unknown"}
@@ -75,13 +75,13 @@ async def test_large_tasks_travel_in_more_requests(connect: Connect) -> None:
     assert [type(one) for one in outcomes] == [RemoteTask, RemoteTask, RemoteTask, ApiError]
 
 
-async def test_what_was_lost_on_the_way_does_not_hide_what_arrived(connect: Connect) -> None:
+async def test_a_lost_request_does_not_hide_the_tasks_of_other_requests(connect: Connect) -> None:
     stage = connect(take, httpx.ConnectError("refused"), patience=0)
     outcomes = await stage.client.submit_many([{"task_type": MAIL}] * 2001)
     assert [type(one) for one in outcomes] == [RemoteTask] * 1000 + [ApiUnavailableError] * 1001
 
 
-async def test_nothing_is_asked_for_nothing(connect: Connect) -> None:
+async def test_submitting_no_tasks_sends_no_request(connect: Connect) -> None:
     assert await connect().client.submit_many([]) == []
 
 
@@ -110,7 +110,7 @@ async def test_a_task_without_its_type_is_refused_alone(connect: Connect) -> Non
 
 
 @pytest.mark.parametrize("wrong", [("send-mail", 1), "send-mail"])
-async def test_what_is_no_dictionary_is_refused_before_anything_is_sent(connect: Connect, wrong: Any) -> None:
+async def test_a_submission_that_is_no_dictionary_is_refused_before_any_request(connect: Connect, wrong: Any) -> None:
     stage = connect()
     with pytest.raises(
         TypeError, match=r"Item 1 of submit_many is a (tuple|str), not a dictionary; give a list of such: \{"

@@ -19,7 +19,7 @@ def calls(client: type) -> dict[str, str]:
     return {name: str(inspect.signature(call).replace(return_annotation="")) for name, call in found if name[0] != "_"}
 
 
-def test_both_have_the_same_calls() -> None:
+def test_both_clients_have_the_same_calls() -> None:
     asynchronous = calls(TaskClient)
     # Only an event loop can read an asynchronous iterable.
     asynchronous["submit_batch"] = asynchronous["submit_batch"].replace("'Items'", "'Iterable[Any]'")
@@ -38,7 +38,7 @@ def test_the_help_of_a_blocking_call_tells_what_the_call_does() -> None:
         assert "Async" not in str(inspect.signature(call))
 
 
-def test_what_needs_an_event_loop_is_refused() -> None:
+def test_work_that_needs_an_event_loop_is_refused_by_the_blocking_client() -> None:
     async def work() -> None:
         await asyncio.sleep(0)
 

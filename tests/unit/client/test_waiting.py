@@ -31,7 +31,7 @@ def paths(stage: Stage) -> list[str]:
     return [request.url.path.removeprefix("/api/v1/tasks/") for request in stage.asked]
 
 
-async def test_what_is_over_needs_no_stream(connect: Connect) -> None:
+async def test_waiting_for_an_ended_task_opens_no_stream(connect: Connect) -> None:
     stage = connect(DONE)
     assert await stage.client.wait("t-1", timeout=5) == {"words": 3}
     assert paths(stage) == ["t-1"]
@@ -65,7 +65,7 @@ async def test_the_stream_tells_the_end(connect: Connect) -> None:
     ],
     ids=["not found", "not allowed", "no events", "held back"],
 )
-async def test_where_there_is_no_stream_it_asks_less_and_less_often(connect: Connect, refusal: Any) -> None:
+async def test_waiting_without_a_stream_asks_less_and_less_often(connect: Connect, refusal: Any) -> None:
     stage = connect(RUNNING, refusal, *[RUNNING] * 15, DONE)
     assert await stage.client.wait("t-1") == {"words": 3}
     assert paths(stage).count("t-1/events") == 1, "and does not try again"
@@ -96,7 +96,7 @@ async def test_a_task_without_a_result_is_an_error(connect: Connect, message: st
     assert (told.value.status, told.value.error) == ("FAILED", error)
 
 
-async def test_a_task_that_is_not_there_is_told(connect: Connect) -> None:
+async def test_waiting_for_an_unknown_task_is_an_error(connect: Connect) -> None:
     with pytest.raises(TaskNotFoundError):
         await connect(RUNNING, problem(404, "task_not_found"), problem(404, "task_not_found")).client.wait("t-1")
 
@@ -131,7 +131,7 @@ async def test_a_wait_that_is_over_at_once_looks_once(connect: Connect) -> None:
     assert paths(stage) == ["t-1"]
 
 
-async def test_an_interface_that_stays_away_is_told_when_the_time_is_over(connect: Connect) -> None:
+async def test_an_interface_that_stays_away_is_an_error_after_the_waiting_time(connect: Connect) -> None:
     stage = connect(RUNNING, *[httpx.ConnectError("refused")] * 100)
     with pytest.raises(ApiUnavailableError):
         await stage.client.wait("t-1", timeout=0.1)

@@ -36,7 +36,7 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_a_service_names_is_there(name: str) -> None:
+def test_each_file_image_and_service_that_a_service_names_exists(name: str) -> None:
     service = SERVICES[name]
     assert set(service.get("depends_on", ())) <= SERVICES.keys()
     for source in mounts(service).values():

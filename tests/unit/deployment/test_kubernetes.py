@@ -137,7 +137,7 @@ def test_selectors_find_the_pods_of_their_role_alone() -> None:
     assert service["selector"] == documents["Deployment taskframework-api"]["spec"]["selector"]["matchLabels"]
 
 
-def test_nobody_is_let_in_where_nobody_is_named() -> None:
+def test_a_network_policy_without_names_lets_no_pod_in() -> None:
     documents = render(networkPolicy={"metricsFrom": []})
     assert "ingress" not in documents["NetworkPolicy taskframework-worker"]["spec"], "an empty `from` would mean all"
     [api] = documents["NetworkPolicy taskframework-api"]["spec"]["ingress"]
@@ -184,7 +184,7 @@ def test_the_manifests_are_the_chart_with_its_defaults() -> None:
 
 
 @pytest.mark.parametrize("path", ["Dockerfile", "rabbitmq/Dockerfile"])
-def test_nothing_is_said_against_the_images(path: str) -> None:
+def test_hadolint_finds_nothing_in_the_images(path: str) -> None:
     program = Path(PYTHON.parent / "hadolint")
     done = subprocess.run([program, ROOT / "docker" / path], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "")

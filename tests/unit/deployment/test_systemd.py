@@ -35,7 +35,7 @@ def test_a_stop_gets_the_time_that_the_settings_promise(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", [API, WORKER], ids=lambda unit: unit.stem)
-def test_systemd_takes_it_and_finds_little_exposed(unit: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units_and_finds_little_exposed(unit: Path, tmp_path: Path) -> None:
     if (analyze := shutil.which("systemd-analyze")) is None:
         reason = "systemd-analyze is not on this machine: run `make servers` (it is in the package systemd)"
         if os.environ.get("CI") == "true":

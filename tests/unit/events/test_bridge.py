@@ -102,7 +102,7 @@ class BusyPublisher(Publisher):
             self.bridge.enqueue(task, is_progress=True)
 
 
-async def test_who_waits_for_a_publication_does_not_wait_for_what_the_task_reports_afterwards() -> None:
+async def test_waiting_for_a_publication_does_not_wait_for_later_progress() -> None:
     tasks = [new_task(), new_task()]
     publisher = BusyPublisher(tasks)
     bridge = publisher.bridge = _bridge(Marks(), publisher)
@@ -129,7 +129,7 @@ async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() 
     assert all("parameters" not in event.data for event in publisher.events)
 
 
-async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
+async def test_an_event_that_is_marked_as_published_is_not_published_again() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
     bridge = _bridge(store, publisher)
     store.is_away = False
@@ -171,7 +171,7 @@ async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> 
     assert store.written[1:] == [MarkPublished(task.task_id, 2)]
 
 
-async def test_who_waits_for_a_publication_hurries_no_report() -> None:
+async def test_waiting_for_a_publication_does_not_hurry_reports_to_parents() -> None:
     """A relay waits so, batch after batch: parents with many sub-tasks would be counted without a pause."""
     publisher, reports = Publisher(), Reports()
     bridge = _bridge(Marks(), publisher, reports=reports)

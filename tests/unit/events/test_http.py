@@ -55,7 +55,7 @@ async def test_heartbeats_and_gaps_are_no_events(monkeypatch: pytest.MonkeyPatch
     assert "ended" in told[1]
 
 
-async def test_after_its_stop_it_is_not_live(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_subscription_is_not_live_after_its_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hear(_: ExternalMessage) -> None:
         await asyncio.Event().wait()
 
@@ -69,7 +69,7 @@ async def test_after_its_stop_it_is_not_live(monkeypatch: pytest.MonkeyPatch) ->
         assert not listening.is_live
 
 
-async def test_an_address_where_something_else_answers_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_of_another_program_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, html="<p>Hello</p>"))
     client = httpx.AsyncClient(transport=transport)
     monkeypatch.setattr(httpx, "AsyncClient", lambda **_: client)
@@ -84,7 +84,7 @@ async def test_an_address_where_something_else_answers_is_told_at_once(monkeypat
         ("", "tfk_wrong", "http://elsewhere: the API key is not valid."),
     ],
 )
-async def test_a_key_that_is_missing_or_wrong_is_told_without_the_password_of_the_address(
+async def test_a_missing_or_wrong_api_key_is_an_error_without_the_password(
     monkeypatch: pytest.MonkeyPatch, user: str, key: str | None, said: str
 ) -> None:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(401)))
@@ -95,7 +95,7 @@ async def test_a_key_that_is_missing_or_wrong_is_told_without_the_password_of_th
     assert "--key" in told.value.hint
 
 
-async def test_who_listens_is_told_once_why_there_is_no_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_hears_once_why_there_is_no_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)
     statuses = [401, 503, 401, 503]
     told: list[str] = []
@@ -121,7 +121,7 @@ async def test_who_listens_is_told_once_why_there_is_no_new_connection(monkeypat
     assert "missed" in told[4]
 
 
-async def test_an_event_comes_again_and_only_a_mistake_is_told(
+async def test_an_event_that_failed_comes_again_and_only_a_bug_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)

@@ -134,7 +134,9 @@ async def _iterate(subscriber: EventSubscriber) -> None:
         pass
 
 
-async def test_entered_again_it_waits_for_a_listener_as_before(subscriber: EventSubscriber, broker: StubBroker) -> None:
+async def test_a_subscriber_that_is_entered_again_waits_for_a_listener(
+    subscriber: EventSubscriber, broker: StubBroker
+) -> None:
     async with subscriber:
         pass
     async with subscriber:

@@ -45,7 +45,7 @@ async def test_redis_is_not_connected_before_it_is_needed(store: SqliteStore) ->
     await buckets.close()
 
 
-def test_an_address_that_redis_cannot_use_is_told_without_its_password(store: SqliteStore) -> None:
+def test_a_wrong_redis_address_is_refused_without_showing_its_password(store: SqliteStore) -> None:
     address = "redis://user:secret@localhost/0?socket_timeout=soon"
     settings = Settings.model_validate({"rate_limiter": {"type": "redis", "redis_url": address}})
     with pytest.raises(LimiterUnavailableError) as refused:
@@ -65,7 +65,7 @@ def _without_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_without_redis")
-def test_what_is_missing_for_redis_is_named() -> None:
+def test_the_missing_extra_for_redis_is_named() -> None:
     with pytest.raises(ExtraMissingError, match=r"needs redis.* pip install 'taskframework\[redis\]'"):
         importlib.import_module("taskframework.limits.redis")
 

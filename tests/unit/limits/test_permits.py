@@ -95,14 +95,14 @@ async def test_several_processes_share_one_rate(clock: FakeClock, buckets: Count
         await permits.close()
 
 
-async def test_nothing_is_taken_for_nobody(clock: FakeClock, buckets: CountedBuckets) -> None:
+async def test_no_permit_is_taken_if_no_task_waits(clock: FakeClock, buckets: CountedBuckets) -> None:
     permits = Permits(buckets, OPENAI, BucketLimit(20, 5), clock)
     await permits.next()
     await passing(clock, 1)
     assert [take.most for take in buckets.asked] == [1]
 
 
-async def test_who_waits_first_gets_the_first_permit_and_who_left_none(
+async def test_the_first_caller_gets_the_first_permit_and_a_cancelled_one_gets_none(
     clock: FakeClock, buckets: CountedBuckets
 ) -> None:
     permits = Permits(buckets, OPENAI, BucketLimit(1, 1), clock)
@@ -197,7 +197,9 @@ def test_however_late_permits_are_used_and_claims_come_no_window_has_too_many(
     assert most_above(began, rate, burst) <= 0.01
 
 
-async def test_who_waits_hears_that_the_buckets_are_away(clock: FakeClock, buckets: CountedBuckets) -> None:
+async def test_a_caller_that_waits_gets_the_error_that_the_buckets_are_away(
+    clock: FakeClock, buckets: CountedBuckets
+) -> None:
     permits = Permits(buckets, OPENAI, BucketLimit(20, 1), clock)
     buckets.is_away = True
     for _ in range(2):

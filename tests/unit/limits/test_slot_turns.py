@@ -157,7 +157,7 @@ async def test_a_slot_that_is_given_back_before_the_tasks_can_be_found_wakes_one
     assert process.sent[2:] == [flood[0].task_id]
 
 
-async def test_who_was_woken_is_not_asked_about_again(process: Process) -> None:
+async def test_a_woken_task_gets_its_message_without_another_question(process: Process) -> None:
     first = await process.submit("busy", 2)
     for running in first:
         await process.take(running)

@@ -42,14 +42,14 @@ def made(move: Any, task: Task) -> Task:
 
 
 class TestUpload:
-    def test_what_comes_is_announced_and_gives_the_upload_time(self) -> None:
+    def test_an_announcement_counts_items_and_moves_the_seal_time_forward(self) -> None:
         batch = made(Announce(TASK_ID, 500, HOUR), open_batch())
         assert (parts_of(batch)[0].items, batch.seal_by) == (500, NOW + HOUR)
 
     def test_an_upload_that_is_repeated_takes_nothing_back(self) -> None:
         assert parts_of(made(Announce(TASK_ID, 3, HOUR), open_batch(batch=Batch(items=500))))[0].items == 500
 
-    def test_nothing_is_announced_in_a_batch_that_is_complete_or_over(self) -> None:
+    def test_no_item_is_announced_in_a_batch_that_is_sealed_or_ended(self) -> None:
         assert Announce(TASK_ID, 9, HOUR).apply(sealed_batch(), NOW) is None
         assert Announce(TASK_ID, 9, HOUR).apply(in_status(TaskStatus.WAITING), NOW) is None
         over = made(Cancel(TASK_ID, EVERYONE, "alice", None), open_batch())
@@ -67,7 +67,7 @@ class TestUpload:
         assert CountSubtasks.of(batch, Counts(1)).apply(made(Seal(TASK_ID, 1), batch), NOW) is None
 
     @pytest.mark.parametrize("announced", [4, 6])
-    def test_nobody_seals_who_does_not_know_all_items(self, announced: int) -> None:
+    def test_a_seal_with_another_number_than_announced_is_refused(self, announced: int) -> None:
         assert Seal(TASK_ID, 5).apply(open_batch(batch=Batch(items=announced)), NOW) is None
 
     def test_a_batch_is_sealed_once(self) -> None:
@@ -109,13 +109,13 @@ class TestRetry:
         ],
         ids=["policy met", "all succeeded", "at its end", "open", "abandoned", "no batch", "being cancelled"],
     )
-    def test_nothing_else_is_retried(self, batch: Task) -> None:
+    def test_a_batch_that_cannot_be_retried_is_not_reopened(self, batch: Task) -> None:
         assert ReopenBatch(TASK_ID, EVERYONE, "alice").apply(batch, NOW) is None
 
-    def test_nobody_retries_what_is_not_theirs(self) -> None:
+    def test_a_batch_of_another_owner_is_not_reopened(self) -> None:
         assert ReopenBatch(TASK_ID, Scope.of("bob"), "bob").apply(sealed_batch(TaskStatus.FAILED), NOW) is None
 
-    def test_nothing_of_its_end_is_left(self) -> None:
+    def test_a_reopened_batch_has_no_fields_of_its_end(self) -> None:
         error = framework_error("deadline", "too late", retryable=False)
         end = {
             "cancel": CancelRequest("alice", NOW, None),
@@ -139,7 +139,7 @@ class TestRetry:
         counted = made(CountSubtasks.of(batch, Counts(1, 3, 1)), batch)
         assert counted.status is TaskStatus.WAITING
 
-    def test_it_ends_by_a_count_after_the_retry(self) -> None:
+    def test_a_retried_batch_ends_by_a_count_after_the_retry(self) -> None:
         batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch())
         assert batch.retry_at is not None
         assert EndRetry(TASK_ID, NOW - HOUR).apply(batch, NOW) is None, "another process has it in hand"
@@ -181,20 +181,20 @@ class TestFirstResult:
 
 
 class TestStatus:
-    def test_it_says_how_far_it_is_and_when_it_ends(self) -> None:
+    def test_the_status_of_a_batch_has_its_progress_and_estimated_end(self) -> None:
         batch = sealed_batch(created_at=NOW - 10 * SECOND, not_before=NOW - 10 * SECOND)
         counts = {TaskStatus.COMPLETED: 1, TaskStatus.FAILED: 1, TaskStatus.RUNNING: 1}
         status = BatchStatus(batch, NOW, counts)
         assert (status.total, status.ended, status.percent) == (5, Counts(1, 1), 40.0)
         assert (status.rate, status.estimated_end) == (0.2, NOW + 15 * SECOND)
 
-    def test_it_does_not_guess(self) -> None:
+    def test_the_status_of_an_open_batch_has_no_estimate(self) -> None:
         status = BatchStatus(open_batch(batch=Batch(items=3)), NOW, {TaskStatus.COMPLETED: 2})
         assert (status.total, status.percent, status.estimated_end) == (3, None, None)
         status = BatchStatus(sealed_batch(), NOW, {TaskStatus.QUEUED: 5})
         assert (status.percent, status.rate, status.estimated_end) == (0.0, None, None)
 
-    def test_what_is_about_to_be_replayed_is_not_over_and_nobody_knows_for_how_long(self) -> None:
+    def test_items_that_will_be_replayed_do_not_count_as_ended(self) -> None:
         batch = sealed_batch(TaskStatus.CANCELLED, created_at=NOW - 10 * SECOND, not_before=NOW - 10 * SECOND)
         counts = {TaskStatus.COMPLETED: 1, TaskStatus.CANCELLED: 4}
         assert BatchStatus(batch, NOW, counts).percent == 100.0
@@ -209,7 +209,7 @@ class TestStatus:
         again = BatchStatus(replayed, NOW, {TaskStatus.COMPLETED: 1, TaskStatus.FAILED: 3, TaskStatus.RUNNING: 1})
         assert (again.percent, again.estimated_end) == (80.0, None)
 
-    def test_without_a_new_count_it_says_what_the_last_one_did(self) -> None:
+    def test_the_status_of_a_batch_without_a_new_count_shows_the_last_one(self) -> None:
         assert BatchStatus(sealed_batch(), NOW).ended == Counts(1, 2, 1)
 
     @pytest.mark.parametrize(("last", "running"), [(TaskStatus.RUNNING, 1), (TaskStatus.COMPLETED, 2), (None, 2)])
@@ -219,7 +219,7 @@ class TestStatus:
         assert items[TaskStatus.RUNNING] == running
         assert sum(items.values()) == (5 if last else 6)
 
-    def test_each_item_of_a_chunk_has_its_result(self) -> None:
+    def test_each_item_of_a_chunk_has_its_own_result(self) -> None:
         chunk = in_status(TaskStatus.COMPLETED, parameters=["a", "b"], result=[1, 2], parent=ParentLink("p", 0, 3))
         assert [(result.index, result.result) for result in results_of(chunk, 2)] == [(6, 1), (7, 2)]
         waiting = replace(chunk, status=TaskStatus.QUEUED, result=None)

@@ -283,7 +283,7 @@ def test_every_cause_is_among_those_prepared() -> None:
     assert {code for _, code, _, _ in PREPARED.values()} == set(get_args(CauseCode))
 
 
-def test_what_is_over_is_over_whatever_else_is_true() -> None:
+def test_an_ended_task_has_the_cause_final_whatever_else_applies() -> None:
     for status in TaskStatus:
         if status.is_final:
             assert explain(facts(in_status(status, cancel=wish_to_stop()), **ALL_AT_ONCE)).code == "final"
@@ -323,7 +323,7 @@ def test_holders_that_may_not_be_named_are_counted() -> None:
         ),
     ],
 )
-def test_who_has_all_the_slots_is_told(running: dict[str, int], text: str) -> None:
+def test_a_task_that_waits_for_a_slot_names_the_types_that_hold_all_slots(running: dict[str, int], text: str) -> None:
     told = explain(facts(queued(dispatches=1), ahead=0, workers=(BUSY,), running_by_type=running))
     assert told.because.partition(" of test-task.")[2] == text
     assert told.details["running_by_type"] == running
@@ -335,7 +335,7 @@ def test_somebody_elses_long_words_stay_one_line() -> None:
     assert len(told) < 400
 
 
-def test_what_is_a_little_overdue_may_be_on_its_way() -> None:
+def test_a_task_that_is_a_little_overdue_counts_as_about_to_be_sent() -> None:
     late = queued(next_dispatch_at=NOW - timedelta(seconds=3))
     assert explain(facts(late, is_broker_connected=None)).code == "about_to_be_sent"
 

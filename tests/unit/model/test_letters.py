@@ -51,7 +51,7 @@ def test_tasks_without_an_error_are_a_group_too() -> None:
         ("Of its 1,234 bytes the first 10 are kept.", "Of its 99 bytes the first 10 are kept."),
     ],
 )
-def test_what_is_particular_to_a_message_is_no_cause(one: str, other: str) -> None:
+def test_details_of_one_message_do_not_change_its_fingerprint(one: str, other: str) -> None:
     assert message_fingerprint(one) == message_fingerprint(other) != message_fingerprint("it is not a JSON object")
 
 

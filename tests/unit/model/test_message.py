@@ -58,7 +58,7 @@ def test_fields_of_a_newer_writer_are_passed_over() -> None:
         (body(dispatch_epoch=2**80), "task_type or dispatch_epoch"),
     ],
 )
-def test_anything_else_is_unreadable_with_the_reason(raw: bytes, reason: str) -> None:
+def test_a_message_of_another_form_is_unreadable_with_the_reason(raw: bytes, reason: str) -> None:
     with pytest.raises(MessageUnreadableError) as refusal:
         read_message(raw)
     assert reason in str(refusal.value)
@@ -92,7 +92,7 @@ def test_a_message_says_since_when_its_task_waits(later: timedelta) -> None:
 
 
 @pytest.mark.parametrize("time", ["", "yesterday", "2026-01-02T03:04:05", "9" * 100])
-def test_of_a_foreign_message_nobody_knows_since_when(time: str) -> None:
+def test_a_foreign_message_has_no_time_since_when_its_task_waits(time: str) -> None:
     assert claimable_since({"submitted_at": time}) is None
     assert claimable_since({}) is None
 

@@ -207,7 +207,7 @@ def test_every_move_of_the_table_is_made() -> None:
     assert table - made == LATER, "moves of `MOVES` in model/status.py that no rule among `TRANSITIONS` here makes"
 
 
-def test_some_move_leads_to_every_status() -> None:
+def test_every_status_is_reached_by_some_move() -> None:
     reached = {TaskStatus.QUEUED}
     moves = {(before.status, after.status) for _, before, after in outcomes()}
     while found := {target for source, target in moves if source in reached} - reached:
@@ -219,7 +219,7 @@ def test_every_transition_applies_somewhere() -> None:
     assert {name for name, _, _ in outcomes()} == TRANSITIONS.keys()
 
 
-def test_only_an_operator_leads_out_of_a_final_status() -> None:
+def test_only_moves_of_an_operator_lead_out_of_a_final_status() -> None:
     leaving = {name for name, before, after in outcomes() if before.status in FINAL and after.status not in FINAL}
     assert leaving == {"replay", "reopen"}
 
@@ -307,7 +307,7 @@ def test_every_event_has_its_class() -> None:
     )
 
 
-def test_a_move_of_a_running_task_ends_its_attempt_if_its_entry_says_so() -> None:
+def test_a_move_ends_an_attempt_exactly_if_its_history_entry_is_an_attempt_end() -> None:
     for name, before, after in outcomes():
         if before.status is TaskStatus.RUNNING:
             appended = {entry.type for entry in after.history[len(before.history) :]}
@@ -316,7 +316,7 @@ def test_a_move_of_a_running_task_ends_its_attempt_if_its_entry_says_so() -> Non
     assert EVENT_BY_ENTRY_TYPE.keys() >= ATTEMPT_END_TYPES
 
 
-def test_what_a_move_appends_is_what_is_told_of_it() -> None:
+def test_the_event_of_a_move_is_the_one_of_its_history_entry() -> None:
     for name, before, after in outcomes():
         transition = TRANSITIONS[name]
         if not hasattr(transition, "failpoint"):  # a mark
@@ -389,7 +389,7 @@ def test_an_unknown_priority_travels_as_normal() -> None:
     assert [lane_of(priority) for priority in ("high", "normal", "low", "urgent", "")] == [*LANES, LANES[1], LANES[1]]
 
 
-def test_a_newer_version_stops_a_parent_that_waits_only_if_it_says_so() -> None:
+def test_a_newer_version_stops_a_waiting_parent_only_with_stops_running() -> None:
     parent = in_status(TaskStatus.WAITING)
     assert Supersede(TASK_ID, 3).apply(parent, NOW) is None
     stopped = Supersede(TASK_ID, 3, stops_running=True).apply(parent, NOW)

@@ -123,7 +123,7 @@ def _invalid() -> ValidationError:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_classification(error: Exception, retryable: bool) -> None:
+def test_each_exception_is_classified_as_retryable_or_not(error: Exception, retryable: bool) -> None:
     failed = classify(error)
     assert (failed.retryable, failed.error.retryable) == (retryable, retryable)
 
@@ -144,7 +144,7 @@ def test_a_given_delay_is_kept() -> None:
     assert classify(CarelessError()).delay is None
 
 
-def test_only_who_asks_for_it_pauses_a_limit() -> None:
+def test_only_an_error_with_pause_limit_pauses_a_limit() -> None:
     assert classify(RetryableError(pause_limit=True)).pauses_limit
     assert not any(classify(error).pauses_limit for error in (RetryableError(), CarelessError(), OSError()))
 
@@ -161,7 +161,7 @@ def test_a_description_is_what_a_person_needs() -> None:
     assert describe(ApiError(True), retryable=True).type.endswith("test_outcome.ApiError")
 
 
-def test_what_pydantic_refused_is_not_quoted() -> None:
+def test_a_description_does_not_show_the_value_that_pydantic_refused() -> None:
     assert describe(_invalid(), retryable=False).message == (
         "Model: n: Input should be a valid integer, unable to parse string as an integer"
     )
@@ -188,7 +188,7 @@ def test_a_description_tells_what_an_error_came_from() -> None:
     assert "ConnectionError: the bank is away" not in told, "that is the message"
 
 
-def test_of_a_long_chain_the_newest_error_is_told_whole() -> None:
+def test_the_newest_error_of_a_long_chain_is_shown_whole() -> None:
     error = _raised(ValueError("the newest"))
     error.__cause__ = error.__context__ = ValueError("y" * MAX_TRACEBACK_CHARACTERS * 2)
     error.__cause__.__context__ = error  # no end
@@ -227,7 +227,7 @@ def test_a_description_is_bounded_and_valid_text() -> None:
     assert len(deep.traceback) <= MAX_TRACEBACK_CHARACTERS + 1
 
 
-def test_notes_are_told_below_the_message_and_not_cut_off_with_it() -> None:
+def test_notes_of_an_error_stand_below_its_message_and_are_not_cut_off() -> None:
     error = ValueError("x" * 1_000_000)
     error.add_note("row 7")
     message = describe(error, retryable=False).message

@@ -34,7 +34,7 @@ def seen(lane: LaneTraffic) -> Traffic:
     return Traffic(NOW, {("charge", Priority.LOW): lane})
 
 
-def test_an_alarm_of_the_broker_is_not_told_as_a_missing_connection() -> None:
+def test_an_alarm_of_the_broker_is_not_shown_as_a_missing_connection() -> None:
     [problem] = replace(WELL, is_broker_connected=False, is_broker_blocked=True).problems()
     assert problem.code == "broker_away"
     assert "memory or disk alarm" in problem.text
@@ -77,7 +77,7 @@ UNWELL: Mapping[str, tuple[Overview, str]] = {
 }
 
 
-def test_what_is_well_needs_nobody() -> None:
+def test_an_installation_without_trouble_has_no_problems() -> None:
     assert list(WELL.problems()) == []
     assert (WELL.dead_letters, WELL.at) == (5, NOW)
     few = LaneTraffic(finished_per_second=1.0, failed_per_second=0.4)
@@ -104,7 +104,9 @@ def test_a_problem_is_named(code: str) -> None:
 
 
 @pytest.mark.parametrize(("waiting", "is_behind"), [(1_700, False), (1_900, True)])
-def test_who_needs_more_than_half_an_hour_for_what_waits_is_behind(waiting: int, is_behind: bool) -> None:
+def test_a_task_type_that_needs_over_half_an_hour_for_its_waiting_tasks_is_behind(
+    waiting: int, is_behind: bool
+) -> None:
     slow = LaneTraffic(waiting, NOW - 6 * MINUTE, submitted_per_second=1.0, finished_per_second=2.0)
     problems = list(replace(WELL, traffic=seen(slow)).problems())
     assert [problem.code for problem in problems] == (["behind"] if is_behind else [])
@@ -131,7 +133,7 @@ def test_who_needs_more_than_half_an_hour_for_what_waits_is_behind(waiting: int,
         ),
     ],
 )
-def test_what_waits_for_a_limit_needs_no_more_workers(limits: list[ReachedLimit], text: str) -> None:
+def test_tasks_that_wait_for_a_limit_do_not_need_more_workers(limits: list[ReachedLimit], text: str) -> None:
     overview = replace(UNWELL["behind"][0], reached_limits={"charge": limits})
     [problem] = overview.problems()
     assert problem.code == "behind"
@@ -140,12 +142,12 @@ def test_what_waits_for_a_limit_needs_no_more_workers(limits: list[ReachedLimit]
     assert "Start more workers" not in problem.text
 
 
-def test_what_is_paused_is_not_behind() -> None:
+def test_a_paused_task_type_is_not_behind() -> None:
     paused = replace(UNWELL["behind"][0], pauses={"charge": Pause("charge", "ada", NOW)})
     assert [problem.code for problem in paused.problems()] == ["paused"]
 
 
-def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
+def test_a_count_up_to_a_bound_is_not_shown_as_the_whole_number() -> None:
     assert [replace(WELL, counts=counts).dead_letters for counts in (None, TaskCounts(NOW))] == [None, None]
     many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000, is_bounded=True)})
     [problem] = replace(WELL, traffic=many, workers=()).problems()
@@ -181,7 +183,7 @@ def test_a_lost_worker_runs_nothing() -> None:
     assert overview.live_workers == ()
 
 
-def test_what_runs_or_is_retried_is_told_as_it_is_now_unless_it_is_too_much() -> None:
+def test_running_and_retrying_tasks_are_shown_as_counted_now_unless_bounded() -> None:
     lanes = {
         ("charge", Priority.NORMAL): LaneTraffic(running=2, retrying=1),
         ("send", Priority.LOW): LaneTraffic(running=1, retrying=4),

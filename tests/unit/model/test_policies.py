@@ -43,7 +43,7 @@ def test_a_policy_decides_by_the_counts(policy: str, counts: Counts, verdict: Ve
 
 
 @pytest.mark.parametrize("text", ["all_must_succeed", "allow_failures", "first_success", "at_least(1)", "at_least(4)"])
-def test_what_a_policy_decides_no_later_end_changes_and_all_ends_decide(text: str) -> None:
+def test_a_decision_of_a_policy_is_not_changed_by_later_ends(text: str) -> None:
     policy = Policy.parse(text)
     for counts in ALL_COUNTS:
         verdict = policy.verdict(PLANNED, counts)
@@ -62,7 +62,7 @@ def test_what_a_policy_decides_no_later_end_changes_and_all_ends_decide(text: st
 @pytest.mark.parametrize(
     "text", ["", "some", "at_least(0)", "at_least(01)", "at_least(1000000)", "at_least(x)", None, 3]
 )
-def test_what_is_no_policy_is_refused(text: object) -> None:
+def test_a_text_that_is_no_policy_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be "):
         Policy.parse(text)
 
@@ -101,7 +101,7 @@ def test_a_count_that_decides_nothing_is_progress() -> None:
     assert after.sequence == before.sequence
 
 
-def test_of_two_counts_the_one_that_was_begun_earlier_is_refused() -> None:
+def test_the_earlier_of_two_counts_is_refused_after_the_later_one() -> None:
     before = parent()
     early, late = CountSubtasks.of(before, Counts(1)), CountSubtasks.of(before, Counts(3))
     after = late.apply(before, NOW)

@@ -40,7 +40,7 @@ def test_a_cursor_is_read_as_it_was_given() -> None:
         base64.urlsafe_b64encode(b"1|\xff\xfe").decode(),
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_a_text_that_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(CursorInvalidError, match="Leave it out"):
         Cursor.decode(text)
 
@@ -60,7 +60,7 @@ def test_a_cursor_of_slots_is_read_as_it_was_given() -> None:
         Cursor(NOW, "id").encode(),
     ],
 )
-def test_anything_else_is_no_cursor_of_slots(text: str) -> None:
+def test_a_text_that_is_no_cursor_of_slots_is_refused(text: str) -> None:
     with pytest.raises(CursorInvalidError, match="Leave it out"):
         SlotCursor.decode(text)
 

@@ -32,7 +32,7 @@ def test_a_task_has_its_time_to_wait_from_when_it_could_begin() -> None:
     assert new_task(now=NOW).start_by is None
 
 
-def test_what_no_worker_began_in_time_is_a_dead_letter_with_a_code_of_its_own() -> None:
+def test_a_task_past_its_queue_timeout_is_a_dead_letter_with_its_own_code() -> None:
     task = applied(EndUnstarted(TASK_ID), queued(start_limit=LIMIT, start_by=NOW, attempts=0))
     assert (task.status, task.history[-1].type) == (TaskStatus.DEAD_LETTER, "dead_letter")
     assert task.error is not None
@@ -40,7 +40,7 @@ def test_what_no_worker_began_in_time_is_a_dead_letter_with_a_code_of_its_own() 
     assert EndUnstarted(TASK_ID).apply(queued(start_limit=LIMIT, start_by=NOW + SECOND), NOW) is None
 
 
-def test_what_was_begun_once_waits_as_long_as_it_takes_until_it_is_replayed() -> None:
+def test_a_task_that_has_begun_once_has_no_queue_timeout_until_its_replay() -> None:
     begun = applied(Claim(TASK_ID, 1, "a-claim", "worker-1", MINUTE), queued(start_limit=LIMIT, start_by=NOW))
     released = applied(Release(Fence(TASK_ID, TOKEN + 1, "a-claim"), "worker-1"), begun)
     assert released.status is TaskStatus.QUEUED
@@ -58,7 +58,7 @@ def test_in_a_serial_stream_the_time_begins_with_the_turn() -> None:
     assert applied(Unblock(TASK_ID, blocked.generation, ZERO), blocked).start_by == NOW + MINUTE
 
 
-def test_what_is_put_off_waits_for_a_worker_from_then_on() -> None:
+def test_the_queue_timeout_of_a_task_that_is_put_off_starts_at_its_new_time() -> None:
     waiting = queued(start_limit=LIMIT, start_by=NOW + SECOND)
     put_off = applied(MakeDue(TASK_ID, 1, 10 * SECOND), waiting)
     assert put_off.start_by == NOW + 10 * SECOND + MINUTE

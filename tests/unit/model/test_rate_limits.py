@@ -52,9 +52,7 @@ def most_above(times: list[float], limit: BucketLimit) -> float:
 
 
 @given(LIMITS, REQUESTS)
-def test_in_no_window_are_more_tokens_used_than_burst_and_rate_allow(
-    limit: BucketLimit, requests: list[Request]
-) -> None:
+def test_no_time_window_has_more_permits_than_burst_and_rate_allow(limit: BucketLimit, requests: list[Request]) -> None:
     bucket, now, used = None, START, list[float]()
     for request in requests:
         now += request.after
@@ -67,9 +65,7 @@ def test_in_no_window_are_more_tokens_used_than_burst_and_rate_allow(
 
 
 @given(LIMITS, st.sampled_from([0.01, 0.1, 0.7]))
-def test_who_asks_for_more_than_the_time_until_it_asks_again_gets_the_whole_rate(
-    limit: BucketLimit, pause: float
-) -> None:
+def test_requests_far_enough_ahead_get_the_whole_rate(limit: BucketLimit, pause: float) -> None:
     bucket, granted = None, 0
     for at in range(201):
         bucket = take(limit, 10_000, ahead=2 * pause).apply(bucket, START + at * pause)
@@ -77,7 +73,7 @@ def test_who_asks_for_more_than_the_time_until_it_asks_again_gets_the_whole_rate
     assert granted >= limit.burst + limit.rate * 201 * pause - 1.01
 
 
-def test_nothing_is_lost_by_rounding_in_a_day() -> None:
+def test_no_permit_is_lost_by_rounding_in_a_day() -> None:
     limit = BucketLimit(3, 1)
     bucket, now, granted, one = Bucket(), START, 0, take(limit, ahead=0.5)
     while now < START + 86_400:
@@ -88,7 +84,7 @@ def test_nothing_is_lost_by_rounding_in_a_day() -> None:
 
 
 @given(LIMITS, st.integers(0, 300))
-def test_turns_are_a_token_apart_and_each_gets_one_at_its_time(limit: BucketLimit, waiting: int) -> None:
+def test_turns_are_one_permit_apart_and_each_gets_its_permit_in_time(limit: BucketLimit, waiting: int) -> None:
     bucket = take(limit, limit.burst).apply(None, START)
     turns = []
     for _ in range(waiting):
@@ -118,7 +114,7 @@ def test_turns_that_are_asked_for_together_are_those_of_single_requests(
 
 
 @given(st.integers(20, 300))
-def test_whose_turns_came_too_late_follow_each_other_and_not_all_who_wait(waiting: int) -> None:
+def test_requests_whose_turns_came_too_late_get_the_next_turns(waiting: int) -> None:
     limit = BucketLimit(2, 1)
     bucket = take(limit).apply(None, START)
     turns = []
@@ -151,7 +147,7 @@ def test_turns_that_nobody_uses_are_forgotten_although_tasks_go_on_coming(pause:
 
 
 @given(LIMITS, st.floats(0, 3_600), st.integers(0, 10))
-def test_during_a_hold_nothing_is_let_through_and_after_it_at_once(
+def test_a_held_bucket_gives_no_permit_until_the_end_of_the_hold(
     limit: BucketLimit, seconds: float, taken: int
 ) -> None:
     bucket = take(limit, max(1, taken)).apply(None, START)

@@ -91,18 +91,18 @@ def times(recurrence: Recurrence, after: str, number: int) -> list[datetime]:
         pytest.param("0 9 * * MON", "Asia/Kolkata", "2026-01-01T00:00Z", ["2026-01-05T03:30Z"], id="half an hour"),
     ],
 )
-def test_cron(cron: str, timezone: str, after: str, expected: list[str]) -> None:
+def test_a_cron_expression_gives_its_next_times(cron: str, timezone: str, after: str, expected: list[str]) -> None:
     assert times(Cron(cron, timezone), after, len(expected)) == [at(text) for text in expected]
 
 
-def test_from_within_the_second_of_two_hours_the_first_is_over() -> None:
+def test_in_the_second_of_two_equal_hours_the_first_one_is_over() -> None:
     second = "2026-10-25T02:10+01:00"
     assert times(Cron("30 2 * * *", BERLIN), second, 1) == [at("2026-10-26T02:30+01:00")]
 
 
 @pytest.mark.parametrize("cron", ["30 2 * * *", "15 */6 * * *", "*/20 * * * *", "0 9 * * MON-FRI"])
 @pytest.mark.parametrize("timezone", [BERLIN, NEW_YORK, "America/Santiago"])
-def test_it_does_not_matter_from_where_one_asks(cron: str, timezone: str) -> None:
+def test_the_next_time_is_the_same_from_every_moment_before_it(cron: str, timezone: str) -> None:
     """All times of the days around a change of the clocks, whatever moment between two of them one asks from."""
     rule = Cron(cron, timezone)
     for change in ("2026-03-07", "2026-03-28", "2026-04-04", "2026-10-03", "2026-10-24", "2026-10-31"):
@@ -136,7 +136,7 @@ def test_an_interval_is_counted_from_its_beginning_and_not_by_clocks() -> None:
         (Cron("30 2 * * *", BERLIN), "2026-10-25T02:10+01:00", "2026-10-25T02:30+02:00"),
     ],
 )
-def test_the_latest_of_very_many(rule: Recurrence, until: str, expected: str | None) -> None:
+def test_the_latest_of_very_many_times_is_found(rule: Recurrence, until: str, expected: str | None) -> None:
     asked = Asked(rule)
     assert latest_time(asked, at("2026-01-01T00:00Z"), at(until)) == (at(expected) if expected else None)
     assert asked.times < 70, "however many there are"
@@ -185,7 +185,7 @@ def test_a_wrong_cron_expression_names_the_field(cron: str, told: str) -> None:
         check_cron(cron)
 
 
-def test_a_right_one_is_kept_as_it_is() -> None:
+def test_a_right_cron_expression_is_kept_as_it_is() -> None:
     assert check_cron("  30  2 * * mon-fri ") == "30 2 * * mon-fri"
 
 
@@ -200,7 +200,7 @@ def test_a_right_one_is_kept_as_it_is() -> None:
         ("a\0b", None),
     ],
 )
-def test_an_unknown_time_zone_and_the_nearest(name: str, nearest: str | None) -> None:
+def test_an_unknown_time_zone_is_refused_with_the_nearest_one(name: str, nearest: str | None) -> None:
     with pytest.raises(ValueError, match="is not a time zone"):
         zone(name)
     assert nearest_zone(name) == nearest
@@ -224,5 +224,5 @@ def test_a_name_that_means_another_time_elsewhere_is_no_time_zone(name: str) -> 
         ("", "Give a name of the IANA database"),
     ],
 )
-def test_what_to_give_in_place_of_what_is_no_time_zone(name: str, hint: str) -> None:
+def test_a_wrong_time_zone_is_refused_with_a_hint_of_the_right_one(name: str, hint: str) -> None:
     assert hint in zone_hint(name)

@@ -42,13 +42,15 @@ def schedule(**fields: Any) -> Schedule:
         pytest.param(Missed.ALL, DAY + HOUR / 2, [n * HOUR for n in range(1, 25)], id="all of a day"),
     ],
 )
-def test_what_was_missed(missed: Missed, after: timedelta, expected: list[timedelta]) -> None:
+def test_missed_runs_are_found_as_the_schedule_requires(
+    missed: Missed, after: timedelta, expected: list[timedelta]
+) -> None:
     found = runs_due(schedule(missed=missed), MIDNIGHT + after, 100)
     assert found.times == tuple(MIDNIGHT + each for each in expected)
     assert found.last == MIDNIGHT + after // HOUR * HOUR
 
 
-def test_of_very_many_some_at_once() -> None:
+def test_many_missed_runs_are_found_in_parts() -> None:
     due = schedule(missed=Missed.ALL, every=SECOND)
     first = runs_due(due, MIDNIGHT + DAY, 100)
     assert first.times == tuple(MIDNIGHT + n * SECOND for n in range(1, 101))
@@ -112,7 +114,7 @@ def test_a_run_is_not_due_before_its_jitter() -> None:
         assert before.last == due.next_at, "the second one has not come"
 
 
-def test_what_is_paused_is_not_due_and_runs_later_as_if_it_began() -> None:
+def test_a_paused_schedule_is_not_due_and_starts_again_when_it_is_resumed() -> None:
     paused = schedule(is_paused=True)
     assert not paused.is_due(MIDNIGHT + DAY)
     assert next_runs(paused, 5) == []
@@ -120,7 +122,7 @@ def test_what_is_paused_is_not_due_and_runs_later_as_if_it_began() -> None:
     assert resumed.next_at == MIDNIGHT + DAY + HOUR
 
 
-def test_the_next_runs() -> None:
+def test_the_next_runs_of_a_schedule_are_found() -> None:
     assert next_runs(schedule(), 3) == [MIDNIGHT + n * HOUR for n in (1, 2, 3)]
     assert next_runs(schedule(jitter=HOUR), 1) == [schedule(jitter=HOUR).due_at]
 

@@ -13,7 +13,7 @@ def test_the_highest_sequence_counts_whatever_comes_later() -> None:
     assert sequences.of("a") == 3
 
 
-def test_the_task_that_was_told_of_longest_ago_is_forgotten_first() -> None:
+def test_the_task_whose_sequence_was_raised_longest_ago_is_forgotten_first() -> None:
     sequences = Sequences(most=2)
     sequences.raise_all({"a": 1, "b": 1})
     sequences.raise_all({"a": 2, "c": 1})

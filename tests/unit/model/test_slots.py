@@ -47,7 +47,7 @@ def after(slots: Slots, change: Change, now: float = START) -> Slots:
 
 
 @given(st.lists(st.tuples(_CHANGES, st.sampled_from([0.0, 1.0, 5.0])), max_size=60))
-def test_never_more_hold_a_slot_than_who_asked_last_knew_of(changes: list[tuple[Change, float]]) -> None:
+def test_no_more_claims_hold_a_slot_than_the_last_request_allowed(changes: list[tuple[Change, float]]) -> None:
     slots, now = Slots(), START
     for change, passes in changes:
         now += passes
@@ -79,14 +79,14 @@ def test_a_place_counts_for_its_time_alone() -> None:
     assert after(slots, KeepPlace(RESIZE, "other", 0, 1.0, "w", 2.0), START + 2.1).line[0].task_id == "other"
 
 
-def test_who_is_refused_is_waited_for_until_it_has_surely_come_again() -> None:
+def test_slots_are_kept_for_a_refused_task_until_it_must_have_asked_again() -> None:
     slots = after(after(Slots(), take("a")), take("b"))
     assert slots.has_waiting_tasks
     assert after(slots, GiveSlotBack(RESIZE, "a"), START + 29).has_waiting_tasks
     assert not after(slots, GiveSlotBack(RESIZE, "a"), START + 31).has_waiting_tasks
 
 
-def test_a_slot_that_was_taken_anew_is_not_taken_away_by_who_saw_the_first() -> None:
+def test_a_slot_that_was_renewed_is_not_given_back_by_an_older_time() -> None:
     first = after(Slots(), take("a"))
     again = after(first, take("a"), START + 8)
     assert again.holders[0].until == START + 23

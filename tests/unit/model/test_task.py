@@ -51,7 +51,7 @@ def test_a_task_is_read_as_it_was_stored(task: Task) -> None:
     assert Task.from_document(task.to_document()) == task
 
 
-def test_every_field_is_in_the_document_but_a_rare_one_that_the_task_does_not_have() -> None:
+def test_every_field_of_a_task_is_in_its_document_except_empty_rare_fields() -> None:
     document = FULL.to_document()
     fields = {field.name for field in dataclasses.fields(Task)}
     assert document.keys() == (fields - {"task_id", *SHAPE.rare} | {"_id", "steps"})

@@ -16,7 +16,7 @@ def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = N
     return LaneCount("charge", lane, count, due, first_at, NOW - 2 * MINUTE)
 
 
-def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
+def test_lanes_are_counted_separately_and_a_task_type_is_their_sum() -> None:
     seen = combine_counts(
         {
             **EMPTY,
@@ -43,14 +43,14 @@ def test_a_rate_is_taken_over_what_was_looked_at() -> None:
     assert all_at_once.rates(NOW)["charge", NORMAL] == 100_000
 
 
-def test_what_may_be_more_says_so() -> None:
+def test_a_count_that_may_be_larger_is_marked_as_bounded() -> None:
     for group in CountedTasks:
         seen = combine_counts({**EMPTY, group: [LaneCounts((counted(1, due=1),), is_bounded=True)]}, NOW)
         live = group in (CountedTasks.WAITING, CountedTasks.RUNNING, CountedTasks.RETRYING)
         assert (seen.is_bounded, seen.is_running_bounded) == (live, group is CountedTasks.RUNNING), group
 
 
-def test_a_full_lane_says_so_for_itself_alone() -> None:
+def test_a_full_lane_is_bounded_and_the_other_lanes_are_not() -> None:
     full, few = LaneCounts((counted(9, due=9),), is_bounded=True), LaneCounts((counted(3, lane=LOW, due=3),))
     seen = combine_counts({**EMPTY, CountedTasks.WAITING: [full, few]}, NOW)
     assert (seen.of_lane("charge", NORMAL).is_bounded, seen.of_lane("charge", LOW).is_bounded) == (True, False)

@@ -82,7 +82,7 @@ def test_a_task_for_later_is_due_at_its_time() -> None:
 # --- claim ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_claim() -> None:
+def test_a_claim_gives_the_task_a_lease_a_token_and_an_attempt() -> None:
     task = applied(CLAIM, queued(no_handler=2))
     assert (task.status, task.fencing_token, task.attempts, task.no_handler) == (TaskStatus.RUNNING, TOKEN + 1, 4, 0)
     assert task.lease == Lease("worker-2", "a-claim", NOW + MINUTE)
@@ -155,7 +155,7 @@ def test_progress_is_recognised_while_the_claim_holds() -> None:
     assert not ReportProgress(FENCE, 1).was_applied(queued())
 
 
-def test_a_completion() -> None:
+def test_a_completion_stores_the_result_and_ends_the_task() -> None:
     task = applied(Complete(FENCE, "worker-1", {"n": 1}), running(error=an_error(), cancel=wish_to_stop()))
     assert (task.status, task.result, task.error, task.finished_at) == (TaskStatus.COMPLETED, {"n": 1}, None, NOW)
     assert (task.lease, task.last_claim_id, task.history[-1].type) == (None, "the-claim", "completed")
@@ -174,7 +174,7 @@ def test_a_completion() -> None:
         ({"cancel": wish_to_stop(BY_DEADLINE)}, True, TaskStatus.FAILED),
     ],
 )
-def test_a_failure_ends_as(changes: dict[str, Any], retryable: bool, status: TaskStatus) -> None:
+def test_a_failure_ends_with_the_right_status(changes: dict[str, Any], retryable: bool, status: TaskStatus) -> None:
     task = applied(replace(FAIL, retryable=retryable), running(**changes))
     assert (task.status, task.history[-1].type) == (status, status.lower())
     assert task.error == replace(an_error(), attempt=3, at=NOW)
@@ -206,7 +206,7 @@ def test_a_release_of_a_cancelled_task_ends_it(by: str, status: TaskStatus) -> N
     assert (task.status, task.next_dispatch_at, task.history[-1].type) == (status, None, status.lower())
 
 
-def test_progress() -> None:
+def test_reported_progress_is_stored_in_the_task() -> None:
     before = running()
     task = applied(ReportProgress(FENCE, 7), before)
     assert task == before.evolve(progress=7, progress_revision=1, revision=before.revision + 1, updated_at=NOW)
@@ -288,7 +288,7 @@ def test_a_reaper_that_comes_late_does_nothing() -> None:
         ({"cancel": wish_to_stop(BY_DEADLINE)}, TaskStatus.FAILED),
     ],
 )
-def test_a_reaped_task_ends_as(changes: dict[str, Any], status: TaskStatus) -> None:
+def test_a_reaped_task_gets_the_right_status(changes: dict[str, Any], status: TaskStatus) -> None:
     assert applied(REAP, running(**changes)).status is status
 
 
@@ -374,7 +374,7 @@ def test_a_delayed_task_is_dispatched_again_only_after_its_own_time() -> None:
     assert (task.next_dispatch_at, task.dispatches) == (NOW + MINUTE + 20 * SECOND, 1)
 
 
-def test_only_what_waits_for_this_message_was_dispatched_or_is_postponed() -> None:
+def test_only_a_task_that_waits_for_this_message_is_dispatched_or_postponed() -> None:
     for about_message in (MarkDispatched(TASK_ID, 1, SECOND, MINUTE), Postpone(TASK_ID, 1, MINUTE, 2)):
         assert about_message.apply(queued(dispatch_epoch=2), NOW) is None
         for status in set(TaskStatus) - CLAIMABLE:
@@ -390,7 +390,7 @@ def test_a_reservation_is_for_what_is_due() -> None:
     assert reserve.apply(queued(next_dispatch_at=NOW, dispatch_epoch=2), NOW) is None
 
 
-def test_what_was_handed_back_is_due_after_its_delay_whenever_it_was_due_before() -> None:
+def test_a_task_that_was_handed_back_is_due_after_its_delay() -> None:
     make_due = MakeDue(TASK_ID, 1)
     for due in (NOW - MINUTE, NOW + MINUTE, None):
         assert applied(make_due, queued(next_dispatch_at=due)).next_dispatch_at == NOW

@@ -66,7 +66,7 @@ def test_plain_json_is_storable(value: Any) -> None:
     ],
     ids=lambda value: str(type(value)),
 )
-def test_what_no_store_could_keep_is_refused_with_the_reason(value: Any, reason: str) -> None:
+def test_a_value_that_no_store_could_keep_is_refused_with_the_reason(value: Any, reason: str) -> None:
     with pytest.raises(ValueNotStorableError) as refusal:
         check_storable(value, "result", 10_000)
     assert reason in str(refusal.value)
@@ -78,7 +78,7 @@ def test_the_canonical_form_does_not_depend_on_the_order_of_keys() -> None:
     assert forms == {b'{"a":1,"b":[2]}'}
 
 
-def test_one_and_one_point_zero_are_different() -> None:
+def test_the_values_1_and_1_point_0_are_different() -> None:
     assert check_storable(1, "parameters", 100) != check_storable(1.0, "parameters", 100)
 
 

@@ -87,7 +87,7 @@ def test_a_round_of_nothing_is_looked_at_at_once() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, MINUTE, SECOND])
-def test_who_is_to_count_the_sub_tasks_of_a_parent_may_die_before_that(timeout: Any) -> None:
+def test_a_parent_is_counted_again_if_the_counting_process_dies(timeout: Any) -> None:
     after = made(wait(PLANNED, None if timeout is None else "approved", timeout=timeout), running())
     due = after.evolve(check_at=NOW)
     again_at = NOW + min(timeout or RECOUNT_AFTER, RECOUNT_AFTER)
@@ -153,7 +153,7 @@ def test_signals_are_heard_in_the_order_in_which_they_came() -> None:
     assert [(signal.key, signal.is_heard) for signal in after.signals] == [("first", True), ("second", False)]
 
 
-def test_another_signal_does_not_wake_it() -> None:
+def test_a_task_is_not_woken_by_another_signal() -> None:
     after = made(send(name="rejected"), waiting())
     assert (after.status, after.waits_for) == (TaskStatus.WAITING, SignalWait("approved", None))
 
@@ -187,7 +187,7 @@ def test_a_replay_keeps_the_signals_that_were_not_used() -> None:
     assert made(Replay(TASK_ID, EVERYONE, "ann", timedelta(0)), dead).signals == (kept,)
 
 
-def test_of_a_full_list_the_oldest_signal_that_was_heard_makes_room() -> None:
+def test_the_oldest_heard_signal_of_a_full_list_makes_room() -> None:
     kept = [Signal(f"key-{n}", "other", NOW, None, n in (1, 2)) for n in range(MAX_SIGNALS)]
     signals = made(send(), waiting(signals=tuple(kept))).signals
     assert [signal.key for signal in signals] == ["key-0", *(signal.key for signal in kept[2:]), send().key]
@@ -203,7 +203,7 @@ def test_a_stranger_cannot_signal() -> None:
     assert send(scope=Scope.of("alice")).apply(waiting(), NOW) is not None
 
 
-def test_a_signal_that_is_late_is_told_as_such() -> None:
+def test_a_task_whose_signal_is_late_continues_as_timed_out() -> None:
     late = waiting(waits_for=SignalWait("approved", NOW))
     after = made(Wake(TASK_ID), late)
     assert (after.status, after.stage) == (TaskStatus.QUEUED, "signal")
@@ -226,12 +226,12 @@ def test_a_signal_leaves_the_sub_tasks_behind_that_are_still_alive() -> None:
     assert made(send(), waiting(subtasks=done)).cascade_at is None
 
 
-def test_what_goes_on_has_nothing_stored_for_it_any_more() -> None:
+def test_a_task_that_continues_stores_no_more_sub_tasks() -> None:
     after = made(send(), waiting(subtasks=PLANNED, spawn_at=NOW))
     assert (after.spawn_at, after.check_at, after.waits_for, after.cascade_at) == (None, None, None, NOW)
 
 
-def test_only_the_plan_of_the_round_that_was_stored_is_dropped() -> None:
+def test_only_the_plan_of_the_stored_round_is_dropped() -> None:
     before = made(wait(PLANNED), running())
     after = made(MarkSpawned(TASK_ID, 0, 1), before)
     assert (after.spawn_at, after.subtasks and after.subtasks.plan) == (None, None)
@@ -240,7 +240,7 @@ def test_only_the_plan_of_the_round_that_was_stored_is_dropped() -> None:
     assert MarkSpawned(TASK_ID, 0, 1).apply(running(), NOW) is None
 
 
-def test_what_is_stored_for_nobody_is_cancelled() -> None:
+def test_sub_tasks_stored_for_an_ended_parent_are_cancelled() -> None:
     before = made(wait(PLANNED), running())
     for mark in (MarkSpawned(TASK_ID, 0, 1), CascadeAgain(TASK_ID)):
         assert (mark.apply(before, NOW) or before).cascade_at is None, "the parent waits for it"
@@ -252,7 +252,7 @@ def test_what_is_stored_for_nobody_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("driver", [SPAWN, CHECK, CASCADE])
-def test_of_several_that_read_one_time_one_moves_it(driver: Any) -> None:
+def test_one_of_several_processes_that_read_one_time_moves_it(driver: Any) -> None:
     before = waiting(**{driver.field: NOW})
     taken = made(MoveDriver(TASK_ID, driver, NOW, MINUTE), before)
     assert taken == before.evolve(**{driver.field: NOW + MINUTE})

@@ -75,7 +75,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[CountedStore]
     await store.close()
 
 
-async def test_one_process_counts_and_all_show_the_same(
+async def test_one_process_counts_tasks_and_all_processes_show_the_same_counts(
     store: CountedStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "time", Seconds())  # a busy machine would take long to count
@@ -91,7 +91,7 @@ async def test_one_process_counts_and_all_show_the_same(
     assert [(await process.queued(), process.shown[-1].undriven) for process in processes] == [(2, 1)] * 3
 
 
-async def test_counts_say_when_they_were_made(store: CountedStore, clock: FakeClock) -> None:
+async def test_counts_have_the_time_at_which_they_were_made(store: CountedStore, clock: FakeClock) -> None:
     begin, processes = store.now(), [Process(store) for _ in range(2)]
     for process in processes:
         await process.queued()
@@ -138,7 +138,7 @@ async def test_counts_that_cost_much_are_used_for_long(
     assert store.counted == 2
 
 
-async def test_another_process_counts_in_place_of_one_that_died(store: CountedStore, clock: FakeClock) -> None:
+async def test_another_process_counts_after_the_counting_process_died(store: CountedStore, clock: FakeClock) -> None:
     dead, other = Process(store), Process(store)
     store.gate.clear()
     with pytest.raises(TimeoutError):
@@ -153,7 +153,7 @@ async def test_another_process_counts_in_place_of_one_that_died(store: CountedSt
     assert (await other.queued(), store.counted) == (1, 2)
 
 
-async def test_who_gives_up_waiting_ends_no_count(store: CountedStore) -> None:
+async def test_a_caller_that_stops_waiting_does_not_end_the_count(store: CountedStore) -> None:
     process = Process(store)
     store.gate.clear()
     for _ in range(2):
@@ -166,7 +166,7 @@ async def test_who_gives_up_waiting_ends_no_count(store: CountedStore) -> None:
     assert store.counted == 1
 
 
-async def test_what_cannot_be_counted_keeps_its_last_number(store: CountedStore, clock: FakeClock) -> None:
+async def test_counts_that_cannot_be_made_again_keep_their_last_number(store: CountedStore, clock: FakeClock) -> None:
     process = Process(store)
     await process.queued()
     store.is_away = True
@@ -174,7 +174,9 @@ async def test_what_cannot_be_counted_keeps_its_last_number(store: CountedStore,
     assert await process.queued() == 1
 
 
-async def test_who_counts_in_vain_shows_what_another_process_counted(store: CountedStore, clock: FakeClock) -> None:
+async def test_a_process_that_cannot_count_shows_the_counts_of_another_process(
+    store: CountedStore, clock: FakeClock
+) -> None:
     assert await Process(store).queued() == 1
     clock.advance(60)
     store.is_away = True

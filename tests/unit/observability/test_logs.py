@@ -110,7 +110,7 @@ def test_a_traceback_that_comes_as_text_is_shown(write: Write) -> None:
         assert text.endswith(f"\n{record.exc_text}\n")
 
 
-def test_what_is_logged_does_not_steer_a_terminal(write: Write) -> None:
+def test_a_log_line_cannot_control_a_terminal(write: Write) -> None:
     text = write(lambda: logger.info("a \x1b[31mname", extra={"file": "\x1b]0;title\x07"}))
     assert "name" in text
     assert not {"\x1b", "\x07"} & set(text)
@@ -171,7 +171,7 @@ def test_a_warning_of_python_is_a_line_too(write: Write) -> None:
         assert (json.loads(text)["level"], json.loads(text)["logger"]) == ("warning", "py.warnings")
 
 
-def test_what_ends_a_thread_is_a_line_too(write: Write) -> None:
+def test_an_exception_that_ends_a_thread_is_a_log_line(write: Write) -> None:
     def fails() -> None:
         password = SECRET
         raise ValueError(f"{len(password)} characters")
@@ -197,7 +197,7 @@ class FailsAtItsEnd:
         raise ValueError("at the end")
 
 
-def test_what_fails_where_nobody_can_catch_it_is_a_line_too(write: Write) -> None:
+def test_an_exception_that_nobody_can_catch_is_a_log_line(write: Write) -> None:
     def makes_one() -> None:
         FailsAtItsEnd()
 
@@ -213,7 +213,7 @@ def test_a_log_call_with_wrong_arguments_is_a_line_too(write: Write) -> None:
     assert "Call stack" not in told
 
 
-def test_what_is_given_besides_does_not_hide_what_the_line_says(write: Write) -> None:
+def test_extra_fields_do_not_hide_the_fields_of_a_log_line(write: Write) -> None:
     with structlog.contextvars.bound_contextvars(task_id="t1"):
         told = write(lambda: logger.info("paid", extra={"event": "forged", "level": "none", "task_id": "t2", "n": 5}))
     assert "paid" in told

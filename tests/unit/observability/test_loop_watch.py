@@ -128,7 +128,7 @@ def test_the_task_that_blocks_the_loop_is_named_once_while_it_does(
     assert max(lags) >= warning["blocked_seconds"] - 0.001  # the log rounds
 
 
-async def test_code_that_keeps_the_interpreter_lock_is_told_when_it_lets_go(
+async def test_code_that_keeps_the_interpreter_lock_is_logged_when_it_releases_it(
     watch: LoopWatch, counted: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     watch.start()
@@ -141,7 +141,7 @@ async def test_code_that_keeps_the_interpreter_lock_is_told_when_it_lets_go(
     assert len(counted) == 1
 
 
-async def test_what_a_task_starts_is_named_as_its_own(
+async def test_an_asyncio_task_that_task_code_starts_is_named_as_that_task(
     watch: LoopWatch, counted: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def starts_another(is_over: IsOver) -> None:
@@ -157,7 +157,7 @@ async def test_what_a_task_starts_is_named_as_its_own(
 
 
 @pytest.mark.parametrize("as_callback", [False, True])
-async def test_other_code_is_named_by_its_place(
+async def test_code_that_belongs_to_no_task_is_named_by_its_place(
     watch: LoopWatch, counted: list[str], caplog: pytest.LogCaptureFixture, as_callback: bool
 ) -> None:
     is_over = until(lambda: told(caplog))
@@ -180,7 +180,9 @@ async def test_other_code_is_named_by_its_place(
     assert counted == [""]
 
 
-async def test_each_blockage_is_told(watch: LoopWatch, counted: list[str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_blockage_of_the_loop_is_logged(
+    watch: LoopWatch, counted: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     watch.start()
     for blockages in (1, 2):
@@ -204,7 +206,7 @@ async def test_a_loop_that_waits_or_works_in_small_steps_is_left_alone(
     assert (told(caplog), counted) == ([], [])
 
 
-async def test_what_the_loop_still_does_in_the_turn_in_which_the_watch_starts_is_not_told(
+async def test_the_turn_of_the_loop_in_which_the_watch_starts_is_not_logged(
     watch: LoopWatch, counted: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     watch.start()
@@ -231,7 +233,7 @@ async def test_zero_turns_the_warning_off_and_measures_all_the_same(
 
 
 @pytest.mark.parametrize("by", ["stop", "the end of its loop"])
-def test_the_thread_ends(watch: LoopWatch, by: str) -> None:
+def test_the_thread_of_the_loop_watch_ends(watch: LoopWatch, by: str) -> None:
     async def main() -> None:
         watch.start()
         if by == "stop":

@@ -264,7 +264,7 @@ CASES = (
 )
 
 
-def test_every_alert_has_a_case_in_which_it_is_told() -> None:
+def test_every_alert_has_a_case_in_which_it_fires() -> None:
     told = {case.alert for case in CASES if case.told}
     assert told == {alert.name for alert in ALERTS}, "every alert has a case in `CASES` here in which it is told"
 
@@ -293,7 +293,7 @@ def _entry(case: Case) -> dict[str, Any]:
     }
 
 
-def test_each_alert_is_told_when_it_should_be(promtool: str, tmp_path: Path) -> None:
+def test_each_alert_fires_when_it_should(promtool: str, tmp_path: Path) -> None:
     tests = tmp_path / "tests.yml"
     tests.write_text(
         yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [*map(_entry, CASES)]})

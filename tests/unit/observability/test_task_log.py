@@ -23,7 +23,7 @@ from taskframework.testing.factories import new_task
 NOW, SECOND = SystemClock().now(), timedelta(seconds=1)
 
 
-async def test_a_task_that_is_further_on_is_told_of_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_attempt_of_a_task_that_has_moved_on_is_logged_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
     task = new_task(now=NOW)
     running = Claim(task.task_id, 1, "first", "worker", 9 * SECOND).apply(task, NOW)
     assert running is not None
@@ -52,7 +52,7 @@ async def test_a_task_that_is_further_on_is_told_of_as_it_was(caplog: pytest.Log
         (2, "approved", "waits for 2 sub-tasks or the signal 'approved' in attempt 1"),
     ],
 )
-async def test_a_task_that_waits_is_told_of_as_one_that_is_completed(
+async def test_an_attempt_that_ends_in_waiting_is_logged_like_a_completed_one(
     caplog: pytest.LogCaptureFixture, planned: int | None, signal: str | None, said: str
 ) -> None:
     task = new_task(now=NOW)

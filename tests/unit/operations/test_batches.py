@@ -61,7 +61,7 @@ async def test_an_item_that_is_still_to_be_stored_is_not_passed_over(
     assert ([result.index for result in page.items], page.next_cursor) == (expected, cursor)
 
 
-async def test_who_may_not_retry_yet_is_told_what_to_wait_for(store: SqliteStore) -> None:
+async def test_a_batch_retry_that_comes_too_early_is_refused_with_what_to_wait_for(store: SqliteStore) -> None:
     """A process may be about to replay a task when the batch is cancelled, so the cascade looks for it for a minute."""
     batches, subtasks = operations_on(store), Subtasks(2, None, policy="allow_failures")
     live = new_task(task_id=subtask_id("batch", 0, 1, 1), parent=ParentLink("batch", 0, 1), now=store.now())

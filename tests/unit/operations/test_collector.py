@@ -72,7 +72,7 @@ async def test_a_task_whose_message_ended_here_gets_another_one(is_readable: boo
     assert store.marks == ([MakeDue(task.task_id, task.dispatch_epoch)] if is_readable else [])
 
 
-async def test_what_is_kept_in_one_moment_is_acknowledged_after_it_and_told_in_one_line(
+async def test_dead_messages_are_acknowledged_after_they_are_kept_and_are_one_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, deliveries = FakeStore(new_task()), [FakeDelivery(b"\xff%d" % number) for number in range(5)]

@@ -20,7 +20,7 @@ from taskframework.testing.factories import new_task
 SECOND = timedelta(seconds=1)
 
 
-async def test_a_killed_worker_is_told_before_its_lease_is_over(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_killed_worker_is_the_cause_before_its_lease_is_over(store: SqliteStore, clock: FakeClock) -> None:
     settings = WorkerSettings(lease=30 * SECOND)
     killed_at = store.now()
     worker = Presence("worker-1", "host", 1, "1.0", ("test-task",), 2, 1, killed_at, killed_at)

@@ -85,7 +85,7 @@ async def test_counts_that_are_wrong_are_found(
         ([], {"subtasks": None}),  # it waits for a signal
     ],
 )
-async def test_others_are_not(
+async def test_parents_whose_counts_are_right_or_not_needed_are_not_found(
     store: SqliteStore, clock: FakeClock, statuses: list[TaskStatus], fields: dict[str, Any]
 ) -> None:
     await put_family(store, statuses, **fields)
@@ -107,7 +107,7 @@ async def test_a_count_that_comes_meanwhile_is_no_fault(store: SqliteStore, cloc
     assert await found_by(store, clock, ended_and_counted) == []
 
 
-async def test_those_are_looked_at_that_were_not_counted_for_longest(store: SqliteStore, clock: FakeClock) -> None:
+async def test_the_parents_not_counted_for_longest_are_looked_at_first(store: SqliteStore, clock: FakeClock) -> None:
     wrong = Subtasks(3, None, done=1, succeeded=1)
     minutes = {"newest": 29, "late": -2, "old": 3, "older": 1}
     times = {name: store.now() + number * MINUTE for name, number in minutes.items()}
@@ -121,7 +121,7 @@ async def test_those_are_looked_at_that_were_not_counted_for_longest(store: Sqli
 
 
 @pytest.mark.parametrize("driver", [SPAWN, CHECK, CASCADE, SEAL, RETRY], ids=lambda driver: driver.name)
-async def test_what_nobody_repairs_is_found(store: SqliteStore, driver: Any) -> None:
+async def test_a_parent_whose_driver_is_overdue_is_found(store: SqliteStore, driver: Any) -> None:
     now = store.now()
     usual = {"subtasks": Subtasks(None, None), "batch": Batch()}
     await store.insert(

@@ -77,7 +77,7 @@ def stage(store: SqliteStore, clock: FakeClock) -> Stage:
     return Stage(store, clock)
 
 
-async def test_all_that_is_chosen_is_queued_anew_and_linked(stage: Stage) -> None:
+async def test_every_chosen_task_is_queued_again_with_the_id_of_the_replay(stage: Stage) -> None:
     chosen = await stage.dead(120)
     [other] = await stage.dead(1, error=make_error("another cause"))
     replay = await stage.run_once(await stage.begin(fingerprint="cause"))
@@ -100,7 +100,7 @@ async def test_the_tasks_that_wait_for_one_key_of_a_limit_are_cancelled(stage: S
     assert await stage.in_status(TaskStatus.QUEUED) == 2
 
 
-async def test_a_rate_is_kept_and_a_stop_in_the_middle_tells_what_it_did(stage: Stage) -> None:
+async def test_a_rate_is_kept_and_a_stopped_action_counts_what_it_did(stage: Stage) -> None:
     await stage.dead(50)
     replay = await stage.begin(rate=10, fingerprint="cause")
     done = []
@@ -149,7 +149,7 @@ async def test_after_a_standstill_no_flood_makes_up_for_it(stage: Stage) -> None
     assert (await stage.run_once(replay)).done <= 30
 
 
-async def test_they_are_listed_from_the_newest_on_page_by_page(stage: Stage) -> None:
+async def test_actions_are_listed_page_by_page_from_the_newest_on(stage: Stage) -> None:
     begun = []
     for n in range(5):
         begun.append(await stage.begin(text=str(n)))
@@ -218,7 +218,7 @@ async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
     assert (await stage.replays.list_replays(limit=5)).items == ()
 
 
-async def test_pressed_twice_runs_once(stage: Stage) -> None:
+async def test_an_action_that_is_started_twice_runs_once(stage: Stage) -> None:
     await stage.dead(30)
     # The store cannot tell two that begin at once; here they begin by filters that find the same.
     first, second = await stage.begin(fingerprint="cause"), await stage.begin(fingerprint="cause", kind="task")
@@ -243,7 +243,7 @@ async def test_the_same_action_is_not_begun_while_it_runs(stage: Stage) -> None:
     assert (await stage.begin(fingerprint="cause")).replay_id != first.replay_id
 
 
-async def test_one_key_is_one_action(stage: Stage) -> None:
+async def test_one_key_of_one_caller_is_one_action(stage: Stage) -> None:
     await stage.dead(3)
     begin = stage.replays.begin
     first = await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="ada", key="k")
@@ -254,7 +254,7 @@ async def test_one_key_is_one_action(stage: Stage) -> None:
     ).replay_id != first.replay_id
 
 
-async def test_what_fails_again_meanwhile_is_not_replayed_again(stage: Stage) -> None:
+async def test_a_task_that_fails_during_the_replay_is_not_replayed(stage: Stage) -> None:
     await stage.dead(20)
     replay = await stage.begin(rate=10, fingerprint="cause")
     await stage.run_once(replay)
@@ -267,7 +267,9 @@ async def test_what_fails_again_meanwhile_is_not_replayed_again(stage: Stage) ->
     assert (await stage.tasks.get(again.task_id, EVERYONE)).status is TaskStatus.FAILED
 
 
-async def test_a_refusal_is_told_and_the_others_are_done(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_task_is_reported_and_the_others_are_done(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, *_ = await stage.dead(12)
     replay = await stage.begin(rate=1, fingerprint="cause")
 
@@ -300,7 +302,7 @@ async def test_live_tasks_are_cancelled_wherever_they_are(stage: Stage) -> None:
     assert (asked.by, asked.reason) == ("ada", "mended")
 
 
-async def test_what_is_submitted_after_it_began_is_not_cancelled(stage: Stage, clock: FakeClock) -> None:
+async def test_a_task_submitted_after_the_action_began_is_not_cancelled(stage: Stage, clock: FakeClock) -> None:
     before = await put(stage.store, task_type="mail")
     replay = await stage.begin(Action.CANCEL, task_type="mail", created_before=stage.store.now() + DAY)
     clock.advance(0.001)
@@ -310,7 +312,7 @@ async def test_what_is_submitted_after_it_began_is_not_cancelled(stage: Stage, c
     assert (replay.done, statuses) == (1, [TaskStatus.CANCELLED, TaskStatus.QUEUED])
 
 
-async def test_what_somebody_else_did_first_is_told_as_skipped(stage: Stage) -> None:
+async def test_a_task_that_somebody_else_changed_first_is_counted_as_skipped(stage: Stage) -> None:
     first, *_ = await stage.dead(3)
     replay = await stage.begin()
     await stage.tasks.retry(first.task_id, EVERYONE, by="bob", reason=None)
@@ -322,7 +324,7 @@ async def test_what_somebody_else_did_first_is_told_as_skipped(stage: Stage) -> 
 
 @pytest.mark.parametrize("moment", ["before its turn", "during it"])
 @pytest.mark.parametrize("action", [Action.REPLAY, Action.RETRY, Action.DISCARD, Action.CANCEL])
-async def test_what_somebody_else_does_first_is_skipped_whenever_that_is(
+async def test_a_task_that_somebody_else_changes_at_any_moment_is_skipped(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, action: Action, moment: str
 ) -> None:
     if action is Action.CANCEL:
@@ -354,7 +356,7 @@ async def test_what_somebody_else_does_first_is_skipped_whenever_that_is(
     assert (after.refused, after.refusals) == (0, ())
 
 
-async def test_what_a_rule_forbids_is_refused_with_the_reason(stage: Stage) -> None:
+async def test_a_task_that_a_rule_does_not_let_replay_is_refused_with_the_reason(stage: Stage) -> None:
     await stage.dead(2)
     parent = await put_final(stage.store, TaskStatus.COMPLETED)
     [child] = await stage.dead(1, parent=ParentLink(parent.task_id, 0, 0))
@@ -399,7 +401,7 @@ async def test_discarding_takes_messages_too(stage: Stage) -> None:
     assert (await stage.store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=9)).items == ()
 
 
-async def test_only_the_tasks_of_a_user_are_chosen_if_one_is_named(stage: Stage) -> None:
+async def test_an_action_for_a_user_chooses_only_the_tasks_of_that_user(stage: Stage) -> None:
     await stage.dead(2, user_id="alice")
     await stage.dead(3, user_id="bob")
     replay = await stage.run_once(await stage.begin(user_id="bob"))

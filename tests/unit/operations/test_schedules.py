@@ -80,7 +80,7 @@ def stage(store: SqliteStore, clock: FakeClock) -> Stage:
     return Stage(store, clock)
 
 
-async def test_what_is_left_out_has_its_default(stage: Stage) -> None:
+async def test_a_schedule_field_that_is_left_out_has_its_default(stage: Stage) -> None:
     made = await stage.create()
     view = await stage.schedules.view(made)
     assert view == {
@@ -114,7 +114,7 @@ async def test_what_is_left_out_has_its_default(stage: Stage) -> None:
         ("", {}, InvalidRequestError, "name: '' is not a valid name"),
     ],
 )
-async def test_what_is_wrong_is_told_when_it_is_made(
+async def test_a_wrong_schedule_is_refused_with_the_reason_when_it_is_created(
     stage: Stage, name: str, values: dict[str, Any], error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -150,7 +150,7 @@ async def test_a_name_is_there_once(stage: Stage) -> None:
         await stage.create()
 
 
-async def test_defining_anew_keeps_the_time_unless_the_rule_changes(stage: Stage) -> None:
+async def test_defining_a_schedule_again_keeps_its_next_time_unless_the_rule_changes(stage: Stage) -> None:
     first = await stage.create()
     stage.clock.advance(30 * MINUTE)
     same = await stage.schedules.put("nightly", definition(parameters={"text": "x"}, jitter="10s"))
@@ -169,7 +169,7 @@ async def test_a_schedule_that_is_not_there(stage: Stage) -> None:
         await operations.put("none", definition())
 
 
-async def test_pausing_stops_it_and_nothing_of_the_pause_is_missed(stage: Stage) -> None:
+async def test_a_paused_schedule_stops_and_has_no_missed_runs_of_the_pause(stage: Stage) -> None:
     await stage.create(missed="all")
     assert (await stage.schedules.pause("nightly")).is_paused
     paused = await stage.schedules.pause("nightly")
@@ -221,7 +221,7 @@ async def test_a_run_now_with_a_wrong_key_is_refused(stage: Stage, key: str) -> 
         await stage.schedules.run("nightly", key=key)
 
 
-async def test_what_became_of_the_last_run_is_told(stage: Stage) -> None:
+async def test_a_schedule_shows_the_status_of_its_last_run(stage: Stage) -> None:
     await stage.create("never")
     await stage.create()
     task = (await stage.schedules.run("nightly")).task
@@ -233,7 +233,7 @@ async def test_what_became_of_the_last_run_is_told(stage: Stage) -> None:
         await stage.store.apply(Cancel(task.task_id, EVERYONE, "ada", None))
 
 
-async def test_a_schedule_whose_time_zone_is_unknown_here_says_so_and_can_be_changed(
+async def test_a_schedule_with_an_unknown_time_zone_shows_the_problem(
     stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     template = await stage.create("other", cron="0 3 * * *")
@@ -266,7 +266,7 @@ async def test_pages(stage: Stage) -> None:
     assert ([each.schedule.name for each in page.items], page.next_cursor) == (["c"], None)
 
 
-async def test_there_is_a_limit_and_it_is_told(stage: Stage) -> None:
+async def test_the_number_of_schedules_is_limited_and_the_error_names_the_limit(stage: Stage) -> None:
     template = await stage.create("s0")
     records = [SCHEDULE.new(f"s{n}", content=template) for n in range(1, MAX_SCHEDULES)]
     await stage.store.write_records(records)
@@ -280,7 +280,7 @@ class TestSettings:
 
     NIGHTLY = {"task_type": "count-words", "parameters": TEXT, "cron": "30 2 * * *", "timezone": "Europe/Berlin"}  # noqa: RUF012
 
-    async def test_what_is_there_is_made_changed_and_removed(self, stage: Stage) -> None:
+    async def test_schedules_of_the_settings_are_created_changed_and_removed(self, stage: Stage) -> None:
         await stage.create("by-hand")
         await stage.schedules.apply({"nightly": self.NIGHTLY, "weekly": self.NIGHTLY})
         assert await stage.names() == ["by-hand", "nightly", "weekly"]
@@ -290,7 +290,7 @@ class TestSettings:
         await stage.schedules.apply({})
         assert await stage.names() == ["by-hand"]
 
-    async def test_one_that_runs_while_it_is_removed_is_removed(
+    async def test_a_schedule_that_runs_while_it_is_removed_is_removed(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await stage.schedules.apply({"nightly": self.NIGHTLY})
@@ -305,7 +305,7 @@ class TestSettings:
         await stage.schedules.apply({})
         assert (await stage.names(), len(await stage.runs())) == ([], 1)
 
-    async def test_what_did_not_change_goes_on_as_it_was(self, stage: Stage) -> None:
+    async def test_a_schedule_of_the_settings_that_did_not_change_keeps_its_record(self, stage: Stage) -> None:
         every = {"task_type": "count-words", "parameters": TEXT, "every": "8h"}
         await stage.schedules.apply({"nightly": every})
         await stage.schedules.run("nightly")
@@ -315,7 +315,7 @@ class TestSettings:
         await stage.schedules.apply({"nightly": every})
         assert await stage.store.read_records([SCHEDULE.id_of("nightly")]) == before
 
-    async def test_it_is_changed_and_deleted_there_alone(self, stage: Stage) -> None:
+    async def test_a_schedule_of_the_settings_is_changed_and_deleted_only_there(self, stage: Stage) -> None:
         await stage.schedules.apply({"nightly": self.NIGHTLY})
         with pytest.raises(ScheduleFromSettingsError, match="nightly"):
             await stage.schedules.put("nightly", definition())
@@ -323,7 +323,7 @@ class TestSettings:
             await stage.schedules.delete("nightly")
         assert (await stage.schedules.get("nightly")).cron == "30 2 * * *"
 
-    async def test_one_made_by_hand_is_taken_over(self, stage: Stage) -> None:
+    async def test_a_schedule_made_by_hand_is_taken_over_by_the_settings(self, stage: Stage) -> None:
         await stage.create("nightly")
         await stage.schedules.apply({"nightly": self.NIGHTLY})
         taken = await stage.schedules.get("nightly")
@@ -356,7 +356,9 @@ class TestSettings:
             ({"nightly": {**NIGHTLY, "timezone": "Berln"}}, "Did you mean Europe/Berlin?"),
         ],
     )
-    async def test_what_is_wrong_is_told_and_nothing_is_made(self, stage: Stage, named: Any, told: str) -> None:
+    async def test_wrong_settings_are_refused_with_the_reason_and_no_schedule_is_created(
+        self, stage: Stage, named: Any, told: str
+    ) -> None:
         with pytest.raises(ConfigurationError) as caught:
             await stage.schedules.apply({"first": self.NIGHTLY, **named})
         assert told in str(caught.value)

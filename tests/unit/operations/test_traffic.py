@@ -75,7 +75,7 @@ async def put_worker(store: SqliteStore, **fields: Any) -> None:
     await store.write_records([PRESENCE.new("worker-1", content=replace(worker, **fields))])
 
 
-async def test_who_is_ahead_of_a_task_is_counted_in_its_lane(store: SqliteStore) -> None:
+async def test_the_tasks_ahead_of_a_task_are_counted_in_its_lane(store: SqliteStore) -> None:
     await put_worker(store)
     assert "5 or more tasks are ahead of it in the normal lane of full." in await cause_of(store, task_type="full")
     high = await cause_of(store, task_type="full", priority="high")

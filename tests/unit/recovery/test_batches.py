@@ -206,7 +206,7 @@ async def test_an_upload_that_does_not_go_on_is_abandoned(stage: Stage) -> None:
     assert (abandoned.status, abandoned.cascade_at) == (TaskStatus.CANCELLED, stage.store.now())
 
 
-async def test_what_a_cancel_left_in_the_plan_is_stored_by_a_retry(stage: Stage) -> None:
+async def test_sub_tasks_that_a_cancel_left_in_the_plan_are_stored_by_a_retry(stage: Stage) -> None:
     batch = await stage.planned(3)
     cancelled = await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
     assert cancelled is not None
@@ -218,7 +218,7 @@ async def test_what_a_cancel_left_in_the_plan_is_stored_by_a_retry(stage: Stage)
     assert await stage.generations(batch) == [0, 0, 0]
 
 
-async def test_what_an_upload_stores_long_after_its_batch_was_cancelled_is_cancelled(stage: Stage) -> None:
+async def test_items_that_an_upload_stores_long_after_the_cancel_are_cancelled(stage: Stage) -> None:
     now = stage.store.now()
     fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None, "seal_by": now + DAY}
     batch = await stage.batch(0, **fields, check_at=now + DAY)
@@ -237,7 +237,7 @@ async def test_what_an_upload_stores_long_after_its_batch_was_cancelled_is_cance
 
 
 @pytest.mark.parametrize("together", [2, 3, 4])
-async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
+async def test_sub_tasks_spawned_long_after_the_parent_ended_are_cancelled(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     monkeypatch.setattr(spawning, "BATCH_SIZE", together)
@@ -255,7 +255,7 @@ async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
     assert len(await stage.generations(batch)) == min(3, together), "it ends as soon as nobody waits"
 
 
-async def test_what_a_retrier_replays_long_after_the_batch_was_cancelled_is_cancelled(stage: Stage) -> None:
+async def test_items_that_a_retrier_replays_long_after_the_cancel_are_cancelled(stage: Stage) -> None:
     batch = await stage.reopened(await stage.batch(3))
     list_subtasks = stage.store.list_subtasks
 
@@ -312,7 +312,7 @@ async def test_after_a_stop_nothing_is_begun(stage: Stage) -> None:
     assert (await stage.present(batch)).spawn_at is not None
 
 
-async def test_of_two_retriers_the_slower_one_replays_nothing_again(stage: Stage) -> None:
+async def test_the_slower_one_of_two_retriers_replays_nothing_again(stage: Stage) -> None:
     batch = await stage.reopened(await stage.batch(2))
     list_subtasks = stage.store.list_subtasks
 
@@ -329,7 +329,7 @@ async def test_of_two_retriers_the_slower_one_replays_nothing_again(stage: Stage
     assert await stage.generations(batch) == [1, 1]
 
 
-async def test_an_upload_beside_another_finds_its_items_and_tells_what_differs(stage: Stage) -> None:
+async def test_an_upload_beside_another_finds_its_items_and_refuses_a_different_one(stage: Stage) -> None:
     now, bus, submitted = stage.store.now(), EventBus(), list[Task]()
     bus.listen(TaskSubmittedEvent, lambda event: submitted.append(event.task), name="test")
     fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None, "seal_by": now + DAY}
@@ -345,7 +345,7 @@ async def test_an_upload_beside_another_finds_its_items_and_tells_what_differs(s
     assert refused.value.index == 1
 
 
-async def test_of_a_chunk_the_item_is_named_that_differs(stage: Stage) -> None:
+async def test_a_chunk_that_differs_is_refused_with_the_index_of_the_item(stage: Stage) -> None:
     fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "seal_by": stage.store.now() + DAY}
     batch = await stage.batch(
         0, **fields, batch=Batch(chunk_size=3), finished_at=None, check_at=stage.store.now() + DAY

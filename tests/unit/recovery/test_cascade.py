@@ -58,7 +58,7 @@ async def statuses(store: SqliteStore, *rounds: int) -> list[str]:
     return [(await present(store, one)).status.value for one in ids]
 
 
-async def test_of_a_parent_that_is_over_every_round_is_cancelled(store: SqliteStore, cascade: Cascade) -> None:
+async def test_every_round_of_an_ended_parent_is_cancelled(store: SqliteStore, cascade: Cascade) -> None:
     await cascade.work_on(await parent_of(store, 1, 2, 3))
     assert await statuses(store, 1, 2, 3) == ["CANCELLED"] * 3
     assert (await present(store)).cascade_at is None
@@ -133,7 +133,7 @@ async def test_a_sub_task_that_changes_its_status_meanwhile_is_found(
     assert await statuses(store, 1) == ["CANCELLED"]
 
 
-async def test_of_several_processes_one_does_it(store: SqliteStore, cascade: Cascade) -> None:
+async def test_a_cascade_that_another_process_reserved_is_left_to_it(store: SqliteStore, cascade: Cascade) -> None:
     parent = await parent_of(store, 1)
     assert parent.cascade_at is not None
     assert await store.apply(MoveDriver("parent", CASCADE, parent.cascade_at, MINUTE)) is not None
@@ -151,7 +151,7 @@ async def test_of_several_processes_one_does_it(store: SqliteStore, cascade: Cas
     ],
     ids=["a plan", "a large plan", "an open batch", "a retry"],
 )
-async def test_what_some_process_may_be_about_to_store_is_looked_for_a_minute(
+async def test_a_cascade_looks_a_minute_for_sub_tasks_that_are_still_to_be_stored(
     store: SqliteStore, clock: FakeClock, cascade: Cascade, growing: dict[str, Any]
 ) -> None:
     if "retry_at" in growing:
@@ -165,7 +165,7 @@ async def test_what_some_process_may_be_about_to_store_is_looked_for_a_minute(
     assert (await present(store)).cascade_at is None
 
 
-async def test_what_runs_is_asked_to_stop_and_the_next_ones_are_not_forgotten(
+async def test_running_sub_tasks_of_every_page_are_asked_to_stop(
     store: SqliteStore, cascade: Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cascading, "BATCH_SIZE", 1)

@@ -55,7 +55,9 @@ async def asleep(clock: FakeClock) -> None:
     await eventually(lambda: clock.sleeping == 1)
 
 
-async def test_it_looks_again_and_again_and_knows_when(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+async def test_a_repair_loop_looks_again_and_again_and_knows_when(
+    loop: RepairLoop, repair: Repair, clock: FakeClock
+) -> None:
     assert (loop.last_run, loop.seconds_since_success) == (None, 0)
     loop.start()
     await asleep(clock)
@@ -68,7 +70,9 @@ async def test_it_looks_again_and_again_and_knows_when(loop: RepairLoop, repair:
     assert (loop.last_run, loop.seconds_since_success, loop.problem()) == (clock.now(), 0, None)
 
 
-async def test_while_there_is_more_to_do_it_does_not_pause(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+async def test_a_repair_loop_does_not_pause_while_there_is_more_to_do(
+    loop: RepairLoop, repair: Repair, clock: FakeClock
+) -> None:
     repair.ends = [True, True, True]
     loop.start()
     await asleep(clock)
@@ -85,7 +89,7 @@ async def test_while_there_is_more_to_do_it_does_not_pause(loop: RepairLoop, rep
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_a_look_that_fails_is_told_and_counted_and_the_loop_goes_on(
+async def test_a_look_that_fails_is_logged_and_counted_and_the_loop_continues(
     loop: RepairLoop,
     repair: Repair,
     clock: FakeClock,
@@ -106,7 +110,7 @@ async def test_a_look_that_fails_is_told_and_counted_and_the_loop_goes_on(
     assert (loop.problem(), failures) == (None, ["sweep"])
 
 
-async def test_what_only_a_person_can_mend_is_told_once_until_it_changes(
+async def test_an_error_that_only_a_person_can_mend_is_logged_once_until_it_changes(
     loop: RepairLoop, repair: Repair, clock: FakeClock, failures: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = (TopologyMismatchError(name, "its type differs") for name in ("tasks.a.normal", "tasks.b.normal"))
@@ -122,7 +126,7 @@ async def test_what_only_a_person_can_mend_is_told_once_until_it_changes(
 
 
 @pytest.mark.parametrize("is_away", [True, False])
-async def test_a_store_that_is_known_to_be_away_is_counted_and_not_told_again(
+async def test_a_store_that_is_known_to_be_away_is_counted_and_not_logged_again(
     repair: Repair, clock: FakeClock, failures: list[str], caplog: pytest.LogCaptureFixture, is_away: bool
 ) -> None:
     async def is_store_away(_: StoreUnavailableError) -> bool:
@@ -137,7 +141,7 @@ async def test_a_store_that_is_known_to_be_away_is_counted_and_not_told_again(
     await loop.stop()
 
 
-async def test_one_that_fails_for_long_is_a_problem_until_it_succeeds(
+async def test_a_loop_that_fails_for_long_is_a_problem_until_it_succeeds(
     loop: RepairLoop, repair: Repair, clock: FakeClock
 ) -> None:
     repair.ends = [StoreUnavailableError() for _ in range(25)]
@@ -152,7 +156,7 @@ async def test_one_that_fails_for_long_is_a_problem_until_it_succeeds(
     assert loop.problem() is None
 
 
-async def test_one_that_hangs_is_a_problem(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+async def test_a_loop_that_hangs_is_a_problem(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
     repair.hangs.set()
     loop.start()
     await eventually(lambda: repair.looks == 1)
@@ -160,7 +164,7 @@ async def test_one_that_hangs_is_a_problem(loop: RepairLoop, repair: Repair, clo
     assert loop.problem() == "last succeeded 51 s ago"
 
 
-async def test_one_that_ended_is_a_problem_at_once(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+async def test_a_loop_that_ended_is_a_problem_at_once(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
     loop.start()
     await asleep(clock)
     clock.advance(1)
@@ -168,9 +172,7 @@ async def test_one_that_ended_is_a_problem_at_once(loop: RepairLoop, repair: Rep
     assert loop.problem() == loop.standstill() == "ended; last succeeded 1 s ago"
 
 
-async def test_where_other_processes_look_too_its_pauses_are_longer_and_it_is_late_later(
-    repair: Repair, clock: FakeClock
-) -> None:
+async def test_a_loop_beside_other_processes_pauses_longer_and_is_late_later(repair: Repair, clock: FakeClock) -> None:
     factors = [1.0]
     loop = RepairLoop("sweep", repair.look, timedelta(seconds=INTERVAL), clock, pace=lambda: factors[0])
     factors[0] = 10.0

@@ -60,7 +60,7 @@ def family(store: SqliteStore, statuses: list[TaskStatus], **parent: Any) -> lis
     return [top, *below]
 
 
-async def test_nobody_waits_for_the_pause_after_the_last_sub_task(store: SqliteStore, clock: FakeClock) -> None:
+async def test_the_last_sub_task_is_counted_without_a_pause(store: SqliteStore, clock: FakeClock) -> None:
     parent, first, second = family(store, [TaskStatus.COMPLETED, TaskStatus.COMPLETED])
     await store.insert([parent, first])
     reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
@@ -141,7 +141,9 @@ async def counted_by(reporter: SubtaskReporter, clock: FakeClock) -> None:
     await reporter.finished()
 
 
-async def test_an_end_is_told_as_reported_after_the_count_and_once(store: SqliteStore, clock: FakeClock) -> None:
+async def test_an_ended_sub_task_counts_as_reported_after_the_count_is_written_and_once(
+    store: SqliteStore, clock: FakeClock
+) -> None:
     parent, child, other = family(store, [TaskStatus.COMPLETED, TaskStatus.QUEUED])
     await store.insert([parent, child, other])
     reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
@@ -157,7 +159,9 @@ async def test_an_end_is_told_as_reported_after_the_count_and_once(store: Sqlite
     assert told == [1, 2], "it is known to be reported"
 
 
-async def test_what_is_heard_while_the_reporter_finishes_makes_no_pause(store: SqliteStore, clock: FakeClock) -> None:
+async def test_an_end_that_comes_while_the_reporter_finishes_is_counted_without_a_pause(
+    store: SqliteStore, clock: FakeClock
+) -> None:
     parent, first, second = family(store, [TaskStatus.COMPLETED, TaskStatus.COMPLETED])
     await store.insert([parent, first])
     reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
@@ -193,7 +197,7 @@ async def test_an_end_whose_count_fails_is_left_to_the_repair(store: SqliteStore
 
 
 @pytest.mark.parametrize(("others", "is_told"), [(1, True), (19, True), (20, False)])
-async def test_who_is_overtaken_by_another_count_counts_again(
+async def test_a_reporter_that_another_count_overtakes_counts_again(
     store: SqliteStore, clock: FakeClock, others: int, is_told: bool
 ) -> None:
     subtasks = family(store, [TaskStatus.COMPLETED, TaskStatus.QUEUED])
@@ -215,7 +219,7 @@ async def test_who_is_overtaken_by_another_count_counts_again(
     assert present.subtasks.done == is_told
 
 
-async def test_what_ends_during_a_count_is_in_the_next_one(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_sub_task_that_ends_during_a_count_is_in_the_next_count(store: SqliteStore, clock: FakeClock) -> None:
     parent, first, second = family(store, [TaskStatus.COMPLETED, TaskStatus.COMPLETED])
     await store.insert([parent, first])
     reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)

@@ -116,7 +116,7 @@ async def stage(request: pytest.FixtureRequest, store: SqliteStore, clock: FakeC
     return stage
 
 
-async def test_what_nobody_began_in_time_is_ended(stage: Stage) -> None:
+async def test_a_task_that_nobody_began_within_its_queue_timeout_is_ended(stage: Stage) -> None:
     tasks = [await stage.submit() for _ in range(BATCH + 1)]
     later = await stage.submit(not_before=stage.clock.now() + WAIT)
     stage.clock.advance(WAIT - timedelta(milliseconds=1))
@@ -145,7 +145,7 @@ async def test_a_pause_of_the_type_does_not_count(stage: Stage) -> None:
     assert await stage.status(task) is TaskStatus.QUEUED, "it waits anew from each look on"
 
 
-async def test_that_all_slots_of_the_type_are_held_does_not_count(stage: Stage) -> None:
+async def test_time_in_which_all_slots_of_the_type_are_held_does_not_count(stage: Stage) -> None:
     task = await stage.submit()
     await stage.store.change_record(TakeSlot(SLOTS.id_of("plain"), 1, "other", "claim", "w", 1, 0.0, 15.0))
     stage.clock.advance(WAIT.total_seconds())
@@ -157,7 +157,7 @@ async def test_that_all_slots_of_the_type_are_held_does_not_count(stage: Stage) 
     assert await stage.status(task) is TaskStatus.DEAD_LETTER
 
 
-async def test_a_task_waits_anew_from_the_end_of_a_pause_on(stage: Stage) -> None:
+async def test_the_queue_timeout_starts_again_at_the_end_of_a_pause(stage: Stage) -> None:
     pauses = Pauses(stage.store)
     repair = PauseRepair(stage.store, pauses, timedelta(minutes=15))
     tasks = [await stage.submit() for _ in range(3)]
@@ -209,7 +209,7 @@ async def test_while_the_bucket_of_the_type_is_not_full_a_task_waits_for_no_work
     assert await stage.status(limited) is TaskStatus.DEAD_LETTER
 
 
-async def test_limits_count_if_the_type_says_so(stage: Stage) -> None:
+async def test_time_held_back_by_limits_counts_if_the_task_type_declares_it(stage: Stage) -> None:
     strict, limited = await stage.submit("strict"), await stage.submit("limited")
     await stage.hold(3600)
     stage.clock.advance(WAIT)

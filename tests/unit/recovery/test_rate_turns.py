@@ -80,7 +80,7 @@ async def test_after_the_rate_was_raised_tasks_get_turns_of_the_new_rate_high_on
     assert second.waits_for_limit == LimitWait(BUCKET, 1, line.clock.now() + timedelta(seconds=1))
 
 
-async def test_only_the_turns_of_the_next_minute_are_given_anew(line: Line) -> None:
+async def test_only_the_turns_of_the_next_minute_are_moved_forward(line: Line) -> None:
     await line.form(124)
     line.clock.advance(15.5)
     due = [seconds for seconds in await line.look() if seconds is not None]

@@ -158,7 +158,7 @@ async def test_a_full_batch_may_have_more_behind_it(
     assert len(told) == BATCH + 1
 
 
-async def test_what_is_past_its_deadline_ends_or_is_asked_to_and_is_told(
+async def test_a_task_past_its_deadline_ends_or_is_asked_to_stop(
     store: SqliteStore, reaper: Reaper, clock: FakeClock, told: list[TaskEvent]
 ) -> None:
     deadline = clock.now() + 10 * SECOND
@@ -187,7 +187,7 @@ async def test_processes_that_look_at_one_moment_choose_different_tasks(store: S
 
 
 @pytest.mark.parametrize("what", ["deadlines", "leases", "waits"])
-async def test_what_is_due_at_one_look_is_written_at_once(
+async def test_tasks_that_are_due_at_one_look_are_written_at_once(
     store: SqliteStore, bus: EventBus, clock: FakeClock, what: str
 ) -> None:
     """One after the other, thousands of them would take longer than a worker needs to begin the tasks."""
@@ -224,7 +224,9 @@ async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(store: Sqlit
     assert await present(store, task) == task
 
 
-async def test_a_relay_takes_what_is_due_in_hand_so_that_no_other_does(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_relay_reserves_due_events_so_that_no_other_publishes_them(
+    store: SqliteStore, clock: FakeClock
+) -> None:
     bridge = Bridge()
     relay = Relay(store, cast(Broker, Connection()), cast(ExternalEventBridge, bridge), BATCH)
     assert not await relay.relay()
@@ -238,7 +240,7 @@ async def test_a_relay_takes_what_is_due_in_hand_so_that_no_other_does(store: Sq
     assert await relay.relay(), "it was not published, so it is due again"
 
 
-async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again(
+async def test_a_task_that_another_process_sent_after_a_pause_is_not_made_due_again(
     store: SqliteStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = Pauses(store)
@@ -264,7 +266,9 @@ async def test_what_another_process_has_sent_after_a_pause_is_not_made_due_again
     assert due == [waiting.task_id], "a second message for each process would be sent"
 
 
-async def test_what_a_pause_put_off_is_made_due_in_parts(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tasks_that_a_pause_put_off_are_made_due_in_parts(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("taskframework.recovery.pauses._PAGE_SIZE", 2)
     tasks = await put(store, 5, task_type="t")
     await store.mark(*(MakeDue(task.task_id, task.dispatch_epoch, 60 * SECOND) for task in tasks))
@@ -304,7 +308,7 @@ async def test_after_two_pauses_no_type_waits_for_all_tasks_of_the_other(
 
 
 @pytest.mark.parametrize(("finished", "dead_letters", "left"), [(1, None, 2), (None, 1, 1), (1, 1, 0), (None, None, 3)])
-async def test_what_ended_is_removed_after_its_own_time(
+async def test_ended_tasks_and_dead_messages_are_removed_after_their_own_time(
     store: SqliteStore, clock: FakeClock, finished: int | None, dead_letters: int | None, left: int
 ) -> None:
     for status in (TaskStatus.COMPLETED, TaskStatus.DEAD_LETTER):

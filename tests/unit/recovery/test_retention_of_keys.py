@@ -90,7 +90,9 @@ async def test_a_key_is_kept_for_a_day_after_the_end_of_its_task(
     assert (await keyed(store, clock, DAY)).task_id != task.task_id
 
 
-async def test_the_key_of_a_submission_that_died_goes_by_itself(store: SqliteStore, clock: FakeClock) -> None:
+async def test_the_key_of_a_submission_that_died_is_removed_when_its_time_is_over(
+    store: SqliteStore, clock: FakeClock
+) -> None:
     record = key_record(new_task(now=clock.now(), idempotency_key="key"), DAY)
     await store.write_records([record])
     retention = retention_of(store)

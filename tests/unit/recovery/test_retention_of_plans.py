@@ -55,7 +55,7 @@ async def test_a_plan_is_kept_while_its_attempt_runs_and_until_its_sub_tasks_are
 
 
 @pytest.mark.parametrize("is_claimed_again", [True, False])
-async def test_what_an_attempt_wrote_that_planned_nothing_in_the_end_goes(
+async def test_plan_parts_of_an_attempt_that_planned_nothing_in_the_end_are_removed(
     store: SqliteStore, clock: FakeClock, is_claimed_again: bool
 ) -> None:
     task, fence = await planning(store, clock)
@@ -66,7 +66,7 @@ async def test_what_an_attempt_wrote_that_planned_nothing_in_the_end_goes(
     assert await parts_after(store, clock, 2 * SECOND) == 0
 
 
-async def test_what_is_left_of_a_task_that_is_gone_goes(store: SqliteStore, clock: FakeClock) -> None:
+async def test_plan_parts_of_a_task_that_completed_are_removed(store: SqliteStore, clock: FakeClock) -> None:
     task, fence = await planning(store, clock)
     assert await store.apply(Complete(fence, "worker", None)) is not None
     assert await parts_after(store, clock, 2 * DAY) == 0

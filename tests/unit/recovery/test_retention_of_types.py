@@ -156,14 +156,14 @@ async def test_a_type_can_keep_nothing(stage: Stage) -> None:
     assert not await stage.is_there(task)
 
 
-async def test_by_a_declaration_a_type_says_the_same(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_declared_type_has_the_same_retention(store: SqliteStore, clock: FakeClock) -> None:
     stage = Stage(store, clock, declared=True)
     await stage.types.declare("worker-1")
     task = await stage.submit("remembered")
     assert task.retention == KeptFor(20 * 3_600_000, 3_600_000)
 
 
-async def test_what_was_cancelled_goes_as_what_finished_and_a_replay_stays(stage: Stage) -> None:
+async def test_a_cancelled_task_is_removed_like_a_finished_one_and_a_replayed_one_stays(stage: Stage) -> None:
     cancelled = await stage.store.apply(Cancel((await stage.submit("forgotten")).task_id, EVERYONE, "alice", None))
     assert cancelled is not None
     failed = await stage.end(await stage.submit("remembered"), fails=True)
@@ -178,7 +178,7 @@ async def test_what_was_cancelled_goes_as_what_finished_and_a_replay_stays(stage
 
 
 @pytest.mark.parametrize("named", [{"idempotency_key": "key"}, {"unique": {"key": "key", "version": 1}}])
-async def test_what_a_later_submission_must_find_stays_as_long_as_its_name(stage: Stage, named: Any) -> None:
+async def test_a_task_that_a_later_submission_must_find_stays_as_long_as_its_key(stage: Stage, named: Any) -> None:
     task = await stage.end(await stage.submit("forgotten", **named))
     stage.clock.advance(KEYS - timedelta(milliseconds=1))
     await stage.purge()
@@ -191,7 +191,7 @@ async def test_what_a_later_submission_must_find_stays_as_long_as_its_name(stage
 
 @pytest.mark.parametrize("task_type", ["usual", "forgotten", "remembered"])
 @pytest.mark.parametrize("fails", [False, True])
-async def test_of_a_throttled_key_the_task_stays_for_its_period(stage: Stage, task_type: str, fails: bool) -> None:
+async def test_the_task_of_a_throttled_key_stays_for_its_period(stage: Stage, task_type: str, fails: bool) -> None:
     period = 18 * HOUR
     throttle = {"key": "key", "every": period}
     task = await stage.end(await stage.submit(task_type, throttle=throttle), fails=fails)

@@ -111,7 +111,9 @@ async def swept(sweeper: Sweeper) -> int:
     return looks
 
 
-async def test_what_was_never_sent_goes_out_however_full_the_queue_is(sweeper: Sweeper, backlog: Backlog) -> None:
+async def test_tasks_that_were_never_sent_are_sent_however_full_the_queue_is(
+    sweeper: Sweeper, backlog: Backlog
+) -> None:
     backlog.depth = 100_000
     tasks = backlog.put(2 * BATCH)
     assert await swept(sweeper) == 3
@@ -245,7 +247,9 @@ async def test_a_message_that_waits_in_the_queue_of_a_paused_type_is_still_there
     assert len(backlog.sent) == BATCH
 
 
-async def test_who_does_not_get_the_first_task_leaves_the_others_to_who_did(sweeper: Sweeper, backlog: Backlog) -> None:
+async def test_a_sweeper_that_cannot_reserve_the_first_task_leaves_the_others_too(
+    sweeper: Sweeper, backlog: Backlog
+) -> None:
     first, *_ = backlog.put(BATCH)
     backlog.refused = {first.task_id}
     assert not await sweeper.sweep(), "the other sweeper is not to be met again at once"
@@ -261,7 +265,7 @@ async def test_a_task_that_cannot_be_reserved_at_all_holds_up_no_other(sweeper: 
     assert backlog.sent == [task.task_id for task in others]
 
 
-async def test_what_another_process_sent_meanwhile_is_not_put_off(
+async def test_a_task_that_another_process_sent_meanwhile_is_not_put_off(
     sweeper: Sweeper, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [task] = backlog.put()

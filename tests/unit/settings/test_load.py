@@ -18,7 +18,7 @@ def test_without_anything_the_defaults_are_in_force(load: Load) -> None:
     assert set(loaded.origins.values()) == {"default"}
 
 
-def test_each_layer_wins_over_the_one_before(load: Load, tmp_path: Path) -> None:
+def test_each_layer_of_settings_overrides_the_one_before(load: Load, tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "stage.yml").write_text("api:\n  port: 3\n\nworker:\n  concurrency: 3\n  max_crashes: 3\n")
     loaded = load(
@@ -86,7 +86,7 @@ def test_a_file_or_section_without_content_changes_nothing(load: Load, text: str
     assert load(text).settings == Settings()
 
 
-def test_only_own_variables_are_read(load: Load) -> None:
+def test_only_environment_variables_of_the_settings_are_read(load: Load) -> None:
     loaded = load(
         environ={
             "PATH": "/bin",

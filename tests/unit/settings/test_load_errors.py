@@ -157,7 +157,7 @@ def test_a_wrong_value_is_named_with_what_is_accepted(refusal: Refusal, text: st
         ("schedules: {nightly: {parameters: {at: [1, 1:30]}}}", "(application.yml:1) is not a valid YAML value"),
     ],
 )
-def test_what_yaml_reads_as_another_number_is_refused(refusal: Refusal, text: str, message: str) -> None:
+def test_a_value_that_yaml_reads_as_another_number_is_refused(refusal: Refusal, text: str, message: str) -> None:
     assert message in refusal(text)
 
 
@@ -180,7 +180,7 @@ def test_a_wrong_variable_is_named(refusal: Refusal) -> None:
     assert "app.modules (environment TASKFRAMEWORK_APP__MODULES) is not valid JSON or YAML. Write it as [one" in message
 
 
-def test_all_problems_are_listed_at_once(load: Load) -> None:
+def test_all_problems_of_the_settings_are_listed_at_once(load: Load) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load("api:\n  port: x\n  pord: 1\n", {"TASKFRAMEWORK_FOO": "1"}, {"worker.lease": "1"})
     error = caught.value

@@ -89,7 +89,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("make", "key", "said"), WRONG, ids=[key for _, key, _ in WRONG])
-def test_what_a_program_gives_is_refused_as_what_a_file_gives(make: Callable[[], Section], key: str, said: str) -> None:
+def test_wrong_settings_of_a_program_are_refused_like_those_of_a_file(
+    make: Callable[[], Section], key: str, said: str
+) -> None:
     with pytest.raises(ConfigurationError) as refused:
         make()
     assert refused.value.key == key
@@ -98,7 +100,7 @@ def test_what_a_program_gives_is_refused_as_what_a_file_gives(make: Callable[[],
     assert "secret" not in str(refused.value)
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_of_settings_from_a_program_are_named_at_once() -> None:
     with pytest.raises(ConfigurationError, match=r"(?s)has 2 problems:.*app\.modules is 1; .*api\.port is -1; "):
         Settings.model_validate({"api": {"port": -1}, "app": {"modules": [1]}})
 

@@ -22,7 +22,7 @@ def test_sizes_are_read(value: object, expected: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "MiB", "-1", "1 cup", None, 1.5])
-def test_other_sizes_are_refused(value: object) -> None:
+def test_wrong_sizes_are_refused(value: object) -> None:
     with pytest.raises(ValidationError):
         _SIZE.validate_python(value)
 
@@ -61,7 +61,7 @@ def test_broker_addresses_are_accepted(url: str) -> None:
         ("amqp://host:70000/", "has a port that does not exist; ports are 1 to 65535"),
     ],
 )
-def test_other_broker_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
+def test_wrong_broker_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
     with pytest.raises(ValueError, match=next_step) as caught:
         check_broker_url(url)
     assert "secret" not in str(caught.value)
@@ -99,7 +99,7 @@ def test_store_addresses_are_accepted(url: str) -> None:
         ("mongodb+srv://user:secret@host", r"write mongodb\+srv://host/database"),
     ],
 )
-def test_other_store_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
+def test_wrong_store_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
     with pytest.raises(ValueError, match=next_step) as caught:
         check_store_url(url)
     assert "secret" not in str(caught.value)
@@ -128,7 +128,7 @@ def test_redis_addresses_are_accepted(url: str) -> None:
         *("redis://u:secret?x@host/0", "redis://u:secret@host:port/0"),
     ],
 )
-def test_other_redis_addresses_are_refused_without_their_password(url: str) -> None:
+def test_wrong_redis_addresses_are_refused_without_their_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"has no valid host; .* percent-encode special characters") as caught:
         check_redis_url(url)
     assert "secret" not in str(caught.value)
@@ -201,7 +201,7 @@ def test_secrets_are_masked_and_nothing_else(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 
-def test_parts_of_an_address() -> None:
+def test_the_parts_of_an_address_are_read() -> None:
     assert scheme_of("AMQP://host") == "amqp"
     assert scheme_of("host") == ""
     assert sqlite_file("sqlite:///a/b.db") == Path("a/b.db")

@@ -76,7 +76,7 @@ async def test_results_come_in_order_whatever_ends_first(here: Installation) -> 
     assert await read(here, first=4) == []
 
 
-async def test_one_without_a_deadline_is_passed_over_a_gap_after_a_later_one_ended(here: Installation) -> None:
+async def test_a_task_without_a_deadline_is_skipped_a_gap_after_a_later_one_ended(here: Installation) -> None:
     first, second, _ = await ordered(here, 3)
     here.clock.advance(HOUR)
     assert await shown(here) == [], "nothing later has ended"
@@ -89,7 +89,7 @@ async def test_one_without_a_deadline_is_passed_over_a_gap_after_a_later_one_end
     assert ([entry.type for entry in there.history], there.status) == (["submitted", "skipped"], TaskStatus.QUEUED)
 
 
-async def test_one_with_a_deadline_is_waited_for_until_then_and_no_longer(here: Installation) -> None:
+async def test_a_task_with_a_deadline_is_waited_for_until_its_deadline(here: Installation) -> None:
     first = await here.submit(stream=ORDERED, deadline=here.store.now() + HOUR)
     fence = await here.begin(first)
     [second] = await ordered(here, 1)
@@ -102,7 +102,7 @@ async def test_one_with_a_deadline_is_waited_for_until_then_and_no_longer(here: 
     assert fence.holds(await here.get(first)), "it runs on"
 
 
-async def test_all_readers_see_the_same_whatever_becomes_of_the_task(here: Installation) -> None:
+async def test_every_reader_sees_a_skipped_task_as_skipped_whatever_happens_later(here: Installation) -> None:
     first, second = await ordered(here, 2)
     await here.end(second)
     here.clock.advance(GAP)
@@ -113,7 +113,7 @@ async def test_all_readers_see_the_same_whatever_becomes_of_the_task(here: Insta
     assert (results[0].task_id, results[0].result) == (first.task_id, None)
 
 
-async def test_it_is_told_once_however_many_read(here: Installation) -> None:
+async def test_a_skip_is_recorded_once_however_many_readers_there_are(here: Installation) -> None:
     first, second = await ordered(here, 2)
     await here.end(second)
     here.clock.advance(GAP)
@@ -158,7 +158,7 @@ async def test_positions_without_a_task_are_given_up_half_a_minute_after_a_later
     assert len((await here.stream()).skipped) == 1
 
 
-async def test_a_task_that_is_stored_at_a_given_up_position_gets_a_later_one_before_its_submission_returns(
+async def test_a_task_at_a_given_up_position_gets_a_later_one_during_its_submission(
     here: Installation,
 ) -> None:
     late, go = await submits_slowly(here)
@@ -169,7 +169,7 @@ async def test_a_task_that_is_stored_at_a_given_up_position_gets_a_later_one_bef
     assert await shown(here) == ["S", "C", "C"]
 
 
-async def test_one_whose_submitter_died_at_a_given_up_position_is_moved_by_who_reads(here: Installation) -> None:
+async def test_a_task_stored_at_a_given_up_position_is_moved_by_a_reader(here: Installation) -> None:
     late, go = await submits_slowly(here)
     with armed("stream.after_insert"):
         go.set()
@@ -182,7 +182,7 @@ async def test_one_whose_submitter_died_at_a_given_up_position_is_moved_by_who_r
     assert await shown(here) == ["S", "C", "C"]
 
 
-async def test_one_that_is_stored_while_its_position_is_given_up_is_moved_by_who_gave_it_up(here: Installation) -> None:
+async def test_a_task_stored_while_its_position_is_given_up_is_moved_by_that_reader(here: Installation) -> None:
     """The submission reads the record before the reader has written it, and the reader the tasks before the insert."""
     with armed("stream.after_position"), pytest.raises(RuntimeError):
         await here.services.submission.submit(here.request(stream=ORDERED))
@@ -207,7 +207,7 @@ async def test_one_that_is_stored_while_its_position_is_given_up_is_moved_by_who
     assert (await here.get(late)).stream == StreamPlace(KEY.key, "ordered_results", 2)
 
 
-async def test_what_is_followed_comes_as_soon_as_it_is_there(here: Installation) -> None:
+async def test_a_followed_result_comes_as_soon_as_it_is_there(here: Installation) -> None:
     tasks = await ordered(here, 3)
     followed = here.services.streams.follow_results(KEY, first=1)
     assert list(await anext(followed)) == []

@@ -102,14 +102,14 @@ async def test_a_task_whose_time_has_not_come_holds_the_turn_until_then(here: In
     assert (there.status, there.not_before, (await here.get(second)).status) == (QUEUED, later, BLOCKED)
 
 
-async def test_what_waits_has_a_driver_and_no_message(here: Installation) -> None:
+async def test_a_blocked_task_has_a_driver_and_no_message(here: Installation) -> None:
     _, second = await here.submit_many(2)
     there = await here.get(second)
     assert (there.next_dispatch_at, missing_drivers(there)) == (None, [])
     assert there.unblock_at is not None
 
 
-async def test_one_that_only_a_newer_release_can_read_keeps_its_turn_and_holds_up_no_other_stream(
+async def test_an_unreadable_task_keeps_its_turn_and_holds_up_no_other_stream(
     here: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unreadable, second = await here.submit_many(2)
@@ -145,7 +145,7 @@ async def test_a_record_that_cannot_be_read_holds_up_no_other_stream(here: Insta
     assert await here.statuses(second, after_other) == [BLOCKED, QUEUED]
 
 
-async def test_one_that_waits_may_be_cancelled_and_is_passed_over(here: Installation) -> None:
+async def test_a_blocked_task_may_be_cancelled_and_is_passed_over(here: Installation) -> None:
     first, second, third = await here.submit_many(3)
     await cancel(here, second)
     assert await here.statuses(first, second, third) == [QUEUED, CANCELLED, BLOCKED]
@@ -153,13 +153,13 @@ async def test_one_that_waits_may_be_cancelled_and_is_passed_over(here: Installa
     assert await here.statuses(third) == [QUEUED]
 
 
-async def test_the_one_that_has_the_turn_may_be_cancelled(here: Installation) -> None:
+async def test_a_task_that_has_the_turn_may_be_cancelled(here: Installation) -> None:
     first, second = await here.submit_many(2)
     await cancel(here, first)
     assert await here.statuses(first, second) == [CANCELLED, QUEUED]
 
 
-async def test_a_deadline_lets_the_stream_go_on_and_says_so(here: Installation) -> None:
+async def test_a_passed_deadline_lets_the_stream_continue_and_is_recorded_as_a_skip(here: Installation) -> None:
     deadline = here.store.now() + HOUR
     first, second, third = await here.submit(), await here.submit(stream={"deadline": deadline}), await here.submit()
     assert second.deadline == deadline
@@ -299,7 +299,7 @@ async def test_a_task_is_let_go_in_the_generation_that_has_the_turn_only(here: I
 @pytest.mark.parametrize(
     "point", ["stream.after_insert", "stream.before_turn", "stream.after_turn", "unblock.after_write"]
 )
-async def test_whoever_dies_while_it_submits_the_repair_goes_on(here: Installation, point: str) -> None:
+async def test_the_repair_continues_a_submission_whose_process_died(here: Installation, point: str) -> None:
     with armed(point), pytest.raises(RuntimeError):
         await here.services.submission.submit(here.request())
     second = await here.submit()
@@ -316,7 +316,7 @@ async def test_a_position_whose_task_was_never_stored_is_passed_over(here: Insta
 
 
 @pytest.mark.parametrize("point", ["stream.before_turn", "stream.after_turn"])
-async def test_whoever_dies_after_an_end_the_next_one_to_look_goes_on(here: Installation, point: str) -> None:
+async def test_the_next_look_passes_the_turn_if_a_process_died_after_an_end(here: Installation, point: str) -> None:
     first, second = await here.submit_many(2)
     with armed(point):
         ended = await here.end(first)
@@ -332,7 +332,7 @@ async def test_an_end_that_nobody_saw_is_found_by_the_repair(here: Installation)
     assert await here.statuses(second) == [QUEUED]
 
 
-async def test_who_needs_no_look_is_told_at_once_and_who_was_seen_to_as_well(here: Installation) -> None:
+async def test_a_task_that_needs_no_look_is_reported_at_once(here: Installation) -> None:
     told: list[str] = []
     first, second = await here.submit_many(2)
     looks = here.services.looks
@@ -346,7 +346,7 @@ async def test_who_needs_no_look_is_told_at_once_and_who_was_seen_to_as_well(her
     assert told[2:] == ["another process"]
 
 
-async def test_one_look_is_enough_for_who_asks_twice(here: Installation) -> None:
+async def test_one_look_is_enough_for_two_requests_of_one_task(here: Installation) -> None:
     first, second = await here.submit_many(2)
     ended = await here.end(first, looks=False)
     told: list[int] = []
@@ -364,7 +364,7 @@ async def test_one_look_is_enough_for_who_asks_twice(here: Installation) -> None
     assert await here.statuses(second) == [QUEUED]
 
 
-async def test_what_waits_for_long_is_looked_at_more_and_more_seldom(here: Installation) -> None:
+async def test_a_task_that_is_blocked_for_long_is_looked_at_more_and_more_seldom(here: Installation) -> None:
     _, second = await here.submit_many(2)
     looks = 0
     for _ in range(7 * 24 * 60 // 10):
@@ -375,7 +375,7 @@ async def test_what_waits_for_long_is_looked_at_more_and_more_seldom(here: Insta
     assert looks < 20
 
 
-async def test_of_any_number_that_look_at_once_one_lets_go(here: Installation) -> None:
+async def test_one_of_many_concurrent_looks_passes_the_turn(here: Installation) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     tasks = await here.submit_many(30)
@@ -393,7 +393,7 @@ async def test_a_stream_keeps_its_mode(here: Installation) -> None:
         await here.submit(stream={"mode": "ordered_results"})
 
 
-async def test_who_is_refused_for_the_mode_keeps_the_idempotency_key(here: Installation) -> None:
+async def test_a_submission_refused_for_its_mode_leaves_its_idempotency_key_free(here: Installation) -> None:
     await here.submit()
     with pytest.raises(StreamModeError):
         await here.submit(stream={"mode": "ordered_results"}, idempotency_key="k")
@@ -412,7 +412,7 @@ async def test_in_a_call_with_two_modes_only_those_of_the_other_mode_are_refused
     assert await refused("new", ordered, "serial", ordered) == [True, False, True]
 
 
-async def test_what_makes_no_sense_together_is_refused(here: Installation) -> None:
+async def test_contradicting_stream_options_are_refused(here: Installation) -> None:
     now = here.store.now()
     with pytest.raises(InvalidRequestError, match="on_failure halt"):
         await here.submit(stream={"mode": "ordered_results", "on_failure": "halt"})
@@ -432,7 +432,7 @@ async def test_a_repeated_submission_finds_its_task_and_takes_no_position(here: 
     assert (await here.stream()).next_position == 1
 
 
-async def test_of_two_submissions_at_once_with_one_key_the_position_of_the_second_is_given_up(
+async def test_the_position_of_a_second_submission_with_one_key_is_given_up(
     here: Installation,
 ) -> None:
     requests = [here.request(idempotency_key="k")] * 2

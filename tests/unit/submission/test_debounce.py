@@ -95,7 +95,9 @@ def text_of(task: Task) -> str:
 
 
 class TestDebounce:
-    async def test_newer_parameters_replace_those_of_what_waits_and_it_waits_anew(self, here: Installation) -> None:
+    async def test_newer_parameters_replace_those_of_the_waiting_task_and_restart_its_wait(
+        self, here: Installation
+    ) -> None:
         first = await here.debounce("one")
         assert (first.is_new, first.task.not_before) == (True, here.clock.now() + WAIT)
         here.clock.advance(4)
@@ -112,7 +114,7 @@ class TestDebounce:
         assert text_of(begun) == "two"
         assert text_of(await here.present(second.task)) == "two"
 
-    async def test_each_key_user_and_type_is_for_itself(self, here: Installation) -> None:
+    async def test_each_key_user_and_type_has_its_own_task(self, here: Installation) -> None:
         option: Any = {"key": "page", "wait": WAIT}
         other = SubmitRequest(task_type="flaky", parameters={}, debounce=option)
         made = [
@@ -123,7 +125,9 @@ class TestDebounce:
         ]
         assert [submission.is_new for submission in made] == [True] * 4
 
-    async def test_it_waits_no_longer_than_max_wait_from_the_first_on(self, here: Installation) -> None:
+    async def test_a_debounced_task_waits_at_most_max_wait_from_the_first_submission_on(
+        self, here: Installation
+    ) -> None:
         first = await here.debounce("0")
         latest = first.task.created_at + LONGEST
         for n in range(1, 20):
@@ -134,7 +138,7 @@ class TestDebounce:
         late = await here.debounce("late")
         assert (await here.begin(late.task)) is not None
 
-    async def test_what_is_late_gets_newer_parameters_and_keeps_its_place(self, here: Installation) -> None:
+    async def test_a_late_debounced_task_gets_newer_parameters_and_keeps_its_place(self, here: Installation) -> None:
         first = await here.debounce("one")
         here.clock.advance(LONGEST + WAIT)
         due = await here.debounce("two")
@@ -147,7 +151,9 @@ class TestDebounce:
         assert begun is not None
         assert text_of(begun) == "three", "the message that is in the queue finds the newest"
 
-    async def test_what_has_begun_is_left_alone_and_the_next_window_opens(self, here: Installation) -> None:
+    async def test_a_debounced_task_that_has_begun_is_left_alone_and_the_next_window_opens(
+        self, here: Installation
+    ) -> None:
         first = await here.debounce("one")
         here.clock.advance(WAIT)
         begun = await here.begin(first.task)
@@ -161,7 +167,7 @@ class TestDebounce:
         assert (await here.debounce("three")).task.task_id == second.task.task_id
         assert text_of(await here.present(first.task)) == "one"
 
-    async def test_what_was_handed_back_has_begun_as_well(self, here: Installation) -> None:
+    async def test_a_debounced_task_that_was_released_counts_as_begun(self, here: Installation) -> None:
         first = (await here.debounce("one")).task
         here.clock.advance(WAIT)
         begun = await here.begin(first)
@@ -171,7 +177,7 @@ class TestDebounce:
         assert (await here.debounce("two")).is_new
         assert text_of(await here.present(first)) == "one"
 
-    async def test_what_is_over_is_left_alone(self, here: Installation) -> None:
+    async def test_a_debounced_task_that_has_ended_is_left_alone(self, here: Installation) -> None:
         first = (await here.debounce("one")).task
         await here.store.apply(Cancel(first.task_id, EVERYONE, "alice", None))
         second = (await here.debounce("two")).task
@@ -202,7 +208,9 @@ class TestDebounce:
         assert [text_of(task) for task in await here.tasks()] == ["two"]
         assert (await here.debounce("three")).task.task_id == second.task_id
 
-    async def test_who_comes_before_the_first_one_has_stored_its_task_stores_that(self, here: Installation) -> None:
+    async def test_a_submitter_that_comes_before_the_first_has_stored_the_task_stores_it(
+        self, here: Installation
+    ) -> None:
         arrived, goes_on = asyncio.Event(), asyncio.Event()
 
         async def sleep() -> None:
@@ -220,7 +228,7 @@ class TestDebounce:
         assert ((await first).task.task_id, second.task.task_id) == (task.task_id, task.task_id)
         assert text_of(task) == "one", "it was accepted last"
 
-    async def test_a_first_one_that_sleeps_until_its_task_begins_opens_the_next_window(
+    async def test_a_first_submitter_that_sleeps_until_its_task_begins_opens_a_new_window(
         self, here: Installation
     ) -> None:
         async def another_stores_it_and_a_worker_begins() -> None:
@@ -263,7 +271,9 @@ class TestDebounce:
         assert text_of(task) == text_of(newest)
 
     @pytest.mark.parametrize("seed", range(20))
-    async def test_whatever_happens_the_newest_accepted_is_what_runs(self, here: Installation, seed: int) -> None:
+    async def test_a_debounced_task_always_runs_with_the_newest_accepted_parameters(
+        self, here: Installation, seed: int
+    ) -> None:
         """Submitters that die, workers that claim just then: each task runs with the last that was accepted for it."""
         chance = random.Random(seed)
         number, newest, ran = 0, dict[str, Task](), dict[str, str]()
@@ -323,7 +333,7 @@ class TestDebounce:
 
 
 class TestThrottle:
-    async def test_of_each_period_the_first_is_the_task(self, here: Installation) -> None:
+    async def test_the_first_submission_of_each_period_is_the_task(self, here: Installation) -> None:
         first = await here.throttle("one")
         again = await here.throttle("two")
         assert (first.is_new, again.is_new, again.task) == (True, False, first.task)
@@ -331,7 +341,7 @@ class TestThrottle:
         assert (await here.throttle("three")).is_new
         assert len(await here.tasks()) == 2
 
-    async def test_each_key_user_and_type_is_for_itself(self, here: Installation) -> None:
+    async def test_each_key_user_and_type_has_its_own_task(self, here: Installation) -> None:
         option: Any = {"key": "page", "every": PERIOD}
         other = SubmitRequest(task_type="flaky", parameters={}, throttle=option)
         made = [
@@ -343,7 +353,7 @@ class TestThrottle:
         ]
         assert [submission.is_new for submission in made] == [True] * 5
 
-    async def test_it_is_the_task_however_it_ended(self, here: Installation) -> None:
+    async def test_a_throttled_key_keeps_its_task_however_that_ended(self, here: Installation) -> None:
         first = (await here.throttle("one")).task
         await here.store.apply(Cancel(first.task_id, EVERYONE, "alice", None))
         again = await here.throttle("two")
@@ -361,7 +371,9 @@ class TestThrottle:
         assert len({submission.task.task_id for submission in submissions}) == 1
         assert sum(submission.is_new for submission in submissions) == 1
 
-    async def test_one_call_may_also_have_requests_with_idempotency_keys(self, here: Installation) -> None:
+    async def test_one_call_may_have_throttled_requests_and_ones_with_idempotency_keys(
+        self, here: Installation
+    ) -> None:
         first = (await here.throttle("one")).task
         given: list[Any] = [{"throttle": {"key": "page", "every": PERIOD}}, {"idempotency_key": "k"}]
         requests = [SubmitRequest(task_type="count-words", parameters={"text": "two"}, **each) for each in given]
@@ -391,7 +403,7 @@ class TestThrottle:
         ({"throttle": {"key": "k", "every": WAIT, "first": True}}, "throttle.first"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_with_the_option_and_a_next_step(
+async def test_contradicting_options_are_refused_with_the_option_and_a_next_step(
     here: Installation, options: Any, field: str
 ) -> None:
     with pytest.raises(InvalidRequestError) as refused:

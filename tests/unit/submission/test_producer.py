@@ -125,7 +125,7 @@ async def test_a_delay_is_held_by_the_broker_by_a_timer_or_if_long_by_the_store_
     ],
     ids=["confirmed", "refused", "away"],
 )
-async def test_what_the_broker_does_not_take_is_left_to_the_sweeper(
+async def test_a_message_that_the_broker_does_not_take_is_left_to_the_sweeper(
     error: BrokerError | None, is_told: bool, is_sent: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -161,7 +161,7 @@ async def test_a_refused_message_does_not_count_as_sent() -> None:
     await producer.close()
 
 
-async def test_what_waits_for_a_sender_or_its_time_is_bounded_and_has_no_parameters() -> None:
+async def test_pending_dispatches_are_bounded_and_keep_no_parameters() -> None:
     clock, broker = FakeClock(), Published()
     due = clock.now() + timedelta(seconds=1)
     later = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)

@@ -119,7 +119,7 @@ async def test_a_task_type_is_named_by_its_name_its_class_or_an_instance(framewo
 
 
 @pytest.mark.parametrize("wrong", [5, None, int, b"counts", BackgroundTaskExecutable], ids=str)
-async def test_anything_else_is_refused(framework: TaskFramework, wrong: Any) -> None:
+async def test_a_task_type_that_is_named_in_another_way_is_refused(framework: TaskFramework, wrong: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"task_type: .*Give the type's name, its class or an instance"):
         await framework.submit(wrong, "text")
 
@@ -147,14 +147,16 @@ async def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(
 
 
 @pytest.mark.parametrize("wrong", [{"kez": "k", "version": 1}, {"version": 1}])
-async def test_what_has_no_value_is_refused_without_one(framework: TaskFramework, wrong: Any) -> None:
+async def test_an_option_with_missing_fields_is_refused_without_showing_a_value(
+    framework: TaskFramework, wrong: Any
+) -> None:
     with pytest.raises(InvalidRequestError) as refused:
         await framework.submit("counts", "text", unique=wrong)
     assert ", not" not in refused.value.message
     assert refused.value.hint.startswith("Its fields are key, version, on_running (optional). Only the newest version")
 
 
-async def test_one_value_is_not_taken_for_the_items_of_a_batch(framework: TaskFramework) -> None:
+async def test_a_single_value_is_not_taken_for_the_items_of_a_batch(framework: TaskFramework) -> None:
     for one in ("text", {"text": "a"}, 5, Settings()):
         with pytest.raises(TypeError, match=f"not one {type(one).__name__}; for a single task write a list of one"):
             await framework.submit_batch("counts", one)  # type: ignore[arg-type]
@@ -267,7 +269,7 @@ class Keeps(BackgroundTaskExecutable[Any, None]):
 
 
 @pytest.mark.parametrize("value", [b"\xff", object()], ids=["bytes", "object"])
-async def test_what_is_no_json_is_refused_wherever_it_is(framework: TaskFramework, value: object) -> None:
+async def test_a_value_that_is_not_json_is_refused_wherever_it_is(framework: TaskFramework, value: object) -> None:
     framework.register(Keeps)
     for parameters in (value, [value], Holds(value=value)):
         with pytest.raises(ValueNotStorableError):

@@ -38,7 +38,7 @@ async def known(store: SqliteStore) -> dict[str, int | None]:
     return {each.task_type: each.max_attempts for each in await TaskTypes(TaskRegistry(), store).list_known()}
 
 
-async def test_the_last_one_to_start_counts(store: SqliteStore, clock: FakeClock) -> None:
+async def test_the_declaration_of_the_last_worker_to_start_counts(store: SqliteStore, clock: FakeClock) -> None:
     await declares(store, "one", "other").declare("worker-1")
     clock.advance(60)
     await declares(store, "one", max_attempts=9).declare("worker-1")
@@ -109,7 +109,7 @@ async def test_a_release_that_runs_keeps_its_declaration(store: SqliteStore, clo
     assert await known(store) == {"one": 9}
 
 
-async def test_what_an_earlier_release_declared_is_left_alone(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_declaration_of_an_earlier_release_is_left_alone(store: SqliteStore, clock: FakeClock) -> None:
     """It does not say who did: its workers may still run."""
     types = declares(store, "one")
     await types.declare("worker-1")

@@ -107,7 +107,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Installation]:
     await store.close()
 
 
-async def test_a_higher_version_supersedes_what_waits_and_a_lower_one_is_refused(here: Installation) -> None:
+async def test_a_higher_version_supersedes_a_waiting_task_and_a_lower_one_is_refused(here: Installation) -> None:
     first, second = await here.submit(1), await here.submit(2)
     ended = await here.get(first)
     assert (ended.status, ended.history[-1].data) == (
@@ -121,7 +121,7 @@ async def test_a_higher_version_supersedes_what_waits_and_a_lower_one_is_refused
 
 
 @pytest.mark.parametrize("again", [2, 3])
-async def test_what_a_dead_submitter_left_waiting_is_ended_before_the_next_is_accepted(
+async def test_a_waiting_task_left_by_a_dead_submitter_is_ended_before_the_next_version(
     here: Installation, again: int
 ) -> None:
     """A worker that has looked at the oldest one already claims it as soon as it goes on."""
@@ -135,7 +135,7 @@ async def test_what_a_dead_submitter_left_waiting_is_ended_before_the_next_is_ac
     assert await here.status(first) is CANCELLED
 
 
-async def test_a_version_that_was_superseded_is_not_queued_anew(here: Installation) -> None:
+async def test_a_version_that_was_superseded_is_not_queued_again(here: Installation) -> None:
     operations = TaskOperations(here.store, here.moves, NO_TIME)
     first = await here.submit(1)
     fence = await here.begin(first)
@@ -160,7 +160,7 @@ async def test_a_version_that_is_a_task_of_another_type_is_refused_and_a_higher_
     assert (await here.status(words), await here.status(letters)) == (CANCELLED, LIVE)
 
 
-async def test_of_two_types_that_submit_a_version_at_once_one_is_refused(here: Installation) -> None:
+async def test_one_of_two_types_that_submit_a_version_at_once_is_refused(here: Installation) -> None:
     """One of them stored the task, and died before it wrote the record."""
     failpoint.arm("version.after_insert", die)
     with pytest.raises(RuntimeError):
@@ -190,7 +190,7 @@ async def test_the_same_version_is_the_task_that_is_there(here: Installation) ->
     assert (again.task_id, again.status) == (task.task_id, TaskStatus.COMPLETED)
 
 
-async def test_a_version_that_failed_is_queued_anew_under_another_id(here: Installation) -> None:
+async def test_a_version_that_failed_is_queued_again_under_another_id(here: Installation) -> None:
     task = await here.submit(3)
     fence = await here.begin(task)
     assert fence is not None
@@ -201,7 +201,7 @@ async def test_a_version_that_failed_is_queued_anew_under_another_id(here: Insta
     assert await here.begin(again) is not None
 
 
-async def test_one_that_is_replayed_beside_its_next_run_does_not_begin(here: Installation) -> None:
+async def test_a_replayed_version_beside_its_next_run_does_not_begin(here: Installation) -> None:
     task = await here.submit(3)
     fence = await here.begin(task)
     assert fence is not None
@@ -213,7 +213,7 @@ async def test_one_that_is_replayed_beside_its_next_run_does_not_begin(here: Ins
 
 
 @pytest.mark.parametrize("on_running", ["leave", "cancel"])
-async def test_what_runs_goes_on_unless_the_newer_version_says_otherwise(
+async def test_a_running_version_continues_unless_the_newer_one_asks_to_cancel_it(
     here: Installation, on_running: Literal["leave", "cancel"]
 ) -> None:
     first = await here.submit(1)
@@ -283,7 +283,7 @@ async def test_a_task_that_no_record_ever_named_is_ended_when_there_is_a_newer_o
     assert await here.status(left) is CANCELLED
 
 
-async def test_of_many_in_any_order_the_newest_begins_and_nothing_older_after_it_was_accepted(
+async def test_no_older_version_begins_after_a_newer_one_was_accepted(
     here: Installation,
 ) -> None:
     accepted: list[int] = []
@@ -342,7 +342,7 @@ async def test_the_record_lives_as_long_as_its_task_and_a_while_longer(here: Ins
 
 
 @pytest.mark.parametrize("failures", [1, 3])
-async def test_a_version_that_failed_is_queued_anew_although_its_key_is_forgotten(
+async def test_a_version_that_failed_is_queued_again_although_its_key_is_forgotten(
     here: Installation, failures: int
 ) -> None:
     for _ in range(failures):
@@ -357,7 +357,7 @@ async def test_a_version_that_failed_is_queued_anew_although_its_key_is_forgotte
     assert await here.begin(again) is not None
 
 
-async def test_a_lower_version_that_was_superseded_is_queued_anew_when_its_key_is_forgotten(
+async def test_a_superseded_lower_version_is_queued_again_when_its_key_is_forgotten(
     here: Installation,
 ) -> None:
     lower, higher = await here.submit(1), await here.submit(2)
@@ -385,7 +385,7 @@ def request(key: str, version: int, **options: Any) -> SubmitRequest:
     )
 
 
-async def test_of_many_together_those_of_one_key_keep_their_order(here: Installation) -> None:
+async def test_versions_of_one_key_submitted_together_keep_their_order(here: Installation) -> None:
     keys = [f"page-{number}" for number in range(150)]
     versions = (1, 3, 2)
     outcomes = await here.service.submit_many([request(key, version) for version in versions for key in keys])

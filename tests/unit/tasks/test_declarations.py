@@ -72,7 +72,7 @@ def declared(schema: Any) -> TaskDeclaration:
     return TaskDeclaration(task_type="a", parameters_schema=schema, result_schema={}, priority="normal")
 
 
-def test_it_tells_what_a_submission_needs(declaration: TaskDeclaration) -> None:
+def test_a_declaration_has_all_that_a_submission_needs(declaration: TaskDeclaration) -> None:
     assert (declaration.task_type, declaration.priority, declaration.max_attempts) == ("charge", "high", 7)
     assert declaration.result_schema == {"type": "integer"}
     assert declaration.declared_at is None
@@ -88,7 +88,7 @@ def test_it_tells_what_a_submission_needs(declaration: TaskDeclaration) -> None:
         {"amount": 3, "at": "2027-01-31 12:00", "order": "9b2c5a8e0f6e4a2bb6d9d5c0a1f2e3d4"},
     ],
 )
-def test_both_accept_what_fits_and_store_the_same(
+def test_registration_and_declaration_accept_the_same_parameters(
     registration: Registration, declaration: TaskDeclaration, parameters: Any
 ) -> None:
     assert declaration.accept(parameters) == registration.accept(parameters)
@@ -108,7 +108,7 @@ def test_both_accept_what_fits_and_store_the_same(
         ({"amount": 3, "order": "9b2c"}, ["order"]),
     ],
 )
-def test_both_refuse_what_does_not_fit_and_name_the_same_fields(
+def test_registration_and_declaration_refuse_the_same_parameters(
     registration: Registration, declaration: TaskDeclaration, parameters: Any, fields: list[str]
 ) -> None:
     for kind in (registration, declaration):
@@ -121,7 +121,7 @@ def test_both_refuse_what_does_not_fit_and_name_the_same_fields(
         assert all(field in refusal.value.message for field in named), "so that nobody mends one after the other"
 
 
-def test_what_is_no_object_is_refused_with_what_the_type_takes(
+def test_parameters_that_are_no_object_are_refused_with_the_fields_of_the_type(
     registration: Registration, declaration: TaskDeclaration
 ) -> None:
     for kind in (registration, declaration):
@@ -146,13 +146,13 @@ def test_what_is_no_object_is_refused_with_what_the_type_takes(
         ({"type": "object", "properties": {"a": True}}, "Give the parameters that the type accepts."),
     ],
 )
-def test_any_schema_is_said_in_words(schema: Any, said: str) -> None:
+def test_a_refusal_describes_any_schema_in_words(schema: Any, said: str) -> None:
     with pytest.raises(InvalidParametersError) as refusal:
         declared(schema | {"not": {}}).accept(None)
     assert said in refusal.value.hint
 
 
-def test_each_alternative_is_told_but_that_it_may_be_empty(declaration: TaskDeclaration) -> None:
+def test_a_refusal_names_each_alternative_except_null(declaration: TaskDeclaration) -> None:
     with pytest.raises(InvalidParametersError) as refusal:
         declaration.accept({"amount": 3, "at": 5, "pays": {"kind": "card", "cardNumber": "1", "more": 1}})
     problems = [(problem["field"], problem["message"]) for problem in refusal.value.problems]
@@ -161,7 +161,7 @@ def test_each_alternative_is_told_but_that_it_may_be_empty(declaration: TaskDecl
     assert [message for _, message in problems if "null" in message] == []
 
 
-def test_what_was_given_is_in_no_message(declaration: TaskDeclaration) -> None:
+def test_no_refusal_shows_the_given_values(declaration: TaskDeclaration) -> None:
     secret = {
         "amount": "hidden",
         "colour": "hidden",
@@ -174,7 +174,7 @@ def test_what_was_given_is_in_no_message(declaration: TaskDeclaration) -> None:
     assert "hidden" not in str(refusal.value.problems)
 
 
-def test_wrong_fields_are_told_up_to_a_number(declaration: TaskDeclaration) -> None:
+def test_a_refusal_names_a_limited_number_of_wrong_fields(declaration: TaskDeclaration) -> None:
     with pytest.raises(InvalidParametersError) as refusal:
         declaration.accept({"amount": 3, "parts": [{}] * 1000})
     assert len(refusal.value.problems) == 50
@@ -187,13 +187,13 @@ class Line:
     parts: tuple[int, ...] = ()
 
 
-def test_objects_become_json(declaration: TaskDeclaration) -> None:
+def test_objects_in_parameters_become_json(declaration: TaskDeclaration) -> None:
     card = Card(cardNumber="12")
     assert declaration.accept(Order(amount=3, pays=card))[0]["pays"] == {"kind": "card", "cardNumber": "12"}
     assert declaration.accept(Line(4))[0] == {"amount": 4, "parts": []}
 
 
-def test_what_cannot_be_stored_is_refused_before_the_schema_is_asked(declaration: TaskDeclaration) -> None:
+def test_a_value_that_cannot_be_stored_is_refused_before_the_schema_is_used(declaration: TaskDeclaration) -> None:
     nested: Any = {"amount": 3}
     for _ in range(100_000):  # the library follows it to the end of its stack
         nested = {"amount": 3, "parts": [nested]}
@@ -281,7 +281,7 @@ def test_a_schema_is_json_in_the_process_that_declares_it_too() -> None:
     assert read_again(declaration) == declaration
 
 
-def test_what_another_release_declared_can_be_read(declaration: TaskDeclaration) -> None:
+def test_a_declaration_of_another_release_can_be_read(declaration: TaskDeclaration) -> None:
     record = DECLARATION.new("a", content=declaration)
     newer = replace(record, data={**record.data, "more": {"a": 1}})
     older = {"task_type": "a", "parameters_schema": {}, "result_schema": {}, "priority": "normal"}

@@ -243,7 +243,7 @@ def test_a_refusal_tells_the_line_of_the_author() -> None:
             TaskRegistry().register(wrong)
 
 
-def test_two_of_one_type_are_told_with_both_lines() -> None:
+def test_two_executables_of_one_task_type_are_refused_with_both_lines() -> None:
     registry = TaskRegistry()
     registry.register(NeedsArguments(2))
     place = rf"NeedsArguments \(.*test_declaring\.py, line {inspect.getsourcelines(NeedsArguments)[1]}\)"
@@ -297,7 +297,7 @@ def registered(parameters: Any) -> Registration:
         (dict[int, str], lambda: {1: "a"}, {"1": "a"}),
     ],
 )
-def test_what_is_not_json_is_stored_as_its_type_reads_it(
+def test_parameters_that_are_not_json_are_stored_as_their_type_reads_them(
     parameters: Any, given: Callable[[], Any], stored: Any
 ) -> None:
     registration = registered(parameters)
@@ -318,7 +318,7 @@ def test_what_is_not_json_is_stored_as_its_type_reads_it(
         (list[float], (number for number in [1.0, float("nan")]), "nan is not a JSON number"),
     ],
 )
-def test_what_would_be_another_value_when_it_is_read_is_refused(parameters: Any, given: Any, said: str) -> None:
+def test_a_value_that_would_be_another_one_when_it_is_read_is_refused(parameters: Any, given: Any, said: str) -> None:
     with pytest.raises(ValueNotStorableError, match=said):
         registered(parameters).accept(given)
 
@@ -328,12 +328,12 @@ def test_a_method_of_another_name_is_the_authors_own() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads this type there")
-def test_a_type_that_pydantic_refuses_is_told_with_the_task() -> None:
+def test_a_parameter_type_that_pydantic_refuses_is_named_with_its_task() -> None:
     with pytest.raises(RegistrationError, match=r"Takes .*is not one pydantic can validate: .*typing_extensions"):
         registered(KeysOnly)
 
 
-def test_what_a_validator_of_the_author_says_comes_as_it_is() -> None:
+def test_the_message_of_a_validator_of_the_author_is_not_changed() -> None:
     def even(value: int) -> int:
         if value % 2:
             raise ValueError("must be even")
@@ -346,7 +346,7 @@ def test_what_a_validator_of_the_author_says_comes_as_it_is() -> None:
         TaskRegistry().register(OfEven).validate_parameters([1])
 
 
-def test_a_submission_that_breaks_a_validator_is_refused_and_its_author_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_submission_that_breaks_a_validator_is_refused_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     def looks_up(value: int) -> int:
         return {1: 2}[value]
 
@@ -358,7 +358,7 @@ def test_a_submission_that_breaks_a_validator_is_refused_and_its_author_told(cap
     assert "in looks_up" in caplog.text
 
 
-def test_two_of_one_type_and_unknown_ones() -> None:
+def test_a_second_task_type_of_one_name_and_an_unknown_one_are_refused() -> None:
     registry = TaskRegistry()
     registry.register(NeedsArguments(2))
     with pytest.raises(RegistrationError, match="registered twice"):
@@ -385,13 +385,13 @@ def test_a_delay_that_task_code_asks_for_can_always_be_kept(given: Any, kept: ti
 
 
 @pytest.mark.parametrize(("given", "is_told"), [("5s", True), (float("nan"), True), ("5", False), (5, False)])
-def test_a_delay_that_is_not_used_is_told(given: Any, is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_retry_delay_that_is_not_used_is_logged(given: Any, is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
     RetryableError("later", delay=given)
     told = f"the delay {given!r} is neither a timedelta nor a number of seconds; the policy decides"
     assert caplog.messages == [told] * is_told
 
 
-def test_a_function_without_the_decorator_is_told_by_its_line() -> None:
+def test_a_function_without_the_decorator_is_refused_with_its_line() -> None:
     def plain(parameters: int) -> int:
         return parameters
 

@@ -56,7 +56,7 @@ def hook(name: str, happened: list[str]) -> Lifespan:
     return open_it
 
 
-def test_a_registration_tells_what_its_code_wants() -> None:
+def test_a_registration_names_the_resources_that_its_code_needs() -> None:
     registry = TaskRegistry()
     assert registry.register(Rows).resources == {"execute": {"pool": Pool}}
     assert registry.register(tables).resources == {"execute": {"pool": Pool, "name": str}}
@@ -69,7 +69,7 @@ def test_a_registration_tells_what_its_code_wants() -> None:
     assert list(inspect.signature(plain().execute).parameters) == ["context"]
 
 
-def test_code_in_a_process_can_want_nothing() -> None:
+def test_code_in_a_process_that_needs_a_resource_is_refused() -> None:
     @task("far", run_in="process")
     def far(parameters: str, pool: Pool = resource(Pool)) -> int:
         return 1
@@ -90,7 +90,7 @@ def test_a_resource_is_found_by_its_class_or_a_base() -> None:
 
 
 @pytest.mark.parametrize(("products", "found"), [(["db"], r"none of .* \(str\)"), ([Pool(), OwnPool()], "2 of ")])
-def test_one_that_is_missing_or_there_twice_is_an_error(products: list[object], found: str) -> None:
+def test_a_resource_that_is_missing_or_there_twice_is_an_error(products: list[object], found: str) -> None:
     with pytest.raises(ConfigurationError, match=f"pool wants one Pool, and {found}"):
         Resources(products).given({"pool": Pool})
 
@@ -104,7 +104,7 @@ async def test_hooks_are_entered_in_order_and_left_in_reverse() -> None:
     assert happened == ["first opens", "second opens", "works", "second closes", "first closes"]
 
 
-async def test_a_hook_that_is_no_asynchronous_context_manager_is_told() -> None:
+async def test_a_lifespan_hook_that_is_no_async_context_manager_is_refused() -> None:
     program = Extensible()
 
     @contextlib.contextmanager
@@ -154,7 +154,7 @@ async def test_a_hook_that_fails_at_the_stop_is_logged(caplog: pytest.LogCapture
     assert happened[-1] == "first closes"
 
 
-async def test_what_a_task_wants_has_to_be_there_at_the_start() -> None:
+async def test_a_resource_that_a_task_needs_must_exist_at_the_start() -> None:
     program, registry = Extensible(), TaskRegistry()
     registry.register(Rows)
     with pytest.raises(ConfigurationError, match=r"Task type 'rows' cannot run here\. .* wants one Pool.*lifespan"):
@@ -189,7 +189,7 @@ async def test_the_first_middleware_is_outermost() -> None:
     assert happened == ["first", "second"]
 
 
-def test_what_is_no_middleware_and_no_hook_is_refused_where_it_is_added() -> None:
+def test_a_function_that_is_no_middleware_or_no_hook_is_refused_where_it_is_added() -> None:
     program = Extensible()
 
     def plain(context: Any, call_next: Any) -> Any:

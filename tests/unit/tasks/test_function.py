@@ -32,7 +32,7 @@ def double(parameters: int) -> int:
     return parameters * 2
 
 
-def test_it_is_registered_with_what_the_function_says() -> None:
+def test_a_task_function_is_registered_with_its_name_types_and_options() -> None:
     registration = TaskRegistry().register(count_words)
     assert registration.task_type == "count-words"
     assert registration.executable.options == TaskOptions(max_attempts=3, priority="high")
@@ -52,7 +52,7 @@ def triple(context: TaskContext[int]) -> int:
     return context.parameters * 3
 
 
-async def test_it_may_do_without_parameters_and_without_the_context() -> None:
+async def test_a_task_function_may_have_no_parameters_and_no_context() -> None:
     assert (await run(clean_up)).result == "clean"
     assert (await run(triple, 2)).result == 6
     registration = TaskRegistry().register(clean_up)
@@ -64,7 +64,9 @@ async def test_it_may_do_without_parameters_and_without_the_context() -> None:
 @pytest.mark.parametrize(
     ("value", "is_accepted"), [(None, True), ({}, True), ({"path": "/tmp"}, False), (0, False), ("", False)]
 )
-def test_where_the_code_is_not_no_parameters_are_checked_alike(value: object, is_accepted: bool) -> None:
+def test_a_declaration_without_parameters_accepts_only_null_or_an_empty_object(
+    value: object, is_accepted: bool
+) -> None:
     declaration = TaskDeclaration.of(TaskRegistry().register(clean_up))
     if is_accepted:
         assert declaration.accept(value)[0] == value
@@ -78,18 +80,18 @@ def test_a_module_registers_its_functions() -> None:
     assert [each.task_type for each in registered] == ["count-words", "double", "clean-up", "triple"]
 
 
-def test_one_that_runs_in_a_process_gets_there() -> None:
+def test_a_task_function_for_a_process_can_be_pickled() -> None:
     [instance] = [TaskRegistry().register(double).executable]
     assert type(pickle.loads(pickle.dumps(instance))) is double
 
 
 @pytest.mark.parametrize("call", [lambda: double(2), lambda: double(parameters=2)])  # type: ignore[call-arg]
-def test_who_calls_it_is_told_what_to_do(call: Callable[[], object]) -> None:
+def test_calling_a_task_function_directly_is_an_error_with_the_next_step(call: Callable[[], object]) -> None:
     with pytest.raises(TypeError, match=r"double is a task type.* framework\.submit\(double, .*testing\.run\(double"):
         call()
 
 
-def test_types_that_are_defined_beside_it_are_found() -> None:
+def test_types_defined_beside_a_task_function_are_found() -> None:
     class Here(BaseModel):
         n: int
 
@@ -159,13 +161,13 @@ async def yields(parameters: int) -> Any:
         (yields, "is a generator"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_line_of_the_function(wrong: Any, said: str) -> None:
+def test_a_wrong_task_function_is_refused_with_its_line(wrong: Any, said: str) -> None:
     line = wrong.__code__.co_firstlineno
     with pytest.raises(RegistrationError, match=rf"\.{wrong.__name__} \(.*test_function\.py, line {line}\) {said}"):
         task("wrong")(wrong)
 
 
-def test_what_shows_only_when_it_is_registered_has_the_line_too() -> None:
+def test_a_task_function_refused_at_its_registration_is_named_with_its_line_too() -> None:
     @task("Wrong name")
     def named(parameters: int) -> int:
         return parameters
@@ -196,7 +198,7 @@ def test_an_option_that_does_not_exist_is_named(wrong: dict[str, Any], hint: str
     assert hint in str(refused.value)
 
 
-def test_without_a_name_it_is_refused_and_not_passed_over() -> None:
+def test_a_task_function_without_a_name_is_refused() -> None:
     line = no_result.__code__.co_firstlineno
     for nameless in ({}, {"task_type": "wrong"}):  # as in a class
         with pytest.raises(RegistrationError, match=r"@task does not give the name"):

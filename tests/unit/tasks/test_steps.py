@@ -93,7 +93,7 @@ async def test_the_first_attempt_gets_what_a_later_one_will(given: Any, plain: A
     assert repr(await Steps(notebook.kept, Notebook()).once("a", Calls())) == repr(plain)
 
 
-async def test_nobody_changes_what_is_recorded() -> None:
+async def test_a_recorded_outcome_of_a_step_cannot_be_changed() -> None:
     notebook, mine = Notebook(), {"list": [1]}
     steps = Steps((), notebook)
     first = await steps.once("a", lambda: mine)
@@ -121,7 +121,7 @@ async def test_a_name_may_be_any_printable_text(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["", "x" * 201, "a\0b", "\ud800", "a\nb", "\u202e", 7, None, b"a"])
-async def test_other_names_are_refused_before_anything_is_done(step: Any) -> None:
+async def test_a_wrong_name_of_a_step_is_refused_before_the_step_is_done(step: Any) -> None:
     calls = Calls()
     with pytest.raises(ValueNotStorableError, match="name of a step") as refused:
         await Steps((), Notebook()).once(step, calls)
@@ -150,7 +150,7 @@ class Anything(BaseModel):
     ids=lambda value: f"{value!r:.20}",
 )
 @everywhere
-async def test_what_cannot_be_stored_is_a_final_error(once: Once, outcome: Any) -> None:
+async def test_an_outcome_of_a_step_that_cannot_be_stored_is_a_final_error(once: Once, outcome: Any) -> None:
     notebook = Notebook()
     with pytest.raises(ValueNotStorableError, match="outcome of step 'a'") as refused:
         await once(Steps((), notebook), "a", lambda: outcome)
@@ -159,7 +159,7 @@ async def test_what_cannot_be_stored_is_a_final_error(once: Once, outcome: Any) 
     assert len(str(refused.value)) < 1000
 
 
-async def test_all_steps_of_a_task_are_bounded() -> None:
+async def test_all_steps_of_a_task_have_a_common_size_limit() -> None:
     notebook = Notebook()
     steps = Steps((), notebook)
     large = "x" * (MAX_STEP_BYTES - 100)
@@ -172,7 +172,7 @@ async def test_all_steps_of_a_task_are_bounded() -> None:
         assert await attempt.once("a small one", Calls()) == 1
 
 
-async def test_what_was_not_recorded_takes_no_room() -> None:
+async def test_a_step_that_was_not_recorded_takes_no_room() -> None:
     notebook, large = Notebook(is_slow=True), "x" * (MAX_STEP_BYTES - 100)
     steps = Steps((), notebook)
     for _ in range(6):
@@ -263,7 +263,7 @@ async def test_a_cancel_does_not_tear_a_record() -> None:
 
 
 @everywhere
-async def test_with_a_lost_lease_nothing_goes_on(once: Once) -> None:
+async def test_no_step_continues_with_a_lost_lease(once: Once) -> None:
     notebook, calls = Notebook(is_slow=True), Calls()
     steps = Steps([StepOutcome("earlier", 0)], notebook)
     both = [asyncio.create_task(once(steps, "a", calls)) for _ in range(2)]
@@ -287,7 +287,7 @@ async def test_a_store_that_refuses_is_an_error_of_the_step() -> None:
         await run
 
 
-async def test_what_the_task_has_recorded_counts() -> None:
+async def test_the_outcome_of_a_step_that_the_task_has_recorded_counts() -> None:
     """A record whose reply was lost as an error, and the code did the step again: the first outcome stays."""
     notebook = Notebook(is_slow=True)
     run = asyncio.create_task(Steps((), notebook).once("a", Calls("second")))
@@ -313,7 +313,7 @@ async def test_blocking_on_the_event_loop_is_refused() -> None:
     assert calls.count == 0
 
 
-async def test_a_coroutine_function_in_a_thread() -> None:
+async def test_a_step_in_a_thread_may_be_a_coroutine_function() -> None:
     async def function() -> str:
         await asyncio.sleep(0)
         return "done"

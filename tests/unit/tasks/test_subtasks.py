@@ -41,7 +41,7 @@ async def later(*values: int) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(("count", "parts"), [(0, [0]), (1, [1]), (100, [100]), (101, [100, 1]), (200, [100, 100])])
-async def test_many_are_taken_in_parts_and_none_in_one(count: int, parts: list[int]) -> None:
+async def test_many_sub_tasks_are_taken_in_parts(count: int, parts: list[int]) -> None:
     numbers = range(count)
     for how in ("list", "later", "thread"):
         family = Relatives()

@@ -18,13 +18,13 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_stands_still_until_it_is_moved() -> None:
+async def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
     clock: Clock = FakeClock()
     assert clock.now() == clock.now()
     assert clock.monotonic() == 0
 
 
-async def test_it_moves_by_what_it_is_told() -> None:
+async def test_a_fake_clock_moves_by_the_given_time() -> None:
     clock = FakeClock(datetime(2026, 1, 1, tzinfo=UTC))
     clock.advance(1.5)
     clock.advance(timedelta(minutes=1))

@@ -123,18 +123,18 @@ class Gives(BackgroundTaskExecutable[Any, int]):
         return context.parameters
 
 
-async def test_it_tells_result_and_progress() -> None:
+async def test_a_direct_run_returns_the_result_and_the_progress() -> None:
     ran = await run(counts, "one two")
     assert (ran.result, ran.progress) == (Words(words=2), [{"percent": 50}])
 
 
-async def test_it_raises_what_the_code_raises() -> None:
+async def test_a_direct_run_raises_the_error_of_the_code() -> None:
     with pytest.raises(RetryableError, match="not yet"):
         await run(counts, "flaky")
     assert (await run(counts, "flaky", attempt=2)).result == Words(words=1)
 
 
-async def test_it_tells_the_subtasks_that_were_asked_for_and_goes_on_with_their_ends() -> None:
+async def test_a_direct_run_returns_the_planned_sub_tasks_and_continues_with_outcomes() -> None:
     ran = await run(Family, ["one", "two"])
     told = [(each.task_type, each.parameters, each.options, each.policy) for each in ran.subtasks]
     assert told == [
@@ -160,7 +160,7 @@ async def test_a_plain_function_runs_in_a_thread_with_all_that_it_may_call() -> 
     assert heard.result == "approved: by Ann"
 
 
-async def test_what_a_worker_would_refuse_is_refused() -> None:
+async def test_a_direct_run_refuses_what_a_worker_would_refuse() -> None:
     with pytest.raises(InvalidParametersError):
         await run(counts, 5)  # type: ignore[misc]
     with pytest.raises(InvalidParametersError, match="0"):
@@ -186,7 +186,7 @@ def sizes(parameters: int, context: TaskContext[int], pool: Pool = resource(Pool
     return parameters * pool.size
 
 
-async def test_it_takes_resources_and_middleware() -> None:
+async def test_a_direct_run_takes_resources_and_middleware() -> None:
     async def one_more(context: TaskContext[Any], call_next: CallNext) -> Any:
         return 1 + await call_next(context)
 

@@ -87,7 +87,7 @@ def bench_with(checks: list[Check]) -> Bench:
     return Bench(*typed)
 
 
-async def test_what_is_put_off_is_acknowledged_and_its_slot_is_free_for_others(
+async def test_a_delivery_that_is_put_off_is_acknowledged_and_frees_its_slot(
     checks: list[Check], log: list[str]
 ) -> None:
     bench = bench_with(checks)
@@ -102,7 +102,7 @@ async def test_what_is_put_off_is_acknowledged_and_its_slot_is_free_for_others(
     assert list(bench.work.running) == ["t2"]
 
 
-async def test_what_a_check_holds_is_held_until_the_run_is_over(checks: list[Check], log: list[str]) -> None:
+async def test_a_check_keeps_what_it_holds_until_the_attempt_is_over(checks: list[Check], log: list[str]) -> None:
     bench = bench_with(checks)
     bench.take("t1")
     await bench.after(1)
@@ -157,7 +157,7 @@ class SlowCheck:
         return PutOff(HOUR)
 
 
-async def test_what_is_put_off_as_the_worker_stops_is_left_to_others() -> None:
+async def test_a_delivery_put_off_while_the_worker_stops_is_put_back() -> None:
     check = SlowCheck()
     bench = Bench(check)
     delivery = bench.take("t1")
@@ -195,7 +195,7 @@ class Patient:
         self.gave_back += 1
 
 
-async def test_who_waits_without_a_slot_lets_others_run_and_goes_on_with_one() -> None:
+async def test_a_delivery_waiting_without_a_slot_lets_others_run_and_continues_with_one() -> None:
     patient = Patient()
     bench = Bench(patient)
     waits = bench.take("t1")
@@ -213,7 +213,7 @@ async def test_who_waits_without_a_slot_lets_others_run_and_goes_on_with_one() -
     assert (waits.answers, bench.consumer.lanes.running) == (["ack"], 0)
 
 
-async def test_who_waits_for_as_long_as_the_broker_lets_it_is_put_off() -> None:
+async def test_a_delivery_that_waits_as_long_as_the_broker_allows_is_put_off() -> None:
     patient = Patient()
     bench = Bench(patient)
     waits = bench.take("t1")
@@ -233,7 +233,7 @@ async def test_a_worker_that_stops_puts_back_what_waits_without_a_slot() -> None
     assert bench.consumer.lanes.running == 0
 
 
-async def test_what_was_got_for_an_attempt_that_is_not_made_is_given_back() -> None:
+async def test_a_check_gives_back_what_it_got_when_the_task_is_not_claimed() -> None:
     patient = Patient()
     bench = Bench(patient)
     patient.gate.set_result("now")

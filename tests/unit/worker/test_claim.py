@@ -114,7 +114,9 @@ async def asked(station: ClaimStation, message: TaskMessage) -> RunningAttempt |
     return await station.claim(station.request(message))
 
 
-async def test_a_message_without_a_task_says_so(store: Forgetful, station: ClaimStation, clock: FakeClock) -> None:
+async def test_a_message_without_a_task_is_refused_as_without_document(
+    store: Forgetful, station: ClaimStation, clock: FakeClock
+) -> None:
     message = TaskMessage.for_task(new_task(now=clock.now()))
     assert await asked(station, message) is Refusal.NO_DOCUMENT
     assert await station.hand_over(message, PutOff(timedelta(0))) is Refusal.NO_DOCUMENT
@@ -134,7 +136,7 @@ async def test_a_message_without_a_task_says_so(store: Forgetful, station: Claim
     ids=lambda why: next(iter(why)),
 )
 @pytest.mark.parametrize("is_early", [True, False])
-async def test_what_cannot_be_claimed_is_not_waited_for_nor_changed(
+async def test_a_task_that_cannot_be_claimed_is_neither_waited_for_nor_changed(
     store: Forgetful, station: ClaimStation, clock: FakeClock, why_not: dict[str, Any], is_early: bool
 ) -> None:
     early = timedelta(milliseconds=200 if is_early else -200)
@@ -175,7 +177,7 @@ async def test_a_message_of_another_type_is_not_waited_for(
         ({"task_type": "of-tomorrow", "status": TaskStatus.COMPLETED}, 1, Refusal.NOT_NEEDED, 0),
     ],
 )
-async def test_what_waits_for_a_newer_worker_is_put_off(
+async def test_a_task_that_waits_for_a_newer_worker_is_postponed(
     store: Forgetful,
     station: ClaimStation,
     clock: FakeClock,
@@ -193,7 +195,7 @@ async def test_what_waits_for_a_newer_worker_is_put_off(
 
 
 @pytest.mark.parametrize("task_type", ["count-words", "of-tomorrow"])
-async def test_what_only_a_newer_release_can_read_is_marked_unread(
+async def test_a_task_that_only_a_newer_release_can_read_is_marked_as_unread(
     store: Forgetful, station: ClaimStation, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, task_type: str
 ) -> None:
     async def unreadable(task_id: str, scope: Scope) -> None:
@@ -230,7 +232,7 @@ async def test_an_old_message_of_a_type_that_nobody_runs_changes_nothing(
     assert (await store.get(task.task_id, EVERYONE), events) == (task, [])
 
 
-async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
+async def test_a_task_whose_type_nobody_runs_for_too_long_becomes_a_dead_letter(
     store: Forgetful, station: ClaimStation, clock: FakeClock, events: list[str]
 ) -> None:
     task = (await insert_one(store, new_task(now=clock.now()))).task
@@ -246,7 +248,7 @@ async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
 
 
 @pytest.mark.parametrize(("until", "seconds"), [(0, 0), (5, 5), ("in an hour", 3600), ("an hour ago", 0)])
-async def test_what_is_handed_over_is_due_for_the_sweeper(
+async def test_a_task_that_is_handed_over_is_due_for_the_sweeper(
     store: Forgetful, station: ClaimStation, clock: FakeClock, until: int | str, seconds: int
 ) -> None:
     task = (await insert_one(store, new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task

@@ -149,7 +149,7 @@ async def _hold(stage: Stage, claims: list[str], *parts: str) -> bool:
     return await stage.hold(*parts) == claims
 
 
-async def test_who_finds_no_slot_of_its_key_is_put_off_later_and_later(stage: Stage) -> None:
+async def test_a_task_without_a_free_slot_of_its_key_is_put_off_for_growing_times(stage: Stage) -> None:
     assert await stage.check.admit(stage.candidate(await stage.task(), "a")) is None
     waiting, ada = await stage.task(), SLOTS.id_of("one-of-user", "ada")
     delays = []
@@ -167,13 +167,13 @@ async def test_who_finds_no_slot_of_its_key_is_put_off_later_and_later(stage: St
 
 
 @pytest.mark.parametrize("fields", [{"status": TaskStatus.RUNNING}, {"dispatch_epoch": 2}], ids=["runs", "newer"])
-async def test_what_the_claim_refuses_takes_no_slot(stage: Stage, fields: dict[str, Any]) -> None:
+async def test_a_task_that_the_claim_will_refuse_takes_no_slot(stage: Stage, fields: dict[str, Any]) -> None:
     task = await stage.task(**fields)
     assert await stage.check.admit(stage.candidate(task.evolve(dispatch_epoch=1), "a")) is None
     assert await stage.hold("one-of-user", "ada") == []
 
 
-async def test_who_has_waited_for_something_else_has_its_slot_anew(stage: Stage) -> None:
+async def test_a_candidate_that_waited_for_another_check_renews_its_slot(stage: Stage) -> None:
     candidate = stage.candidate(await stage.task("one"), "a")
     await stage.check.admit(candidate)
     [first] = (await stage.slots("one")).holders
@@ -187,7 +187,7 @@ async def test_who_has_waited_for_something_else_has_its_slot_anew(stage: Stage)
     assert (await stage.hold("one"), stage.held) == (["a"], [1])
 
 
-async def test_who_lost_its_slot_meanwhile_comes_again_and_gives_back_what_it_waited_for(stage: Stage) -> None:
+async def test_a_candidate_that_lost_its_slot_is_put_off(stage: Stage) -> None:
     candidate = stage.candidate(await stage.task("one"), "a")
     await stage.check.admit(candidate)
     stage.clock.advance(30)
@@ -222,7 +222,7 @@ async def test_a_slot_that_was_taken_again_is_not_given_back_by_the_first_round(
     assert await stage.hold("one") == ["a"]
 
 
-async def test_without_a_key_it_waits_here_until_a_slot_is_given_back(stage: Stage) -> None:
+async def test_a_limit_without_a_key_lets_tasks_wait_here_until_a_slot_is_given_back(stage: Stage) -> None:
     await stage.check.admit(stage.candidate(await stage.task("one"), "a"))
     second = asyncio.create_task(stage.check.admit(stage.candidate(await stage.task("one"), "b")))
     await eventually(lambda: _stands_in_line(stage))
@@ -236,7 +236,7 @@ async def _stands_in_line(stage: Stage) -> bool:
     return bool((await stage.slots("one")).line)
 
 
-async def test_who_may_wait_no_longer_comes_later(stage: Stage) -> None:
+async def test_a_candidate_that_may_wait_no_longer_is_put_off(stage: Stage) -> None:
     await stage.check.admit(stage.candidate(await stage.task("one"), "a"))
 
     async def too_late(awaited: Any) -> None:
@@ -247,7 +247,7 @@ async def test_who_may_wait_no_longer_comes_later(stage: Stage) -> None:
     assert await stage.check.admit(candidate) == WAITED_TOO_LONG
 
 
-async def test_who_waits_in_the_store_is_woken_one_for_each_slot_and_once(stage: Stage) -> None:
+async def test_a_free_slot_wakes_one_task_that_waits_in_the_store_and_only_once(stage: Stage) -> None:
     ada = SLOTS.id_of("one-of-user", "ada")
     stage.numbers["one-of-user"] = 2
     for claim in "ab":
@@ -309,7 +309,7 @@ async def test_a_woken_task_that_finds_no_slot_is_woken_again(stage: Stage) -> N
     assert stage.sent == ["waiting", "waiting"]
 
 
-async def test_who_only_a_newer_release_can_read_does_not_keep_others_from_being_woken(
+async def test_a_task_of_a_newer_release_does_not_keep_others_from_being_woken(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada = SLOTS.id_of("one-of-user", "ada")
@@ -329,7 +329,7 @@ async def test_who_only_a_newer_release_can_read_does_not_keep_others_from_being
     assert stage.sent == ["of-tomorrow", "of-today"]
 
 
-async def test_who_was_to_be_woken_by_a_process_that_died_is_woken_by_the_next_look(stage: Stage) -> None:
+async def test_a_task_not_woken_because_a_process_died_is_woken_by_the_next_look(stage: Stage) -> None:
     ada = SLOTS.id_of("one-of-user", "ada")
     await stage.check.admit(stage.candidate(await stage.task(), "a"))
     for name in ("first", "second"):
@@ -388,7 +388,7 @@ async def test_where_no_task_waits_any_more_a_look_at_many_free_slots_reads_once
     assert (stage.sent, searched) == (["late"], [ada] * 3)
 
 
-async def test_a_slot_that_is_taken_anew_during_a_look_is_not_taken_away(
+async def test_a_slot_that_is_renewed_during_a_look_is_not_taken_away(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidate = stage.candidate(await stage.task("one"), "a")
@@ -404,7 +404,7 @@ async def test_a_slot_that_is_taken_anew_during_a_look_is_not_taken_away(
     assert await stage.hold("one") == ["a"]
 
 
-async def test_what_is_not_given_back_is_found_when_its_time_is_over(stage: Stage) -> None:
+async def test_a_slot_that_was_not_given_back_is_freed_when_its_time_is_over(stage: Stage) -> None:
     for claim, task_type in (("a", "one"), ("b", "one-of-user")):
         await stage.check.admit(stage.candidate(await stage.task(task_type), claim))
     running = await stage.task("free")
@@ -449,7 +449,7 @@ def take_request(limit: str, claim_id: str) -> TakeSlot:
     return TakeSlot(SLOTS.id_of(limit), 5, claim_id, claim_id, "w", 1, 0.0, 15.0)
 
 
-async def test_each_free_slot_is_a_turn_for_the_next_that_waits(stage: Stage) -> None:
+async def test_each_free_slot_gives_the_turn_to_the_next_task_in_line(stage: Stage) -> None:
     looks = list[KeepPlace]()
 
     async def look(keep: KeepPlace) -> Slots:

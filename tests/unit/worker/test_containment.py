@@ -152,7 +152,7 @@ async def test_code_may_cancel_itself_and_use_time_limits_and_groups(caplog: pyt
     assert not caplog.records
 
 
-async def test_what_an_attempt_left_is_anybodys(start: Start) -> None:
+async def test_an_asyncio_task_left_by_an_ended_attempt_may_be_cancelled_by_another(start: Start) -> None:
     """Such as the reader of a connection that the first attempt opened and another one closes."""
     first = attempt("first")
     with running_as(first):
@@ -165,7 +165,7 @@ async def test_what_an_attempt_left_is_anybodys(start: Start) -> None:
     assert not await cancelled(of_the_pool), "but not what the worker does for itself"
 
 
-async def test_what_the_program_started_is_its_own_affair(start: Start) -> None:
+async def test_an_asyncio_task_of_the_program_may_be_cancelled_by_task_code(start: Start) -> None:
     poller = start(waits())
     with running_as(attempt()):
         poller.cancel()
@@ -173,7 +173,7 @@ async def test_what_the_program_started_is_its_own_affair(start: Start) -> None:
 
 
 @pytest.mark.parametrize("module", ["aiormq.connection", "taskframework.submission.producer"])
-async def test_what_task_code_calls_may_end_its_own_tasks(start: Start, module: str) -> None:
+async def test_a_library_called_by_task_code_may_cancel_its_own_asyncio_tasks(start: Start, module: str) -> None:
     """A driver when a connection fails, a second framework when it is closed."""
 
     def close(task: asyncio.Task[None]) -> None:

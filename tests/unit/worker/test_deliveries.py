@@ -199,7 +199,7 @@ async def bench() -> AsyncIterator[Bench]:
     await asyncio.wait([keeping])
 
 
-async def test_what_waits_for_a_slot_is_handed_over_after_a_quarter(bench: Bench) -> None:
+async def test_a_delivery_without_a_slot_is_handed_over_after_a_quarter_of_the_timeout(bench: Bench) -> None:
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(14)
     assert (running.answers, waiting.answers) == ([], [])
@@ -212,7 +212,7 @@ async def test_what_waits_for_a_slot_is_handed_over_after_a_quarter(bench: Bench
     assert not bench.deliveries._pending, "what is done with costs no memory"
 
 
-async def test_what_another_worker_could_begin_waits_for_seconds(bench: Bench) -> None:
+async def test_a_delivery_that_an_idle_worker_could_begin_waits_only_for_seconds(bench: Bench) -> None:
     bench.idle_types = {"others"}
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(2)
@@ -227,7 +227,7 @@ async def test_what_another_worker_could_begin_waits_for_seconds(bench: Bench) -
     assert (running.answers, late.answers) == ([], ["ack"])
 
 
-async def test_each_waits_from_its_own_arrival(bench: Bench) -> None:
+async def test_each_delivery_waits_from_its_own_arrival(bench: Bench) -> None:
     bench.take("t1")
     first = bench.take("t2")
     await bench.after(10)
@@ -236,7 +236,7 @@ async def test_each_waits_from_its_own_arrival(bench: Bench) -> None:
     assert (first.answers, second.answers) == (["ack"], [])
 
 
-async def test_what_runs_is_acknowledged_after_half_and_keeps_its_slot(bench: Bench) -> None:
+async def test_a_running_delivery_is_acknowledged_after_half_the_timeout_with_its_slot(bench: Bench) -> None:
     running = bench.take("t1")
     await bench.after(29)
     assert (running.answers, bench.deliveries.acked_early) == ([], 0)
@@ -315,7 +315,7 @@ async def test_a_delivery_is_held_while_the_store_is_away(bench: Bench) -> None:
     assert bench.claims.is_repeated, "the lease may run since the first asking"
 
 
-async def test_held_for_a_quarter_it_is_left_to_its_document(bench: Bench) -> None:
+async def test_a_delivery_held_for_a_quarter_of_the_timeout_is_left_to_its_document(bench: Bench) -> None:
     bench.claims.is_away = True
     held, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(16)
@@ -326,7 +326,7 @@ async def test_held_for_a_quarter_it_is_left_to_its_document(bench: Bench) -> No
     assert bench.consumer.lanes.running == 0
 
 
-async def test_what_nobody_can_read_and_what_has_no_task_is_rejected_also_then(bench: Bench) -> None:
+async def test_a_message_that_is_unreadable_or_without_task_is_rejected_when_handed_over(bench: Bench) -> None:
     bench.take("t1")
     unreadable = bench.take(body=b"{")
     await bench.after(16)
@@ -336,7 +336,7 @@ async def test_what_nobody_can_read_and_what_has_no_task_is_rejected_also_then(b
     assert (unreadable.answers, orphan.answers) == (["reject"], ["reject"])
 
 
-async def test_what_nobody_can_read_waits_for_no_slot_and_is_told_in_one_line(
+async def test_an_unreadable_message_waits_for_no_slot_and_many_are_one_log_line(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.take("t1")
@@ -375,7 +375,7 @@ async def test_the_heartbeat_keeps_what_runs_and_nothing_else(bench: Bench) -> N
     assert bench.heartbeat.kept == ["t2"]
 
 
-async def test_what_waits_for_the_store_goes_back_when_the_worker_stops(bench: Bench) -> None:
+async def test_a_delivery_that_waits_for_the_store_goes_back_when_the_worker_stops(bench: Bench) -> None:
     bench.claims.is_away = True
     held = bench.take()
     await bench.after(1)
@@ -385,7 +385,7 @@ async def test_what_waits_for_the_store_goes_back_when_the_worker_stops(bench: B
     await asyncio.wait_for(bench.consumer.finished(), 1)
 
 
-async def test_what_has_not_started_goes_back_when_the_worker_stops(bench: Bench) -> None:
+async def test_a_delivery_that_has_not_started_goes_back_when_the_worker_stops(bench: Bench) -> None:
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(1)
     await bench.consumer.close()
@@ -396,7 +396,7 @@ async def test_what_has_not_started_goes_back_when_the_worker_stops(bench: Bench
 
 
 @pytest.mark.parametrize("is_away_at_claim", [True, False])
-async def test_what_may_have_been_claimed_gives_nothing_back(is_away_at_claim: bool) -> None:
+async def test_a_task_that_was_possibly_claimed_gives_nothing_back(is_away_at_claim: bool) -> None:
     """The reply to a claim is lost, and asked again it is refused: whether the first was made nobody knows for sure."""
     given_back: list[str] = []
 
@@ -486,7 +486,7 @@ async def test_a_turn_that_is_not_claimed_gives_its_slot_back(bench: Bench) -> N
     assert (bench.claims.asked, bench.consumer.lanes.running, list(bench.deliveries._pending)) == (1, 0, [])
 
 
-async def test_a_turn_whose_claim_fails_is_said_and_gives_its_slot_back(
+async def test_a_turn_whose_claim_fails_is_logged_and_gives_its_slot_back(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.claims.error = ValueError("broken")

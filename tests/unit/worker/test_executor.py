@@ -113,7 +113,7 @@ def _within_itself() -> Any:
         (_within_itself, "The result cannot be stored: it is nested too deeply, or contains itself."),
     ],
 )
-async def test_a_result_that_cannot_be_stored_is_told_once(
+async def test_a_result_that_cannot_be_stored_fails_the_task_with_the_reason(
     executor: TaskExecutorService, gives: Callable[[], Any], said: str
 ) -> None:
     async def code(context: TaskContext[Any]) -> Any:
@@ -123,7 +123,7 @@ async def test_a_result_that_cannot_be_stored_is_told_once(
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
-async def test_a_forgotten_await_is_told_as_such(executor: TaskExecutorService, is_plain: bool) -> None:
+async def test_a_forgotten_await_is_named_in_the_error(executor: TaskExecutorService, is_plain: bool) -> None:
     async def asked() -> str:
         return "a"
 
@@ -139,7 +139,7 @@ async def test_a_forgotten_await_is_told_as_such(executor: TaskExecutorService, 
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
-async def test_what_asyncio_cannot_carry_is_shown_without_our_frames(
+async def test_a_stop_iteration_error_is_shown_without_frames_of_the_framework(
     executor: TaskExecutorService, is_plain: bool
 ) -> None:
     def looks_up(context: TaskContext[Any]) -> Any:
@@ -154,7 +154,7 @@ async def test_what_asyncio_cannot_carry_is_shown_without_our_frames(
     assert "taskframework/worker" not in shown
 
 
-async def test_a_forgotten_return_is_told_as_such(executor: TaskExecutorService) -> None:
+async def test_a_forgotten_return_is_named_in_the_error(executor: TaskExecutorService) -> None:
     class Forgets(BackgroundTaskExecutable[Any, int]):
         task_type = "task"
 
@@ -204,7 +204,9 @@ async def test_a_wait_that_is_awaited_says_that_it_is_returned(executor: TaskExe
     assert "it is returned, not awaited" in failure(await execute(executor, code)).error.message
 
 
-async def test_a_parent_without_a_result_is_told_of_the_method_that_gives_it(executor: TaskExecutorService) -> None:
+async def test_a_parent_without_a_result_gets_an_error_that_names_on_subtasks_finished(
+    executor: TaskExecutorService,
+) -> None:
     class Parent(BackgroundTaskExecutable[Any, int]):
         task_type = "parent"
 
@@ -214,7 +216,7 @@ async def test_a_parent_without_a_result_is_told_of_the_method_that_gives_it(exe
         outcome_of(TaskRegistry().register(Parent), EXECUTE, None, Subtasks(1, None))
 
 
-async def test_a_result_of_another_type_is_told_without_its_value(executor: TaskExecutorService) -> None:
+async def test_a_result_of_a_wrong_type_fails_the_task_without_showing_its_value(executor: TaskExecutorService) -> None:
     class Wrong(BackgroundTaskExecutable[Any, dict[str, int]]):
         task_type = "task"
 
@@ -290,7 +292,7 @@ async def test_errors_are_classified(executor: TaskExecutorService, error: BaseE
     ("error", "name"), [(SystemExit("no config"), "SystemExit"), (KeyboardInterrupt("no config"), "KeyboardInterrupt")]
 )
 @pytest.mark.parametrize("is_plain", [False, True])
-async def test_what_would_end_a_program_is_told_as_it_was_raised(
+async def test_an_exception_that_would_end_a_program_is_reported_as_it_was_raised(
     executor: TaskExecutorService, error: BaseException, name: str, is_plain: bool
 ) -> None:
     def plain(context: TaskContext[Any]) -> None:
@@ -306,7 +308,7 @@ async def test_what_would_end_a_program_is_told_as_it_was_raised(
 
 
 @pytest.mark.parametrize("retry_on", [LookupError, [OverflowError, LookupError], (LookupError,)])
-async def test_what_options_name_is_retryable(executor: TaskExecutorService, retry_on: Any) -> None:
+async def test_an_error_that_retry_on_names_is_retryable(executor: TaskExecutorService, retry_on: Any) -> None:
     def code(context: TaskContext[Any]) -> None:
         raise KeyError("for now")
 
@@ -355,7 +357,7 @@ async def test_a_plain_function_runs_in_a_thread_of_its_own(executor: TaskExecut
     assert outcome == Succeeded(False)
 
 
-async def test_an_error_that_cannot_be_told_is_bounded(executor: TaskExecutorService) -> None:
+async def test_an_error_without_a_text_or_with_a_huge_text_has_a_bounded_message(executor: TaskExecutorService) -> None:
     class UnspeakableError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no")

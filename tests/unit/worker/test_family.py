@@ -119,7 +119,7 @@ in_each_colour = pytest.mark.parametrize("colour", COLOURS, ids=lambda colour: c
 
 
 @in_each_colour
-async def test_what_is_submitted_is_the_plan_of_the_next_round(
+async def test_sub_tasks_that_are_submitted_are_the_plan_of_the_next_round(
     run: Running, colour: type[BackgroundTaskExecutable[Any, Any]]
 ) -> None:
     outcome = await run(colour, parameters=250)
@@ -204,7 +204,7 @@ WRONG: list[tuple[Execute, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("code", "kind", "said"), WRONG, ids=[said for _, _, said in WRONG])
-async def test_what_is_wrong_is_told_where_it_is_submitted(
+async def test_a_wrong_sub_task_raises_an_error_where_it_is_submitted(
     run: Running, code: Execute, kind: type[Exception], said: str
 ) -> None:
     async def careful(context: TaskContext[Any]) -> str:
@@ -215,7 +215,7 @@ async def test_what_is_wrong_is_told_where_it_is_submitted(
     assert failure(await run(careful)) == "RuntimeError: was told"
 
 
-async def test_what_came_before_a_wrong_one_stays_submitted(run: Running) -> None:
+async def test_sub_tasks_before_a_wrong_sub_task_stay_submitted(run: Running) -> None:
     async def code(context: TaskContext[Any]) -> None:
         with contextlib.suppress(InvalidParametersError):
             await context.submit_subtasks("child", [*range(100), 100, "x", 102])
@@ -408,7 +408,9 @@ async def test_the_event_loop_is_not_made_to_wait(run: Running) -> None:
     assert await run(code) == Succeeded(None)
 
 
-async def test_task_code_in_a_process_hears_what_is_wrong(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_code_in_a_process_gets_the_error_of_a_wrong_sub_task(
+    run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reported: list[Any] = []
 
     monkeypatch.setattr(

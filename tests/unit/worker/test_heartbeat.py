@@ -115,7 +115,7 @@ def _nothing() -> None:
     pass
 
 
-async def test_one_renewal_for_all_attempts_of_the_worker(
+async def test_all_attempts_of_the_worker_are_renewed_in_one_call(
     heartbeat: Heartbeat, store: Renewals, clock: FakeClock
 ) -> None:
     attempts = [attempt(heartbeat, clock) for _ in range(5)]
@@ -146,7 +146,7 @@ async def test_an_attempt_that_is_done_is_neither_renewed_nor_asked_about_nor_st
     assert (done.stop_reason, running.stop_reason) == (None, StopReason.RELEASED)
 
 
-async def test_of_two_attempts_of_one_task_only_the_newer_goes_on(
+async def test_only_the_newer_of_two_attempts_of_one_task_continues(
     heartbeat: Heartbeat, store: Renewals, clock: FakeClock
 ) -> None:
     newer = attempt(heartbeat, clock)
@@ -188,7 +188,7 @@ async def test_a_cancel_in_the_same_process_stops_the_attempt_under_its_claim_at
 
 
 @pytest.mark.parametrize(("trouble", "is_told"), [(AWAY, True), (HANGING, True), (StoreError("refused"), False)])
-async def test_who_consumes_is_told_of_a_store_that_is_away(
+async def test_the_consumer_hears_of_a_store_that_is_away(
     store: Renewals, clock: FakeClock, trouble: Exception, is_told: bool
 ) -> None:
     told: list[StoreUnavailableError] = []
@@ -201,7 +201,7 @@ async def test_who_consumes_is_told_of_a_store_that_is_away(
     assert bool(told) is is_told
 
 
-async def test_after_a_renewal_that_failed_it_beats_four_times_as_often(
+async def test_the_heartbeat_beats_four_times_as_often_after_a_failed_renewal(
     heartbeat: Heartbeat, store: Renewals, clock: FakeClock
 ) -> None:
     attempt(heartbeat, clock)
@@ -234,7 +234,7 @@ async def test_a_lost_lease_and_a_cancel_stop_only_their_attempts(
     assert cancelled.cancel is not None
 
 
-async def test_it_beats_three_times_a_lease(heartbeat: Heartbeat, store: Renewals, clock: FakeClock) -> None:
+async def test_the_heartbeat_beats_three_times_a_lease(heartbeat: Heartbeat, store: Renewals, clock: FakeClock) -> None:
     attempt(heartbeat, clock)
     async with beating(heartbeat):
         for beats in range(1, 4):
@@ -275,7 +275,7 @@ async def test_a_renewal_gives_the_attempt_a_whole_lease_again(
         assert running.stop_reason is StopReason.LEASE_LOST
 
 
-async def test_what_was_given_up_is_not_renewed_when_the_store_is_back(
+async def test_a_lease_that_was_given_up_is_not_renewed_when_the_store_is_back(
     heartbeat: Heartbeat, store: Renewals, clock: FakeClock
 ) -> None:
     given_up = attempt(heartbeat, clock, lease=6)
@@ -419,7 +419,7 @@ async def test_a_second_request_to_stop_does_not_tear_the_clean_up(
     await asyncio.wait([run])
 
 
-async def test_what_is_claimed_after_the_grace_is_handed_back_before_it_begins(
+async def test_an_attempt_claimed_after_the_grace_is_released_before_it_begins(
     heartbeat: Heartbeat, clock: FakeClock
 ) -> None:
     heartbeat.release_all()

@@ -65,13 +65,13 @@ async def test_another_worker_with_a_free_slot_is_idle(
     assert await seen_by(store, FakeClock(), Queues()).can_begin("charge", Priority.NORMAL) is is_idle
 
 
-async def test_all_who_ask_at_once_get_the_same_answer(store: SqliteStore) -> None:
+async def test_questions_asked_at_once_get_the_same_answer(store: SqliteStore) -> None:
     await store.write_records([PRESENCE.new("other", content=IDLE)])
     idle = seen_by(store, FakeClock(), Queues())
     assert await asyncio.gather(*(idle.can_begin(name, Priority.NORMAL) for name in IDLE.task_types)) == [True, True]
 
 
-async def test_nobody_is_idle_before_messages_that_wait(store: SqliteStore) -> None:
+async def test_no_worker_counts_as_idle_while_messages_wait_in_the_queue(store: SqliteStore) -> None:
     await store.write_records([PRESENCE.new("other", content=IDLE)])
     queues = Queues(1)
     idle = seen_by(store, FakeClock(), queues)

@@ -50,7 +50,7 @@ def test_while_lanes_compete_as_many_again_are_there_for_each(free: int, expecte
 
 @pytest.mark.parametrize("types", [1, 3, 10, 26, 27, 100, 1_000])
 @pytest.mark.parametrize("free", [1, 2, 10, 100, 1_000])
-def test_what_is_in_hand_stays_bounded(free: int, types: int) -> None:
+def test_the_prefetch_count_stays_bounded(free: int, types: int) -> None:
     count = prefetch(free, types, "auto")
     assert count * types >= free, "busy types leave slots empty"
     assert count * types * 3 <= max(10_000, 3 * (free + 2 * types))
@@ -197,7 +197,7 @@ async def bench() -> AsyncIterator[Bench]:
     await made.breaker.stop()
 
 
-async def test_it_consumes_for_all_slots_and_leaves_that_alone(bench: Bench) -> None:
+async def test_the_intake_consumes_for_all_slots_and_registers_only_once(bench: Bench) -> None:
     bench.start()
     await bench.after(0, 16)
     assert bench.intake.is_live
@@ -221,7 +221,7 @@ async def test_many_early_acknowledgements_are_one_registration(bench: Bench) ->
 
 
 @pytest.mark.parametrize(("slots", "usual", "competing"), [(2, 2, 4), (16, 24, 32)])
-async def test_it_registers_anew_when_lanes_begin_to_compete_and_a_minute_after(
+async def test_the_intake_registers_again_when_lanes_begin_to_compete_and_a_minute_after(
     slots: int, usual: int, competing: int, bench: Bench
 ) -> None:
     bench.start()
@@ -243,7 +243,7 @@ async def test_it_registers_anew_when_lanes_begin_to_compete_and_a_minute_after(
     assert bench.broker.prefetches[2:] == [("reports", usual)]
 
 
-async def test_with_every_slot_held_it_takes_nothing_and_hands_over_what_waits(bench: Bench) -> None:
+async def test_with_every_slot_held_the_intake_takes_nothing_and_hands_over_what_waits(bench: Bench) -> None:
     bench.start()
     bench.consumer.deliveries.acked_early = SLOTS - 1
     await bench.after(1, 1)
@@ -282,7 +282,7 @@ async def test_while_the_store_is_away_nothing_is_taken_in(bench: Bench) -> None
     assert bench.intake.problem is None
 
 
-async def test_what_is_left_over_is_claimed_before_more_is_taken_in(bench: Bench) -> None:
+async def test_deliveries_left_over_are_claimed_before_the_intake_takes_more(bench: Bench) -> None:
     bench.start()
     await bench.after(0, 16)
     bench.store_fails()
@@ -301,7 +301,7 @@ async def test_a_worker_that_starts_without_a_store_waits_for_it(bench: Bench) -
     await bench.after(3, 16)
 
 
-async def test_what_bounds_one_type_changes_its_consumers_alone(bench: Bench) -> None:
+async def test_a_ceiling_of_one_task_type_changes_only_the_consumers_of_that_type(bench: Bench) -> None:
     types = ["mails", "pages", "reports"]
 
     async def consumed(seconds: float) -> list[tuple[str, int]]:
@@ -334,7 +334,7 @@ async def test_what_bounds_one_type_changes_its_consumers_alone(bench: Bench) ->
     assert await consumed(1) == [(name, half) for name in types]
 
 
-async def test_it_takes_freely_what_is_consumed_for_all_slots(bench: Bench) -> None:
+async def test_the_intake_takes_a_type_freely_if_it_is_consumed_for_all_slots(bench: Bench) -> None:
     assert not bench.intake.takes_freely("reports"), "it has not started"
     bench.start()
     await bench.settled()
@@ -352,7 +352,7 @@ async def test_it_takes_freely_what_is_consumed_for_all_slots(bench: Bench) -> N
     assert not bench.intake.takes_freely("reports")
 
 
-async def test_while_it_stops_it_takes_nothing_freely(bench: Bench) -> None:
+async def test_the_intake_takes_nothing_freely_while_it_stops(bench: Bench) -> None:
     bench.start()
     await bench.settled()
     bench.broker.may_stop.clear()
@@ -363,7 +363,7 @@ async def test_while_it_stops_it_takes_nothing_freely(bench: Bench) -> None:
     await stopping
 
 
-async def test_a_stop_while_it_registers_anew_leaves_nothing_running(bench: Bench) -> None:
+async def test_a_stop_while_the_intake_registers_again_leaves_no_consumer_running(bench: Bench) -> None:
     bench.start()
     await bench.after(0, 16)
     bench.broker.may_stop.clear()
@@ -465,7 +465,7 @@ async def test_a_store_that_answers_pings_alone_is_asked_more_and_more_seldom(be
     assert not bench.breaker.is_open, "after a good while it is quick again"
 
 
-async def test_who_waits_for_the_store_waits_only_so_long(bench: Bench) -> None:
+async def test_waiting_for_the_store_ends_after_the_given_time(bench: Bench) -> None:
     assert await bench.breaker.wait_until_closed(within=0)
     bench.store_fails()
     waiting = asyncio.create_task(bench.breaker.wait_until_closed(within=5))

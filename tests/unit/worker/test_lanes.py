@@ -95,7 +95,7 @@ def test_a_high_task_that_comes_alone_never_waits_for_a_second_slot() -> None:
         assert started.next(3) == ["high", "low", "low"]
 
 
-def test_who_waited_for_too_long_goes_next_and_of_several_the_one_that_waited_longest() -> None:
+def test_the_delivery_that_waited_longest_beyond_the_bound_goes_next() -> None:
     started = Started()
     started.flood(5, HIGH)
     started.lanes.put("old", NORMAL)

@@ -125,7 +125,7 @@ async def test_middleware_that_does_not_go_on_ends_the_attempt() -> None:
     assert outcome.error.message == "this tenant has left"
 
 
-async def test_around_code_in_a_process_it_sees_what_came_back() -> None:
+async def test_middleware_around_code_in_a_process_sees_what_came_back() -> None:
     seen: list[BaseException] = []
 
     async def tell(context: TaskContext[Any], call_next: CallNext) -> Any:

@@ -88,19 +88,19 @@ async def test_a_task_that_is_not_claimed_is_left_to_a_message(worker: FakeWorke
     assert not await start(worker)
 
 
-async def test_each_claim_has_an_id_of_its_own(worker: FakeWorker) -> None:
+async def test_each_claim_of_a_turn_has_its_own_claim_id(worker: FakeWorker) -> None:
     await start(worker)
     await start(worker)
     first, second = worker.claims
     assert first.claim_id != second.claim_id
 
 
-async def test_one_of_ten_travels_by_the_broker(worker: FakeWorker) -> None:
+async def test_one_turn_of_ten_goes_through_the_broker(worker: FakeWorker) -> None:
     assert [position for position in range(1, 25) if not await start(worker, position=position)] == [10, 20]
 
 
 @pytest.mark.parametrize("task_type", ["rated", "rated-by-key", "slotted", "slotted-by-key", "unknown"])
-async def test_what_a_check_has_to_look_at_is_left_to_a_message(worker: FakeWorker, task_type: str) -> None:
+async def test_a_task_that_an_admission_check_must_see_is_left_to_a_message(worker: FakeWorker, task_type: str) -> None:
     assert not await start(worker, task_type)
     assert worker.claims == []
 

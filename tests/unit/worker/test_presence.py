@@ -42,7 +42,7 @@ async def states(store: SqliteStore) -> list[WorkerState]:
     return list((await WorkerOperations(store).list_workers(limit=10)).items)
 
 
-async def test_it_tells_what_the_worker_does_now(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_presence_reports_what_the_worker_does_now(store: SqliteStore, clock: FakeClock) -> None:
     running: list[int] = []
     sign = sign_of_life(store, running)
     started_at = store.now()
@@ -58,7 +58,7 @@ async def test_it_tells_what_the_worker_does_now(store: SqliteStore, clock: Fake
     assert not state.is_lost
 
 
-async def test_who_tells_nothing_any_more_is_lost_and_forgotten(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_worker_without_reports_is_lost_then_forgotten(store: SqliteStore, clock: FakeClock) -> None:
     await sign_of_life(store, []).write()
     clock.advance(LOST_AFTER.total_seconds())
     assert [state.is_lost for state in await states(store)] == [False]
@@ -80,7 +80,7 @@ async def test_a_record_that_was_deleted_is_put_back(store: SqliteStore) -> None
     assert len(await states(store)) == 1
 
 
-async def test_who_has_left_tells_nothing_more(store: SqliteStore) -> None:
+async def test_a_worker_that_has_left_writes_no_more_reports(store: SqliteStore) -> None:
     sign = sign_of_life(store, [])
     await sign.write()
     await sign.withdraw()
@@ -89,7 +89,7 @@ async def test_who_has_left_tells_nothing_more(store: SqliteStore) -> None:
     assert await states(store) == []
 
 
-async def test_who_was_started_for_a_lost_worker_takes_its_record_away_too(
+async def test_a_worker_started_for_a_lost_worker_removes_the_lost_record_when_it_leaves(
     store: SqliteStore, clock: FakeClock
 ) -> None:
     for name in ("older", "lost"):
@@ -118,7 +118,7 @@ async def test_a_store_that_is_away_does_not_hold_a_stop(
         await sign_of_life(store, []).withdraw()
 
 
-async def test_of_what_runs_only_its_own_tasks_are_listed_page_after_page(store: SqliteStore) -> None:
+async def test_only_the_running_tasks_of_the_worker_are_listed_page_by_page(store: SqliteStore) -> None:
     await sign_of_life(store, []).write()
     own = set()
     for number in range(24):

@@ -208,11 +208,11 @@ async def test_code_that_looks_for_a_cancel_ends_by_itself_and_its_child_stays(p
     assert (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"] == pid
 
 
-async def test_what_is_finished_within_the_grace_is_a_result(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_process_code_that_finishes_within_the_grace_has_its_result(pool: ProcessPool, tmp_path: Path) -> None:
     assert await _stopped(pool, tmp_path / "finishes") == "finished"
 
 
-async def test_what_fails_within_the_grace_is_a_failure(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_process_code_that_fails_within_the_grace_is_a_failure(pool: ProcessPool, tmp_path: Path) -> None:
     with pytest.raises(ExecutionFailedError, match="bad input"):
         await _stopped(pool, tmp_path / "fails")
 

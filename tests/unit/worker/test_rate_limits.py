@@ -110,7 +110,7 @@ async def test_a_type_with_a_limit_waits_for_its_permit() -> None:
     await stage.by_type.close()
 
 
-async def test_with_a_key_who_finds_no_permit_is_put_off_until_its_turn() -> None:
+async def test_a_task_of_a_key_without_a_permit_is_put_off_until_its_turn() -> None:
     stage = Stage(BucketLimit(0.1, 2))
     answers = [await stage.by_key.admit(stage.task()) for _ in range(4)]
     assert answers == [None, None, PutOff(timedelta(seconds=10), ALICE), PutOff(timedelta(seconds=20), ALICE)]
@@ -138,7 +138,7 @@ async def test_deliveries_of_a_key_that_are_here_together_ask_its_bucket_togethe
     assert stage.put_off == ["openai"] * 3
 
 
-async def test_where_a_bucket_cannot_be_asked_all_who_ask_hear_of_it() -> None:
+async def test_a_bucket_that_cannot_be_asked_is_an_error_for_all_who_ask() -> None:
     stage = Stage(BucketLimit(0.1, 1))
 
     async def away(take: TakePermits) -> Bucket:
@@ -149,7 +149,7 @@ async def test_where_a_bucket_cannot_be_asked_all_who_ask_hear_of_it() -> None:
     assert [type(answer) for answer in answers] == [StoreUnavailableError] * 3
 
 
-async def test_whose_turn_has_come_goes_before_who_comes_now() -> None:
+async def test_a_task_whose_turn_has_come_goes_before_a_task_that_comes_now() -> None:
     stage = Stage(BucketLimit(0.1, 1))
     await stage.by_key.admit(stage.task())
     put_off = await stage.by_key.admit(stage.task())
@@ -193,7 +193,7 @@ async def test_turns_of_one_second_that_come_together_all_run() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"status": TaskStatus.RUNNING}, {"dispatch_epoch": 2}], ids=["runs", "newer"])
-async def test_what_the_claim_refuses_takes_no_permit(fields: dict[str, Any]) -> None:
+async def test_a_task_that_the_claim_will_refuse_takes_no_permit(fields: dict[str, Any]) -> None:
     stage = Stage(BucketLimit(0.1, 1))
     assert await stage.by_key.admit(stage.task(**fields)) is None
     assert await stage.by_key.admit(stage.candidate("keyed", "gone")) is None
@@ -241,7 +241,7 @@ async def test_a_hold_is_of_the_bucket_of_the_task(executable: type[Untyped]) ->
     assert (await stage.buckets.take(TakePermits(held, stage.limit))).granted == 0
 
 
-async def test_a_hold_by_a_task_without_a_rate_limit_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hold_by_a_task_without_a_rate_limit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(BucketLimit(10, 5))
     registration = stage.registry.get("free")
     assert registration is not None

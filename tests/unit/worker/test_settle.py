@@ -213,7 +213,9 @@ async def test_the_delay_of_a_retry_follows_the_options_of_its_type(
 
 
 @pytest.mark.parametrize("outcome", [FAILED, Failed(RETRYING.error, True, timedelta(seconds=7)), Succeeded(None)])
-async def test_what_is_not_tried_again_and_what_names_its_delay_gets_no_other(bench: Bench, outcome: Outcome) -> None:
+async def test_an_outcome_without_retry_or_with_its_own_delay_gets_no_other_delay(
+    bench: Bench, outcome: Outcome
+) -> None:
     attempt = await bench.claimed()
     registration = TaskRegistry().register(Plain)
     assert bench.station._with_delay(registration, attempt, outcome) == outcome
@@ -227,7 +229,7 @@ async def test_a_settlement_is_recognised_although_the_task_is_further_on(bench:
     assert await bench.bus.ask(request) == first
 
 
-async def test_a_stale_outcome_is_counted_once_and_told_with_both_tokens(
+async def test_a_stale_outcome_is_counted_once_and_logged_with_both_tokens(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     attempt = await bench.taken_away()
@@ -236,7 +238,7 @@ async def test_a_stale_outcome_is_counted_once_and_told_with_both_tokens(
     told(caplog, attempt, 2, "other-worker")
 
 
-async def test_a_lease_lost_in_the_heartbeat_is_told_with_both_tokens(
+async def test_a_lease_lost_in_the_heartbeat_is_logged_with_both_tokens(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     attempt = await bench.taken_away()
@@ -245,14 +247,16 @@ async def test_a_lease_lost_in_the_heartbeat_is_told_with_both_tokens(
     told(caplog, attempt, 2, "other-worker")
 
 
-async def test_a_task_that_nobody_holds_is_told_as_such(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_lease_of_a_task_that_nobody_holds_is_logged_without_a_holder(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     attempt = await bench.claimed()
     await bench.store.apply(Reap(attempt.task.task_id, 1, timedelta(0), 3, timedelta(0)))
     await bench.station.discard(attempt)
     told(caplog, attempt, 1, None)
 
 
-async def test_a_stale_outcome_of_a_task_that_only_a_newer_release_can_read_is_told(
+async def test_a_stale_outcome_of_a_task_of_a_newer_release_is_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unreadable(task_id: str, scope: Scope) -> None:
@@ -319,7 +323,7 @@ def told_to_come_later(delay: timedelta | None) -> Failed:
     [(timedelta(minutes=1), timedelta(minutes=1)), (None, HOUR)],
     ids=["its own delay", "by the policy"],
 )
-async def test_who_asks_for_it_holds_its_rate_limit_as_long_as_itself_waits(
+async def test_an_outcome_that_asks_for_it_holds_the_bucket_as_long_as_the_task_waits(
     bench: Bench, asked: timedelta | None, held: timedelta
 ) -> None:
     attempt = await bench.claimed()
@@ -328,7 +332,7 @@ async def test_who_asks_for_it_holds_its_rate_limit_as_long_as_itself_waits(
     assert (bench.held, task.status, task.not_before - task.updated_at) == ([held], TaskStatus.RETRYING, held)
 
 
-async def test_who_does_not_ask_for_it_holds_nothing(bench: Bench) -> None:
+async def test_an_outcome_that_does_not_ask_for_it_holds_no_bucket(bench: Bench) -> None:
     await bench.settle(await bench.claimed(), classify(RetryableError("busy", delay=timedelta(minutes=1))))
     await bench.settle(await bench.claimed(), Succeeded(None))
     assert bench.held == []

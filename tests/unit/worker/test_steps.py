@@ -294,7 +294,7 @@ async def test_a_record_that_nobody_waits_for_any_more_is_written(run: Running, 
     assert store.task.steps == (StepOutcome("a", 1),)
 
 
-def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
+def test_code_that_was_left_behind_gets_the_error_without_an_event_loop() -> None:
     """The process ends: a thread that records now would wait for a loop that does not run again."""
 
     async def closed() -> AttemptReports:
@@ -335,7 +335,7 @@ async def test_a_newer_value_is_written_even_if_the_one_before_it_was_not(run: R
     assert (store.task.progress, store.asked) == (60, 2)
 
 
-async def test_what_was_handed_over_before_the_end_is_written(run: Running, store: Store) -> None:
+async def test_a_step_that_was_recorded_before_the_end_is_written(run: Running, store: Store) -> None:
     recorder = AttemptReports(run.attempt, moves_of(store), CLOCK, NO_FAMILIES)
     recorded = recorder.record(StepOutcome("a", 1))
     await recorder.close()

@@ -47,7 +47,7 @@ async def test_the_answer_is_that_of_the_first_call_that_reached_the_store(away:
 
 @pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize("patience_for", [1, 2, 5])
-async def test_who_gives_up_gets_the_last_error(patience_for: int) -> None:
+async def test_a_caller_that_stops_waiting_gets_the_last_error(patience_for: int) -> None:
     store = Store(away=100)
     with pytest.raises(StoreUnavailableError):
         await until_available(store.ask, lambda: store.asked >= patience_for)
@@ -83,7 +83,7 @@ async def test_a_cancellation_inside_a_ping_does_not_leave_the_breaker_open() ->
     await breaker.stop()
 
 
-async def test_what_is_logged_of_the_store_is_not_about_the_task_that_noticed_it() -> None:
+async def test_a_log_line_about_the_store_does_not_name_the_task_that_noticed_it() -> None:
     clock = FakeClock()
 
     async def ping() -> None: ...
@@ -109,7 +109,7 @@ async def test_what_is_logged_of_the_store_is_not_about_the_task_that_noticed_it
 
 
 @pytest.mark.parametrize("is_away", [True, False])
-async def test_a_call_that_took_too_long_does_not_make_a_store_that_answers_one_that_is_away(
+async def test_a_slow_call_does_not_mean_that_a_store_that_answers_pings_is_away(
     is_away: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ping() -> None:
@@ -168,7 +168,7 @@ async def test_a_store_is_silent_from_the_first_ping_without_an_answer_until_the
     await breaker.stop()
 
 
-async def test_what_fails_late_when_the_store_is_back_says_nothing_new() -> None:
+async def test_a_late_error_of_an_old_call_does_not_mean_that_the_store_is_away_again() -> None:
     clock = FakeClock()
 
     async def ping() -> None: ...

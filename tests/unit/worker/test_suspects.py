@@ -33,7 +33,7 @@ async def turn(suspects: Suspects, headers: dict[str, str]) -> AsyncIterator[boo
 
 
 @pytest.mark.parametrize(("crashes", "runs_together"), [(0, True), (1, True), (2, False), (3, False)])
-async def test_only_tasks_on_their_last_chance_are_kept_apart(
+async def test_only_tasks_before_their_last_crash_run_one_at_a_time(
     crashes: int, runs_together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspects_module, "_MAX_WAIT_SECONDS", 0.01)
@@ -78,7 +78,7 @@ async def test_a_strange_header_is_no_accusation() -> None:
         assert is_its_turn
 
 
-async def test_what_survives_its_probation_is_not_waited_for() -> None:
+async def test_a_suspect_that_survives_its_probation_is_not_waited_for() -> None:
     suspects = Suspects(3, timedelta(milliseconds=20))
     async with turn(suspects, crashed(2)) as first, turn(suspects, crashed(2)) as second:
         assert (first, second) == (True, True)
@@ -86,7 +86,7 @@ async def test_what_survives_its_probation_is_not_waited_for() -> None:
         assert third, "a turn that ended with its probation does not end again"
 
 
-async def test_only_a_few_wait_in_a_slot() -> None:
+async def test_only_a_few_suspects_wait_in_a_slot() -> None:
     suspects = Suspects(3, HOUR)
 
     async def ask() -> bool:

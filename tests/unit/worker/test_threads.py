@@ -86,7 +86,7 @@ def begin(
 
 
 @pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.RELEASED])
-async def test_what_is_finished_within_the_grace_is_a_result(
+async def test_thread_code_that_finishes_within_the_grace_has_its_result(
     executor: TaskExecutorService, gated: Gated, reason: StopReason
 ) -> None:
     with_grace(executor, FOR_EVER)
@@ -97,7 +97,9 @@ async def test_what_is_finished_within_the_grace_is_a_result(
     assert await running == Succeeded("finished")
 
 
-async def test_what_fails_within_the_grace_is_a_failure(executor: TaskExecutorService, gated: Gated) -> None:
+async def test_thread_code_that_fails_within_the_grace_is_a_failure(
+    executor: TaskExecutorService, gated: Gated
+) -> None:
     with_grace(executor, FOR_EVER)
     attempt, running = begin(executor, gated, "fails")
     await asyncio.to_thread(gated.entered.wait, 20)
@@ -108,7 +110,7 @@ async def test_what_fails_within_the_grace_is_a_failure(executor: TaskExecutorSe
     assert outcome.error.message == "bad input"
 
 
-async def test_what_code_returns_because_it_was_asked_to_stop_is_no_result(
+async def test_a_value_that_code_returns_because_it_was_asked_to_stop_is_no_result(
     executor: TaskExecutorService, gated: Gated
 ) -> None:
     with_grace(executor, FOR_EVER)
