@@ -101,7 +101,7 @@ async def test_readers_that_change_the_process_get_every_result_once_and_in_orde
         Waits.gate.set()
 
 
-async def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_process(
+async def test_a_silent_stream_sends_heartbeats_and_ends_with_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_follower, "HEARTBEAT_SECONDS", 0.05)

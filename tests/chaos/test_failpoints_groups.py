@@ -156,7 +156,7 @@ async def test_an_unreadable_task_fails_only_its_own_caller(
     assert [task.sequence for task in replies if isinstance(task, Task)] == [2] * 9
 
 
-async def test_marks_may_be_made_twice(store: TaskStore, drop: Callable[[str], None]) -> None:
+async def test_marks_whose_reply_is_lost_may_be_made_twice(store: TaskStore, drop: Callable[[str], None]) -> None:
     tasks = [await put(store) for _ in range(_MANY)]
     marks = [MarkPublished(task.task_id, 1) for task in tasks[::2]]
     marks += [MarkDispatched(task.task_id, 1, MINUTE, MINUTE) for task in tasks[1::2]]  # type: ignore[misc] # both are marks

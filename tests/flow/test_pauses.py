@@ -106,7 +106,7 @@ async def test_during_a_pause_deliveries_in_hand_do_not_begin_and_running_tasks_
         assert b"tasks_paused{" not in framework.process.metrics.exposition()
 
 
-async def test_a_retry_waits_too(run: Run) -> None:
+async def test_a_retry_of_a_paused_task_type_waits_too(run: Run) -> None:
     async with run(extra=[FailsOnce], retry={"initial_delay": "300ms"}) as framework:
         handle = await framework.submit("fails-once")
         await eventually(lambda: FailsOnce.started)

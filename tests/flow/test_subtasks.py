@@ -308,7 +308,7 @@ async def test_each_round_has_only_the_sub_tasks_of_the_settled_attempt(framewor
         assert [subtask.result for subtask in page.items] == sums
 
 
-async def test_a_large_plan_gets_through(framework: TaskFramework) -> None:
+async def test_a_task_with_a_large_plan_gets_its_result(framework: TaskFramework) -> None:
     handle = await framework.submit(Large)
     assert await handle.result(timeout=60) == 8 * 150_000
 

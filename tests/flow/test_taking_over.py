@@ -61,7 +61,9 @@ async def test_a_program_that_only_submits_takes_nothing(run: Run, settings: Cal
 
 
 @pytest.mark.parametrize("urls", ["servers"], indirect=True)
-async def test_where_others_may_be_alive_the_lease_decides(run: Run, settings: Callable[..., Settings]) -> None:
+async def test_beside_other_processes_a_task_is_taken_over_only_after_its_lease(
+    run: Run, settings: Callable[..., Settings]
+) -> None:
     task_id = await left_running(settings())
     async with run() as framework:
         assert await (await framework.submit("count-words", {"text": "one"})).result(timeout=60) == {"words": 1}

@@ -87,7 +87,7 @@ async def test_tasks_submitted_together_and_batches_give_typed_results_too(run: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_over_http_a_class_says_the_name_and_reads_the_result(run: Run, kind: str) -> None:
+async def test_a_client_takes_the_name_and_result_type_of_a_task_from_its_class(run: Run, kind: str) -> None:
     async with run(extra=ALL) as framework, serving(framework) as server:
         client = client_of(kind, "http://{}:{}".format(*server.address))
         submitted = await client.submit(counts, "one two three")

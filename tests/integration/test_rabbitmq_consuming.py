@@ -71,7 +71,7 @@ async def test_prefetch_counts_for_each_queue(make_broker: MakeBroker) -> None:
         assert Counter(delivery.lane for delivery in received.deliveries) == {Priority.NORMAL: 2, Priority.HIGH: 2}
 
 
-async def test_after_stop_nothing_new_comes_and_what_is_in_hand_is_answered(make_broker: MakeBroker) -> None:
+async def test_after_a_stop_no_delivery_comes_and_those_in_hand_are_answered(make_broker: MakeBroker) -> None:
     async with opened(make_broker(), "reports") as broker:
         await broker.publish(message("t1"))
         first = Recorder(holds=True)

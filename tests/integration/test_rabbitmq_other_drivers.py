@@ -162,7 +162,7 @@ async def test_the_present_driver_passes_the_proof(amqp_url: str, caplog: pytest
     assert _told_by_connections(caplog) == []
 
 
-async def test_without_the_fast_path_there_is_none_and_no_warning(
+async def test_with_the_fast_path_off_the_plain_path_is_used_without_a_warning(
     amqp_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await _writer_after_use(amqp_url, fast_path="off") is PlainWriter

@@ -79,7 +79,7 @@ class InsertCases(StoreSuite):
         assert second.task.status is TaskStatus.RUNNING
         assert differences(second.task, task, timedelta(0)) == []
 
-    async def test_of_many_inserts_of_one_task_one_is_new(self, store: TaskStore) -> None:
+    async def test_one_of_many_inserts_of_one_task_is_new(self, store: TaskStore) -> None:
         task = new_task(now=store.now())
         inserted = await asyncio.gather(*(insert_one(store, task) for _ in range(50)))
         assert sum(each.is_new for each in inserted) == 1

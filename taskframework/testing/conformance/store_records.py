@@ -63,7 +63,7 @@ class RecordCases(StoreSuite):
         assert await store.read_records([]) == {}
 
     @pytest.mark.parametrize("value", HOSTILE_DATA.values(), ids=HOSTILE_DATA)
-    async def test_data_come_back_whatever_is_in_them(self, store: TaskStore, value: Any) -> None:
+    async def test_any_data_of_a_record_come_back_unchanged(self, store: TaskStore, value: Any) -> None:
         [record] = await write_new(store, NOTES.new("1", content=Note(value=value)))
         [changed] = await write_new(store, NOTES.changed(record, Note(value=[value])))
         found = await read_record(store, record.id)

@@ -146,7 +146,7 @@ class SlotCases(StoreSuite):
             assert [place.task_id for place in slots.line] == ["9", "4"]
             await change_and_check(store, SlotChanges(RESIZE, (GiveSlotBack(RESIZE, "b"), GiveSlotBack(RESIZE, "$c"))))
 
-    async def test_a_number_may_change(self, store: TaskStore) -> None:
+    async def test_the_number_of_slots_of_a_limit_may_change(self, store: TaskStore) -> None:
         for claim in "abc":
             await change_and_check(store, take(claim, number=3))
         assert (await change_and_check(store, take("d", number=2))).held_by("d") is None

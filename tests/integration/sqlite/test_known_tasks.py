@@ -60,7 +60,7 @@ def test_a_known_task_is_as_it_was_whatever_was_done_with_the_one_before() -> No
 
 
 @pytest.mark.parametrize("value", [{}, [], 0, False, ""])
-def test_an_empty_value_is_a_value(value: Any) -> None:
+def test_an_empty_value_of_a_known_task_is_remembered(value: Any) -> None:
     known = KnownTasks(10)
     task = _kept(known, progress=value, result=value).task
     again = _read(known, task.task_id, whole=True)

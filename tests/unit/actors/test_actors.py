@@ -262,7 +262,7 @@ async def test_an_event_that_comes_while_the_actor_ends_waits_for_a_new_one(
     await settled(lambda: of("a") == ["begin", "event", "end", "begin", "late"])
 
 
-async def test_closing_deals_with_what_is_there_and_ends_once(actors: KeyedActors[str, str]) -> None:
+async def test_closing_an_actor_handles_its_mailbox_and_ends_it_once(actors: KeyedActors[str, str]) -> None:
     await actors.tell("a", "5s")
     await actors.tell("a", "event")
     await asyncio.gather(actors.close("a"), actors.close("a"))
@@ -288,7 +288,7 @@ async def test_an_event_that_waits_for_room_while_its_actor_is_closed_goes_to_th
     await settled(lambda: of("a") == expected)
 
 
-async def test_stopping_ends_all_and_takes_nothing_more(actors: KeyedActors[str, str]) -> None:
+async def test_stopping_ends_all_actors_and_refuses_later_events(actors: KeyedActors[str, str]) -> None:
     for key in "abc":
         await actors.tell(key, "event")
     await actors.stop()

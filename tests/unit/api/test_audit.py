@@ -188,7 +188,7 @@ async def test_batches_and_streams_of_others_are_noted(api: Api) -> None:
     assert actions == [("stream.go-on", "s/1"), ("batch.retry-failed", made), ("batch.cancel", made)]
 
 
-async def test_pages_and_filters(api: Api) -> None:
+async def test_audit_entries_are_listed_by_filters_and_page_by_page(api: Api) -> None:
     audit = api.framework.services.audit
     for n in range(7):
         async with audit.noted("queue.pause" if n % 2 else "schedule.run", str(n), by=f"operator-{n % 3}"):

@@ -44,7 +44,7 @@ async def finished(api: Api, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_upload", [False, True], ids=["JSON", "NDJSON"])
-async def test_every_item_is_done(open_api: OpenApi, is_upload: bool) -> None:
+async def test_every_item_of_a_batch_is_done(open_api: OpenApi, is_upload: bool) -> None:
     async with open_api(worker=True) as api:
         body = {"task_type": "count-words", "items": WORDS, "priority": "high"}
         answer = await upload(api, WORDS, priority="high") if is_upload else await api.post(BATCHES, json=body)

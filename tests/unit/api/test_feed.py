@@ -119,7 +119,7 @@ async def test_one_event_larger_than_the_limit_still_fits(
     assert not watcher.has_missed_events
 
 
-async def test_closing_ends_all_and_lets_nobody_in(feed: Feed, broker: CountingBroker) -> None:
+async def test_closing_the_feed_ends_all_watchers_and_refuses_new_ones(feed: Feed, broker: CountingBroker) -> None:
     watcher = await feed.join(EVERYONE)
     waiting = asyncio.create_task(watcher.take(60))
     await publish(broker, event(1))

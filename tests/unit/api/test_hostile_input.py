@@ -167,7 +167,9 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("announced", [None, "10", "nonsense", "-1"])
-async def test_the_limit_counts_what_comes_whatever_is_announced(open_api: OpenApi, announced: str | None) -> None:
+async def test_the_body_limit_counts_received_bytes_whatever_length_is_announced(
+    open_api: OpenApi, announced: str | None
+) -> None:
     headers = JSON | ({} if announced is None else {"Content-Length": announced})
     text = json.dumps(COUNT_WORDS).encode()
     async with open_api(api={"max_body": "2KiB"}) as api:

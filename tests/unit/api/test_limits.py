@@ -105,7 +105,7 @@ async def test_the_tasks_that_wait_for_a_key_are_found_whatever_the_key_is(open_
     assert [item["task_id"] for item in found.json()["items"]] == [task.task_id]
 
 
-async def test_without_limits_there_is_nothing(open_api: OpenApi) -> None:
+async def test_without_limits_the_list_of_limits_is_empty(open_api: OpenApi) -> None:
     async with open_api() as api:
         assert (await api.get(LIMITS)).json() == {"items": [], "next_cursor": None}
 

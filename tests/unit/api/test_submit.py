@@ -37,7 +37,7 @@ async def test_all_fields_of_a_submission_reach_the_task(api: Api) -> None:
     assert task["deadline"].endswith("Z")
 
 
-async def test_null_means_left_out(api: Api) -> None:
+async def test_a_null_field_of_a_submission_counts_as_left_out(api: Api) -> None:
     fields = ("priority", "not_before", "deadline", "max_attempts", "idempotency_key", "correlation_id")
     task = await api.submit(**dict.fromkeys(fields))
     assert (task["priority"], task["max_attempts"], task["correlation_id"]) == ("normal", 5, task["task_id"])
@@ -67,7 +67,7 @@ async def test_header_and_field_that_differ_are_refused(api: Api) -> None:
     assert problem_of(answer, 422, "invalid_request")["errors"][0]["field"] == "idempotency_key"
 
 
-async def test_two_keys_are_refused(api: Api) -> None:
+async def test_two_idempotency_keys_in_one_request_are_refused(api: Api) -> None:
     headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
     problem_of(await api.post(TASKS, json=COUNT_WORDS, headers=headers), 422, "invalid_request")
 

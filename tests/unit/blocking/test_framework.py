@@ -111,7 +111,7 @@ def test_a_task_gets_a_signal_and_another_is_cancelled(tasks: SyncTaskFramework)
     assert given_up.finished(timeout=PATIENCE).status is TaskStatus.CANCELLED
 
 
-def test_many_at_once_have_an_outcome_each(tasks: SyncTaskFramework) -> None:
+def test_each_of_many_submissions_in_one_call_has_its_outcome(tasks: SyncTaskFramework) -> None:
     good, bad = tasks.submit_many([SubmitRequest(task_type="double", parameters=each) for each in (1, "one")])
     assert isinstance(bad, InvalidParametersError)
     assert not isinstance(good, Exception)

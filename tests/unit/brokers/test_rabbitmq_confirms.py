@@ -155,7 +155,7 @@ async def test_a_delivery_on_a_channel_that_publishes_goes_to_the_driver(four: F
     await four.end()
 
 
-async def test_behind_the_broker_s_close_nothing_is_believed(four: Four) -> None:
+async def test_confirms_after_the_channel_was_closed_by_the_broker_do_not_count(four: Four) -> None:
     close = frame.marshal(spec.Channel.Close(404, "NOT_FOUND", 60, 40), CHANNEL)
     late = confirm_frame(CHANNEL, 4, multiple=True)
     assert four.bench.hears(confirm_frame(CHANNEL, 1), close, late) == close + late

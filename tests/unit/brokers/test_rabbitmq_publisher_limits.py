@@ -104,7 +104,7 @@ async def test_the_wait_for_a_place_counts_and_gives_none_away(opened: list[FedP
     await again
 
 
-async def test_a_place_that_nobody_gives_back_holds_nobody_longer(opened: list[FedPublisher]) -> None:
+async def test_a_publication_waits_for_a_place_no_longer_than_its_time_limit(opened: list[FedPublisher]) -> None:
     publisher = _open(opened, FedPublisher(0.05, max_unconfirmed=1))
     await publisher._publish_slots.acquire()
     (sending,) = await publisher.begins()

@@ -73,7 +73,7 @@ async def test_get_waits_for_the_attempt_under_way_and_not_for_a_thing_known_to_
     await workshop.kept.stop()
 
 
-async def test_before_start_and_after_stop_there_is_nothing_and_it_can_start_again() -> None:
+async def test_a_kept_thing_exists_only_between_start_and_stop_and_can_start_again() -> None:
     workshop = Workshop()
     with pytest.raises(BrokerUnavailableError, match="not open"):
         await workshop.kept.get()

@@ -66,7 +66,7 @@ def stored(empty_store: None, folder: Path) -> None:
     ],
     ids=lambda options: options[0],
 )
-def test_a_list_is_narrowed(cli: Cli, options: list[str]) -> None:
+def test_a_list_of_tasks_is_filtered_by_options(cli: Cli, options: list[str]) -> None:
     items = json.loads(cli("tasks", "list", *options, "--json").out)["items"]
     assert [task["task_id"] for task in items] == ["failed"]
     done = cli("tasks", "list", *options, "--after", "1m")

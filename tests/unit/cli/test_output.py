@@ -33,7 +33,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
         (-7_300, "in 2 h"),
     ],
 )
-def test_points_in_time(seconds: float, shown: str) -> None:
+def test_points_in_time_are_shown_as_an_age(seconds: float, shown: str) -> None:
     assert ago(NOW - timedelta(seconds=seconds), NOW) == shown
 
 
@@ -45,7 +45,7 @@ def test_points_in_time(seconds: float, shown: str) -> None:
         (Subtasks(None, None, 3), "3 of an unknown number of sub-tasks done"),
     ],
 )
-def test_counts_of_subtasks(subtasks: Subtasks, shown: str) -> None:
+def test_counts_of_sub_tasks_are_shown_as_text(subtasks: Subtasks, shown: str) -> None:
     assert counts_text(subtasks) == shown
 
 

@@ -124,7 +124,7 @@ async def test_an_untrusted_certificate_is_an_error_at_once(connect: Connect) ->
     assert (len(stage.asked), stage.pauses) == (1, [])
 
 
-async def test_without_patience_everything_is_asked_once(connect: Connect) -> None:
+async def test_a_client_without_patience_sends_each_request_once(connect: Connect) -> None:
     stage = connect(REFUSED, problem(503, "store_unavailable"), patience=timedelta(0))
     with pytest.raises(ApiUnavailableError, match=r"No answer from http://api: refused\. Check that"):
         await stage.client.get("t-1")

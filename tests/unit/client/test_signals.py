@@ -74,7 +74,7 @@ async def test_lists_take_every_condition_that_the_api_has(connect: Connect) -> 
     assert dict(stage.asked[0].url.params) == texts
 
 
-async def test_sub_tasks_of_a_task_that_is_not_there(connect: Connect) -> None:
+async def test_listing_sub_tasks_of_an_unknown_task_is_an_error(connect: Connect) -> None:
     with pytest.raises(TaskNotFoundError) as told:
         [one async for one in connect(problem(404, "task_not_found")).client.subtasks("t-1")]
     assert told.value.task_id == "t-1"

@@ -119,7 +119,7 @@ async def test_a_loop_that_is_left_while_a_handler_has_the_event_holds_up_nobody
     assert heard == [1, 2, 3]
 
 
-async def test_events_wait_for_the_first_who_listens(subscriber: EventSubscriber, broker: StubBroker) -> None:
+async def test_events_wait_for_the_first_listener(subscriber: EventSubscriber, broker: StubBroker) -> None:
     async with subscriber:
         receiving = asyncio.create_task(broker.receive(BATCH))
         await asyncio.sleep(0)

@@ -96,7 +96,7 @@ def test_an_installation_without_trouble_has_no_problems() -> None:
 
 
 @pytest.mark.parametrize("code", UNWELL)
-def test_a_problem_is_named(code: str) -> None:
+def test_each_problem_of_an_installation_is_named(code: str) -> None:
     overview, text = UNWELL[code]
     [problem] = overview.problems()
     assert problem.code == code

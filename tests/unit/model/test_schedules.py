@@ -59,7 +59,7 @@ def test_many_missed_runs_are_found_in_parts() -> None:
 
 
 @pytest.mark.parametrize("missed", [Missed.SKIP, Missed.ONCE])
-def test_a_year_of_standstill_is_no_long_search(missed: Missed) -> None:
+def test_missed_runs_of_a_year_are_found_without_a_long_search(missed: Missed) -> None:
     due = schedule(missed=missed, cron="* * * * *", timezone="Europe/Berlin")
     now = MIDNIGHT + 365 * DAY + SECOND
     assert runs_due(due, now, 100) == DueRuns((now - SECOND,), now - SECOND)

@@ -303,7 +303,7 @@ def test_the_deadline_ends_a_task_whose_worker_died_before_it_stopped(crashes: i
     assert task.history[-1].data == {"code": "deadline", "type": "taskframework", "message": task.error.message}
 
 
-def test_the_second_crash_waits() -> None:
+def test_a_task_waits_after_its_second_crash() -> None:
     assert applied(REAP, running(crashes=1)).not_before == NOW + MINUTE
 
 

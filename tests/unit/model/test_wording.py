@@ -17,7 +17,7 @@ def test_a_noun_follows_its_number(number: float, shown: str) -> None:
     assert pluralize(number, "task") == shown
 
 
-def test_a_plural_of_its_own() -> None:
+def test_a_noun_may_have_an_irregular_plural() -> None:
     assert [pluralize(number, "delivery", "deliveries") for number in (1, 2)] == ["1 delivery", "2 deliveries"]
 
 

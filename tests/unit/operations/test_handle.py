@@ -23,6 +23,6 @@ async def test_seconds_and_timedeltas_are_times_to_wait(timeout: timedelta | flo
 
 
 @pytest.mark.parametrize("timeout", ["5s", "5", b"5", [5], float("nan")])
-async def test_another_value_is_refused_with_what_to_write(timeout: Any) -> None:
+async def test_a_wrong_waiting_time_is_refused_with_the_right_form(timeout: Any) -> None:
     with pytest.raises(TypeError, match="is no length of time: use a timedelta or a number of seconds, such as 5"):
         await until_final(running, timeout)

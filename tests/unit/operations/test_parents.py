@@ -93,7 +93,7 @@ async def test_parents_whose_counts_are_right_or_not_needed_are_not_found(
     assert clock.monotonic() == COUNTED_WITHIN.total_seconds(), "nobody paused for it"
 
 
-async def test_a_count_that_comes_meanwhile_is_no_fault(store: SqliteStore, clock: FakeClock) -> None:
+async def test_a_parent_that_is_counted_during_the_look_is_not_found(store: SqliteStore, clock: FakeClock) -> None:
     await put_family(store, [DONE, DONE, LIVE], Subtasks(3, None, done=1, succeeded=1))
 
     async def ended_and_counted() -> None:

@@ -135,13 +135,13 @@ async def test_no_rate_is_exceeded_and_slow_looks_do_not_slow_it_down(
 
 
 @pytest.mark.parametrize("rate", [1e-13, 5e-324])
-async def test_at_a_rate_of_nearly_nothing_the_first_is_done(stage: Stage, rate: float) -> None:
+async def test_an_action_at_a_very_low_rate_does_its_first_task_at_once(stage: Stage, rate: float) -> None:
     await stage.dead(2)
     replay = await stage.run_once(await stage.begin(rate=rate, fingerprint="cause"))
     assert (replay.done, replay.status) == (1, BulkActionStatus.RUNNING)
 
 
-async def test_after_a_standstill_no_flood_makes_up_for_it(stage: Stage) -> None:
+async def test_an_action_does_not_exceed_its_rate_after_a_standstill(stage: Stage) -> None:
     await stage.dead(100)
     replay = await stage.begin(rate=10, fingerprint="cause")
     assert (await stage.run_once(replay)).done == 10
@@ -427,7 +427,7 @@ async def test_tasks_are_chosen_by_when_they_ended_or_were_submitted(stage: Stag
     assert [status is TaskStatus.CANCELLED for status in statuses] == [False, True, True, False]
 
 
-async def test_an_action_that_nobody_knows(stage: Stage) -> None:
+async def test_an_unknown_action_is_not_found(stage: Stage) -> None:
     for ask in (stage.replays.get, stage.replays.stop):
         with pytest.raises(ReplayNotFoundError):
             await ask("unknown")

@@ -144,7 +144,7 @@ def test_a_wrong_definition_names_the_field(values: dict[str, Any], told: str) -
     assert caught.value.hint
 
 
-async def test_a_name_is_there_once(stage: Stage) -> None:
+async def test_a_second_schedule_with_one_name_is_refused(stage: Stage) -> None:
     await stage.create()
     with pytest.raises(ScheduleExistsError):
         await stage.create()
@@ -160,7 +160,7 @@ async def test_defining_a_schedule_again_keeps_its_next_time_unless_the_rule_cha
     assert other.next_at == stage.clock.now() + 2 * HOUR
 
 
-async def test_a_schedule_that_is_not_there(stage: Stage) -> None:
+async def test_a_schedule_that_does_not_exist_is_not_found(stage: Stage) -> None:
     operations = stage.schedules
     for ask in (operations.get, operations.delete, operations.pause, operations.resume, operations.run):
         with pytest.raises(ScheduleNotFoundError):
@@ -250,14 +250,14 @@ async def test_a_schedule_with_an_unknown_time_zone_shows_the_problem(
     await stage.schedules.put("elsewhere", definition(every="1h"))
 
 
-async def test_deleting_leaves_its_tasks(stage: Stage) -> None:
+async def test_deleting_a_schedule_leaves_its_tasks(stage: Stage) -> None:
     await stage.create()
     await stage.schedules.run("nightly")
     await stage.schedules.delete("nightly")
     assert (await stage.names(), len(await stage.runs())) == ([], 1)
 
 
-async def test_pages(stage: Stage) -> None:
+async def test_schedules_are_listed_page_by_page(stage: Stage) -> None:
     for name in ("b", "a", "c"):
         await stage.create(name)
     page = await stage.schedules.list_schedules(limit=2)
@@ -377,7 +377,7 @@ async def test_two_processes_and_a_clock_that_is_set(stage: Stage) -> None:
     assert await _submitted(stage) == [run_key("nightly", began + n * HOUR) for n in range(1, hours + 1)]
 
 
-async def test_a_year_of_schedules(stage: Stage) -> None:
+async def test_a_year_of_schedules_submits_each_run_at_its_time(stage: Stage) -> None:
     """Virtual time, from one due time to the next; what was submitted is what calendar and clocks say."""
     berlin, new_york = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
     await stage.create("berlin", cron="30 2 * * *", timezone="Europe/Berlin")

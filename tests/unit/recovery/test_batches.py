@@ -303,7 +303,7 @@ async def test_a_stop_leaves_the_rest_of_a_cascade_to_others_at_once(
     assert CASCADE.is_due(await stage.present(batch), stage.store.now())
 
 
-async def test_after_a_stop_nothing_is_begun(stage: Stage) -> None:
+async def test_a_stopped_spawner_begins_no_batch(stage: Stage) -> None:
     batch = await stage.planned(1)
     await stage.spawner.stop()
     stage.spawner.start(batch)

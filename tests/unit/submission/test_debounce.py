@@ -262,7 +262,9 @@ class TestDebounce:
         here.clock.advance(GRACE)
         assert (await here.debounce("two")).task.task_id != WINDOWS.content(record).task_id
 
-    async def test_many_at_once_share_one_task_and_the_last_one_counts(self, here: Installation) -> None:
+    async def test_concurrent_debounced_submissions_share_one_task_with_the_newest_text(
+        self, here: Installation
+    ) -> None:
         accepted = await asyncio.gather(*(here.debounce(str(n)) for n in range(30)))
         [task] = await here.tasks()
         assert {submission.task.task_id for submission in accepted} == {task.task_id}
@@ -359,7 +361,7 @@ class TestThrottle:
         again = await here.throttle("two")
         assert (again.is_new, again.task.status) == (False, TaskStatus.CANCELLED)
 
-    async def test_many_at_once_are_one_also_in_one_call(self, here: Installation) -> None:
+    async def test_many_throttled_submissions_at_once_are_one_task(self, here: Installation) -> None:
         option: Any = {"key": "page", "every": PERIOD}
         requests = [
             SubmitRequest(task_type="count-words", parameters={"text": str(n)}, throttle=option) for n in range(9)

@@ -86,7 +86,7 @@ class Receipt(BaseModel):
         ("$$ROOT", "$$ROOT"),
     ],
 )
-async def test_the_first_attempt_gets_what_a_later_one_will(given: Any, plain: Any) -> None:
+async def test_the_first_attempt_gets_the_same_outcome_of_a_step_as_a_later_one(given: Any, plain: Any) -> None:
     notebook = Notebook()
     first = await Steps((), notebook).once("a", lambda: given)
     assert repr(first) == repr(plain), "types and order included"
@@ -223,7 +223,7 @@ async def test_a_thread_and_a_coroutine_share_a_step() -> None:
     assert [await thread, await other] == ["from the thread", "from the thread"]
 
 
-async def test_if_the_first_of_two_fails_the_second_tries_itself() -> None:
+async def test_the_second_of_two_calls_of_a_step_tries_again_if_the_first_fails() -> None:
     go_on = asyncio.Event()
 
     async def fails() -> None:

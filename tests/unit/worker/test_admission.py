@@ -75,7 +75,7 @@ async def test_a_check_that_fails_leaves_nothing_held(checks: list[Check], log: 
 @pytest.mark.parametrize(
     ("until", "delay"), [(HOUR, HOUR), (NOW + HOUR, HOUR), (NOW - HOUR, timedelta(0)), (NOW, timedelta(0))]
 )
-def test_a_time_that_is_over_is_no_delay(until: datetime | timedelta, delay: timedelta) -> None:
+def test_a_put_off_until_a_past_time_has_no_delay(until: datetime | timedelta, delay: timedelta) -> None:
     assert PutOff(until).delay(NOW) == delay
 
 

@@ -343,7 +343,7 @@ async def test_a_task_not_woken_because_a_process_died_is_woken_by_the_next_look
     assert len(stage.sent) == 1, "it has its place, and is not woken again"
 
 
-async def test_two_slots_given_back_at_once_wake_two(stage: Stage) -> None:
+async def test_two_slots_given_back_at_once_wake_two_tasks(stage: Stage) -> None:
     ada, now = SLOTS.id_of("one-of-user", "ada"), stage.clock.now()
     stage.numbers["one-of-user"] = 2
     for claim in "ab":

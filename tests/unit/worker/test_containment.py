@@ -101,7 +101,7 @@ async def test_a_library_ends_its_own_tasks_whoever_made_it_start_them(start: St
     assert not await cancelled(other)
 
 
-async def test_another_thread_of_the_code_is_no_way_around(start: Start) -> None:
+async def test_task_code_cannot_cancel_asyncio_tasks_of_the_worker_from_another_thread(start: Start) -> None:
     ours, loop = start(of_the_worker()), asyncio.get_running_loop()
     with running_as(attempt()):
         await asyncio.to_thread(lambda: loop.call_soon_threadsafe(ours.cancel))
@@ -185,7 +185,7 @@ async def test_a_library_called_by_task_code_may_cancel_its_own_asyncio_tasks(st
     assert await cancelled(reader)
 
 
-async def test_the_worker_may_cancel_whatever_it_likes(start: Start) -> None:
+async def test_the_worker_may_cancel_the_asyncio_task_of_an_attempt(start: Start) -> None:
     with running_as(attempt()):
         run = start(waits())
     run.cancel()

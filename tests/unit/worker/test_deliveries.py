@@ -262,7 +262,7 @@ async def test_a_long_task_of_a_stopped_consumer_counts_at_once(bench: Bench) ->
     assert (running.answers, bench.deliveries.acked_early) == (["ack"], 1)
 
 
-async def test_a_shorter_timeout_counts_for_what_is_in_hand(bench: Bench) -> None:
+async def test_a_shorter_consumer_timeout_counts_for_deliveries_in_hand(bench: Bench) -> None:
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(5)
     bench.timeout = timedelta(seconds=8)
@@ -271,7 +271,7 @@ async def test_a_shorter_timeout_counts_for_what_is_in_hand(bench: Bench) -> Non
     assert bench.claims.due == ["t2"]
 
 
-async def test_a_broker_with_patience_for_ever_gets_nothing_early(bench: Bench) -> None:
+async def test_without_a_consumer_timeout_no_delivery_is_acknowledged_early(bench: Bench) -> None:
     bench.timeout = None
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(100)
@@ -280,7 +280,7 @@ async def test_a_broker_with_patience_for_ever_gets_nothing_early(bench: Bench) 
     assert (running.answers, waiting.answers) == ([], [])
 
 
-async def test_when_only_long_tasks_run_what_waits_goes_at_once(bench: Bench) -> None:
+async def test_waiting_deliveries_are_handed_over_at_once_if_only_long_tasks_run(bench: Bench) -> None:
     bench.take("t1")
     waiting = [bench.take(f"t{number}") for number in (2, 3)]
     await bench.after(0)

@@ -316,7 +316,7 @@ async def test_an_error_that_retry_on_names_is_retryable(executor: TaskExecutorS
 
 
 @pytest.mark.parametrize(("code", "timeout"), [(for_ever, timedelta(milliseconds=30)), (deaf, 0.03)])
-async def test_running_out_of_time(
+async def test_an_attempt_beyond_its_time_limit_is_a_retryable_failure(
     executor: TaskExecutorService,
     code: Code,
     timeout: timedelta | float,
@@ -330,7 +330,9 @@ async def test_running_out_of_time(
 
 
 @pytest.mark.parametrize("code", [for_ever, deaf])
-async def test_stopping(executor: TaskExecutorService, code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_reason_to_stop_an_attempt_has_its_own_outcome(
+    executor: TaskExecutorService, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attempts, "STOP_TIMEOUT_SECONDS", 0.05)
     cancelled = await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.CANCELLED))
     assert failure(cancelled).error.code == "cancelled"
@@ -340,7 +342,7 @@ async def test_stopping(executor: TaskExecutorService, code: Code, monkeypatch: 
         await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.LEASE_LOST))
 
 
-async def test_work_that_was_finished_anyway_counts(executor: TaskExecutorService) -> None:
+async def test_a_result_that_code_returns_in_spite_of_a_stop_counts(executor: TaskExecutorService) -> None:
     async def code(context: TaskContext[Any]) -> str:
         try:
             await asyncio.Event().wait()

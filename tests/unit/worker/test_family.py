@@ -479,7 +479,7 @@ async def test_each_stage_may_plan_the_next_round_or_wait_again(run: Running) ->
     assert [task.task_id] == run.ids(1, round=2)
 
 
-async def test_without_a_method_for_it_no_signal_is_waited_for(run: Running) -> None:
+async def test_a_task_without_the_method_on_signal_cannot_wait_for_a_signal(run: Running) -> None:
     async def code(context: TaskContext[Any]) -> Any:
         return context.wait_for(signal="approved")
 
@@ -499,7 +499,7 @@ async def test_a_task_whose_type_lost_the_method_fails(run: Running, stage: str)
     assert "MissingMethodError: Task type" in failure(outcome)
 
 
-async def test_without_a_method_to_go_on_the_result_is_what_execute_returned(run: Running) -> None:
+async def test_a_parent_without_on_subtasks_finished_keeps_the_result_of_execute(run: Running) -> None:
     class Sends(BackgroundTaskExecutable[int, int]):
         task_type = "sends"
 

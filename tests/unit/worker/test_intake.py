@@ -44,7 +44,7 @@ def test_any_one_queue_fills_the_free_slots(free: int, types: int, limit: int | 
 
 
 @pytest.mark.parametrize(("free", "expected"), [(1, 3), (2, 4), (9, 18), (10, 20), (100, 200)])
-def test_while_lanes_compete_as_many_again_are_there_for_each(free: int, expected: int) -> None:
+def test_the_prefetch_count_grows_while_lanes_compete(free: int, expected: int) -> None:
     assert prefetch(free, 1, "auto", lanes_compete=True) == expected
 
 

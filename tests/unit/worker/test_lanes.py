@@ -53,7 +53,7 @@ def test_high_goes_before_normal_before_low() -> None:
     assert started.next(3) == ["high", "normal", "low"]
 
 
-def test_never_more_than_the_slots_run() -> None:
+def test_no_more_deliveries_run_than_there_are_slots() -> None:
     started = Started(slots=3)
     for number in range(7):
         started.lanes.put(str(number), NORMAL)
@@ -139,7 +139,7 @@ async def test_a_slot_that_is_lent_goes_to_others_and_comes_back_before_all_that
     assert started.items == ["normal", "low"]
 
 
-async def test_in_closed_lanes_there_is_a_slot_for_who_lent_one() -> None:
+async def test_a_lent_slot_is_given_back_at_once_in_closed_lanes() -> None:
     started = Started()
     started.flood(1, NORMAL)
     started.next()

@@ -71,7 +71,7 @@ async def fail(pool: ProcessPool, how: str) -> ExecutionFailedError:
     return caught.value
 
 
-async def test_brings_back_the_result_from_one_child_that_stays(pool: ProcessPool) -> None:
+async def test_a_process_pool_returns_results_from_one_child_that_stays(pool: ProcessPool) -> None:
     first = await pool.run(Echo(), EXECUTE, context_of({"text": "ä" * 500_000}))
     second = await pool.run(Echo(), EXECUTE, context_of([1, None]))
     assert first["parameters"] == {"text": "ä" * 500_000}
@@ -80,7 +80,7 @@ async def test_brings_back_the_result_from_one_child_that_stays(pool: ProcessPoo
     assert first["pid"] == second["pid"] != os.getpid()
 
 
-async def test_runs_a_coroutine_that_execute_returned(pool: ProcessPool) -> None:
+async def test_a_process_pool_runs_a_coroutine_that_execute_returned(pool: ProcessPool) -> None:
     control = Control()
     assert await pool.run(EchoLater(), EXECUTE, context_of("x", control)) == "x"
     assert control.reported == ["in a coroutine"]

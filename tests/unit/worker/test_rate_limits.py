@@ -163,7 +163,7 @@ async def test_a_task_whose_turn_has_come_goes_before_a_task_that_comes_now() ->
 @pytest.mark.parametrize(
     ("limit", "epoch"), [(ALICE, 2), (RATE.id_of("openai", "bob"), 1)], ids=["of another attempt", "of another key"]
 )
-async def test_another_turn_does_not_count(limit: str, epoch: int) -> None:
+async def test_a_turn_of_another_limit_or_epoch_does_not_count(limit: str, epoch: int) -> None:
     stage = Stage(BucketLimit(0.1, 1))
     await stage.by_key.admit(stage.task())
     await stage.by_key.admit(stage.task())

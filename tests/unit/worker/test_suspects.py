@@ -42,7 +42,7 @@ async def test_only_tasks_before_their_last_crash_run_one_at_a_time(
         assert is_its_turn is runs_together
 
 
-async def test_the_next_one_runs_when_the_one_before_is_done() -> None:
+async def test_the_next_suspect_runs_when_the_one_before_is_done() -> None:
     suspects = Suspects(3, HOUR)
     order: list[str] = []
 
@@ -72,7 +72,7 @@ async def test_with_a_single_crash_allowed_nobody_is_suspected_before_it() -> No
         assert is_its_turn
 
 
-async def test_a_strange_header_is_no_accusation() -> None:
+async def test_an_unreadable_crash_header_makes_no_suspect() -> None:
     suspects = Suspects(3, HOUR)
     async with turn(suspects, crashed(2)), turn(suspects, {"x-crashes": "many"}) as is_its_turn:
         assert is_its_turn
