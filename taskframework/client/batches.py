@@ -14,7 +14,7 @@ from taskframework.client.uploads import Items, batch_call
 from taskframework.errors import TaskframeworkError
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
-from taskframework.tasks.values import check_iterable
+from taskframework.tasks.values import check_first, check_iterable
 
 #: Seconds that each of the two requests may take by which the stored part of a failed upload is cancelled.
 _CANCEL_SECONDS = 5.0
@@ -135,10 +135,12 @@ class BatchCalls(Calls):
             first: the item to begin with, from 0.
 
         Raises:
+            InvalidRequestError: if `first` is no number of an item.
             TaskNotFoundError: if there is no such batch, or no longer.
             ApiUnavailableError: if no answer came in time.
             ResultUnreadableError: if a result does not fit the class by which the batch was submitted.
         """
+        check_first(first)
         batch_id, kind = id_of(batch), None if isinstance(batch, str) else batch._kind
         call = Call(
             "GET",

@@ -13,6 +13,7 @@ from taskframework.model.status import SUCCEEDED
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.handle import PROGRAM, R, until_final
 from taskframework.tasks.kinds import TaskKind, read_result
+from taskframework.tasks.values import check_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,11 @@ class BatchHandle(Generic[R]):
             first: the item to begin with.
 
         Raises:
+            InvalidRequestError: if `first` is no number of an item.
             TaskNotFoundError: if the batch was removed.
             ResultUnreadableError: if a result does not fit the class.
         """
+        check_first(first)
         async for part in self.operations.follow_results(self.batch_id, EVERYONE, first=first):
             for result in part:
                 yield self._read(result)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
 from taskframework.operations.streams import StreamOperations, StreamStatus
+from taskframework.tasks.values import check_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,10 @@ class StreamHandle:
             first: the position to begin with.
 
         Raises:
+            InvalidRequestError: if `first` is no position.
             TaskNotFoundError: if no task was submitted with its key, or the stream was removed meanwhile.
         """
+        check_first(first)
         async for part in self.operations.follow_results(self.stream, first=first):
             for result in part:
                 yield result

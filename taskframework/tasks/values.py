@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from taskframework.errors import ValueNotStorableError
+from taskframework.errors import InvalidRequestError, ValueNotStorableError
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable
 
 Many = TypeVar("Many")
@@ -31,6 +31,17 @@ def check_iterable(values: Many) -> Many:
             "for a single task write a list of one"
         )
     return values
+
+
+def check_first(first: object) -> None:
+    """Check where results are to begin.
+
+    Raises:
+        InvalidRequestError: if it is no whole number from 0 on.
+    """
+    if not isinstance(first, int) or isinstance(first, bool) or first < 0:
+        hint = "Items and positions are counted from 0."
+        raise InvalidRequestError("first", f"must be a whole number from 0 on, not {first!r:.50}", hint)
 
 
 def storable_parameters(

@@ -90,6 +90,13 @@ async def test_an_id_is_a_text(framework: TaskFramework, wrong: Any) -> None:
             framework.stream("key", user_id=wrong)
 
 
+@pytest.mark.parametrize("wrong", [-1, 2.5, "1", None, True], ids=str)
+async def test_results_begin_at_a_whole_number(framework: TaskFramework, wrong: Any) -> None:
+    for results in (framework.batch("b").results(first=wrong), framework.stream("s").results(first=wrong)):
+        with pytest.raises(InvalidRequestError, match="first: must be a whole number from 0 on"):
+            await anext(results)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
@@ -165,8 +172,10 @@ async def test_a_single_value_is_not_taken_for_the_items_of_a_batch(framework: T
 async def test_an_option_that_does_not_exist_is_a_mistake_that_type_checkers_see_too(framework: TaskFramework) -> None:
     with pytest.raises(TypeError, match=r"no option prioriti; did you mean priority\?"):
         await framework.submit("counts", "text", prioriti="high")  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="no option user; the options are correlation_id, "):
-        SubmitRequest(task_type="counts", user="ada")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"no option paramters; did you mean parameters\?"):
+        SubmitRequest(task_type="counts", paramters="text")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="no option colour; the options are correlation_id, "):
+        SubmitRequest(task_type="counts", colour="red")  # type: ignore[call-overload]
 
 
 async def test_a_secret_that_would_be_stored_as_asterisks_is_refused(framework: TaskFramework) -> None:
