@@ -42,7 +42,7 @@ from taskframework.operations.replays import scope_of
 app = typer.Typer(no_args_is_help=True, help="Dead letters: groups, list, show, edit, replay, discard, repair.")
 
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id from the list; for a task, the task's id.")]
-LetterIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids from the list.")]
+LetterIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids from the list.")]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this task type.")]
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only this group: the fingerprint of an error.")

@@ -71,10 +71,22 @@ EXAMPLES = {
 
 
 def with_examples(command: Any, name: str) -> Any:
-    """Add an example to the help of a command, or of each command in a group."""
+    """Add an example to the help of a command, or of each command in a group. Flags are shown without a value, because
+    they take none; typer shows `<bool>`.
+    """
+    make_help_option = command.get_help_option
+    command.get_help_option = lambda context: _without_value(make_help_option(context))
+    for parameter in command.params:
+        _without_value(parameter)
     if (example := EXAMPLES.get(name)) is not None:
         said = f" ({_TYPE} stands for a task type of your own.)" if _TYPE in example else ""
         command.epilog = f"Example: taskframework {example}{said}"
     for subcommand_name, subcommand in getattr(command, "commands", {}).items():
         with_examples(subcommand, f"{name} {subcommand_name}")
     return command
+
+
+def _without_value(parameter: Any) -> Any:
+    if getattr(parameter, "is_flag", False):
+        parameter.metavar = ""
+    return parameter

@@ -23,7 +23,7 @@ _BYTECODE_FOLDER = "__pycache__"
 
 def init(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="The folder; created if it does not exist.")
+        Path, typer.Argument(metavar="FOLDER", help="The folder; created if it does not exist.")
     ] = Path(),
 ) -> None:
     """Create a project that runs: a task, its tests, settings, and a compose file. Nothing is overwritten."""

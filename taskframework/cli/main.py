@@ -84,7 +84,7 @@ class LazyCommand(TyperCommand):
 
 def build_command_line() -> TyperGroup:
     """Make the command with all its subcommands."""
-    group = cast(TyperGroup, get_command(app))
+    group = cast(TyperGroup, with_examples(get_command(app), ""))
     for name, (panel, code_location, purpose) in _COMMANDS.items():
         group.add_command(LazyCommand(name, panel, code_location, purpose))
     return group

@@ -85,7 +85,7 @@ Key = Annotated[
     str | None,
     typer.Option("--key", metavar="KEY", help="Idempotency key: a second signal with the same key is the same signal."),
 ]
-OneTask = Annotated[str | None, typer.Argument(metavar="[ID]", help="The task's id.")]
+OneTask = Annotated[str | None, typer.Argument(metavar="ID", help="The task's id.")]
 
 
 @app.command("list")

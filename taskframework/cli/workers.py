@@ -20,7 +20,7 @@ from taskframework.operations.workers import WorkerState
 
 WorkerId = Annotated[
     str | None,
-    typer.Argument(metavar="[ID]", help="A worker's id: list the tasks that it is running.", show_default=False),
+    typer.Argument(metavar="ID", help="A worker's id: list the tasks that it is running.", show_default=False),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -41,6 +42,13 @@ def test_the_example_is_at_the_end_of_the_help(cli: Cli) -> None:
     assert cli("tasks", "retry", "--help").out.split("Example: ")[1].startswith("taskframework tasks retry")
     told = " ".join(cli("schedules", "create", "--help").out.split())
     assert told.endswith("(charge-card stands for a task type of your own.)")
+
+
+@pytest.mark.parametrize("command", [(), ("tasks",), ("tasks", "cancel"), ("submit",), ("dlq", "replay")], ids=" ".join)
+def test_the_help_shows_no_value_for_a_flag_and_one_pair_of_brackets(cli: Cli, command: tuple[str, ...]) -> None:
+    shown = cli(*command, "--help").out
+    assert "--help" in shown
+    assert not re.search(r"<bool>|\[\[|\]\]", shown)
 
 
 @pytest.mark.parametrize(
