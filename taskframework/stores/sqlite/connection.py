@@ -75,6 +75,10 @@ class Database:
         self._syncs = syncs
         self._writer: Connection | None = None
         self._reader: Connection | None = None
+        #: The open file: its absolute path, because task code may change the working directory, and its device and
+        #: number. After a deletion SQLite would go on with the file that nobody finds.
+        self._place = path
+        self._file: tuple[int, int] | None = None
 
     async def open(self) -> None:
         """Open the file, create or upgrade its schema.
@@ -90,6 +94,8 @@ class Database:
                 await self._writer.run(partial(_prepare, self.path, scripts, self._syncs))
                 self._reader = await Connection.open(str(self.path))
                 await self._reader.fetch("PRAGMA query_only = ON")
+                self._place = await asyncio.to_thread(self.path.absolute)
+                self._file = await asyncio.to_thread(_file_at, self._place)
             except BaseException:
                 await self.close()
                 raise
@@ -110,7 +116,7 @@ class Database:
         """
         connection = self._require_open(self._writer)
         with translated_errors(self.path):
-            done = await connection.run(partial(_in_transaction, work))
+            done = await connection.run(partial(self._in_transaction, work))
             await failpoint.replied(points, _disk_error)
             return done
 
@@ -123,23 +129,35 @@ class Database:
         with translated_errors(self.path):
             return await self._require_open(self._reader).fetch(sql, parameters)
 
+    def _in_transaction(self, work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connection) -> T:
+        if _file_at(self._place) != self._file:
+            raise StoreUnavailableError(
+                f"The SQLite file {self.path} was deleted or replaced while this process has it open.",
+                hint="Stop the process, put the file or a backup of it back, and start the process again.",
+            )
+        # The lock is taken at once: a transaction that reads first and writes later would fail if another process
+        # writes in between.
+        raw.execute("BEGIN IMMEDIATE")
+        try:
+            done = work(raw)
+            raw.execute("COMMIT")
+        except BaseException:
+            raw.rollback()  # does nothing if SQLite has rolled back already
+            raise
+        return done
+
     def _require_open(self, connection: Connection | None) -> Connection:
         if connection is None:
             raise StoreClosedError
         return connection
 
 
-def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connection) -> T:
-    # The lock is taken at once: a transaction that reads first and writes later would fail if another process writes in
-    # between.
-    raw.execute("BEGIN IMMEDIATE")
+def _file_at(path: Path) -> tuple[int, int] | None:
     try:
-        done = work(raw)
-        raw.execute("COMMIT")
-    except BaseException:
-        raw.rollback()  # does nothing if SQLite has rolled back already
-        raise
-    return done
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _create_private_file(path: Path) -> None:

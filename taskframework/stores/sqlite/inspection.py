@@ -43,9 +43,12 @@ def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
     folder = path.absolute().parent
     if not folder.is_dir():
         return [f"The folder {folder} does not exist. Create it, or name another file in store.url."]
-    facts["executed by"] = executing_process(path) or "no process"
+    executed_by = executing_process(path)
+    facts["executed by"] = executed_by or "no process"
     if path.exists():
         facts["size"] = f"{_size_with_log(path):,} bytes"
+    elif executed_by is not None:
+        return [f"{path} was deleted or moved while {executed_by} uses it. Stop that process and put the file back."]
     else:
         facts["state"] = "not there yet; `taskframework dev --app yourmodule` creates it"
     if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
@@ -19,12 +20,13 @@ from taskframework.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
+from taskframework.model.marks import ReserveDispatch
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_task_id
 from taskframework.model.waiting import Wait
-from taskframework.stores.sqlite import SqliteStore, connection, migrate
+from taskframework.stores.sqlite import ExecutionLock, SqliteStore, connection, migrate
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, new_row
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
@@ -51,6 +53,49 @@ async def test_other_users_may_not_read_a_new_file_or_its_log(path: Path) -> Non
     await put(store)
     modes = {file.name.removeprefix(path.name): file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert modes == dict.fromkeys(("", "-wal", "-shm"), 0o600)
+    await store.close()
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+async def test_a_file_that_is_deleted_while_it_is_open_takes_no_tasks(path: Path, is_replaced: bool) -> None:
+    store, away = SqliteStore(path), path.with_name("away.db")
+    await store.open()
+    before = await put(store)
+    path.rename(away)
+    if is_replaced:
+        path.touch()
+    for write in (put(store), store.ping(), store.apply(ReserveDispatch(before.task_id, 1, HOUR, HOUR))):
+        with pytest.raises(StoreUnavailableError, match="was deleted or replaced while this process has it open"):
+            await write
+    away.rename(path)
+    after = await put(store)
+    await store.close()
+    async with opened(path) as again:
+        assert {task.task_id for task in (await again.list_tasks(EVERYONE, TaskFilter(), limit=9)).items} == {
+            before.task_id,
+            after.task_id,
+        }
+
+
+async def test_a_relative_path_stays_valid_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SqliteStore(Path("tasks.db"))
+    await store.open()
+    monkeypatch.chdir("/")
+    await put(store)
+    await store.close()
+
+
+async def test_doctor_finds_a_file_that_was_deleted_under_its_process(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    with ExecutionLock(path):
+        path.unlink()
+        report = await store.inspect()
+    [problem] = report.problems
+    assert problem.startswith(f"{path} was deleted or moved while process {os.getpid()} ")
     await store.close()
 
 
