@@ -157,6 +157,17 @@ def broker_of(request: Request) -> Broker | None:
     return None
 
 
+def refusal_of(request: Request) -> str | None:
+    """Why the broker refused the last message of this process; None if it took it, or if there is no broker.
+
+    Raises:
+        NotRunningError: if the framework does not run.
+    """
+    with suppress(StoreOnlyError):
+        return framework_of(request).process.producer.refusal
+    return None
+
+
 def checked_id(text: str) -> str:
     """Return an id that may exist; any other text is refused before a database sees it.
 

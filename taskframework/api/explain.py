@@ -10,7 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import PREFIX, IdInPath, broker_of, checked_id, framework_of, json_response, new_router
+from taskframework.api.context import (
+    PREFIX,
+    IdInPath,
+    broker_of,
+    checked_id,
+    framework_of,
+    json_response,
+    new_router,
+    refusal_of,
+)
 from taskframework.api.openapi import problem_responses
 from taskframework.model.facts import CauseCode
 from taskframework.model.status import TaskStatus
@@ -43,5 +52,5 @@ async def explain_task(request: Request, task_id: IdInPath) -> Response:
     tasks there are.
     """
     explain = framework_of(request).services.explain.explain
-    explanation = await explain(checked_id(task_id), scope_of(request), broker_of(request))
+    explanation = await explain(checked_id(task_id), scope_of(request), broker_of(request), refusal_of(request))
     return json_response(explanation.view())

@@ -148,7 +148,14 @@ def _explain_broker_away(facts: Facts) -> Cause | None:
     if facts.is_broker_connected is None:
         return _explain_not_sent(facts)
     if facts.is_broker_connected:
-        return None
+        if facts.broker_refusal is None or task.dispatches:
+            return None
+        return Cause(
+            "broker_away",
+            f"The broker refuses the messages of the process that answers: {facts.broker_refusal}",
+            "Nothing is lost: the message is sent when the broker takes it. See docs/operations/broker-down.md.",
+            {"next_dispatch_at": format_time(task.next_dispatch_at)},
+        )
     if facts.is_broker_blocked:
         return Cause(
             "broker_away",

@@ -79,6 +79,8 @@ class Facts:
     is_broker_connected: bool | None = None
     #: Whether that process is connected, but the broker takes no messages because of an alarm.
     is_broker_blocked: bool = False
+    #: Why the broker refused the last message of that process; None if it took it.
+    broker_refusal: str | None = None
     #: The live workers that run its type; if there are none, the last worker that ran it.
     workers: tuple[Presence, ...] = ()
     last_worker: Presence | None = None

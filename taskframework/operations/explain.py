@@ -88,13 +88,16 @@ class ExplainOperations:
         self._max_crashes, self._lease_grace = worker.max_crashes, worker.lease_grace
         self._is_embedded = is_embedded
 
-    async def explain(self, task_id: str, scope: Scope, broker: Broker | None = None) -> Explanation:
+    async def explain(
+        self, task_id: str, scope: Scope, broker: Broker | None = None, refusal: str | None = None
+    ) -> Explanation:
         """Explain why a task is not running, or not finished.
 
         Args:
             task_id: the task.
             scope: whose tasks may be explained; tasks of other users are counted but not named.
             broker: the broker of this process, if it has one.
+            refusal: why the broker refused the last message of this process, if it did.
 
         Raises:
             TaskNotFoundError: if there is no such task.
@@ -104,7 +107,9 @@ class ExplainOperations:
         if task is None:
             raise TaskNotFoundError(task_id)
         now = self._store.now()
-        facts = Facts(task=task, now=now, max_crashes=self._max_crashes, is_embedded=self._is_embedded)
+        facts = Facts(
+            task=task, now=now, max_crashes=self._max_crashes, is_embedded=self._is_embedded, broker_refusal=refusal
+        )
         if task.lease is not None:
             facts = await self._with_lease(facts, task.lease)
         elif task.status is TaskStatus.WAITING:

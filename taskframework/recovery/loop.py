@@ -99,8 +99,10 @@ class RepairLoop:
         #: When the last look succeeded, by the clock of this machine; None before the first.
         self.last_run: datetime | None = None
         self._last_success: float | None = None
-        #: What the last look failed with, if the log has it.
+        #: The error of the last look, if it failed.
         self._last_error: str | None = None
+        #: The error that was logged as a warning since the last success.
+        self._logged_error: str | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -146,12 +148,10 @@ class RepairLoop:
             if (more := await self._run_unless_store_away()) is not None:
                 self._last_success, self.last_run = self._clock.monotonic(), self._clock.now()
                 self.looks += 1
-                self._last_error = None
+                self._last_error = self._logged_error = None
                 return more
         except (StoreError, BrokerError) as error:
-            # What only a person can mend fails at each look in the same way.
-            is_known, self._last_error = str(error) == self._last_error, str(error)
-            logger.log(logging.DEBUG if is_known else logging.WARNING, "%s: %s", self.name, error)
+            logger.log(self._level_of(error), "%s: %s", self.name, error)
         except asyncio.CancelledError as error:
             if not is_failure(error):
                 raise
@@ -160,6 +160,18 @@ class RepairLoop:
             logger.exception("%s failed and continues", self.name)
         self._on_failure(self.name)
         return False
+
+    def _level_of(self, error: StoreError | BrokerError) -> int:
+        """Return the level at which an error is logged. What only a person can mend fails at each look in the same way,
+        and is a warning once. A store that did not answer a look, but answers now, may have had an election: that is a
+        warning only if the next look fails too.
+        """
+        may_have_passed = isinstance(error, StoreUnavailableError) and self._last_error is None
+        self._last_error = str(error)
+        if may_have_passed or self._last_error == self._logged_error:
+            return logging.DEBUG
+        self._logged_error = self._last_error
+        return logging.WARNING
 
     async def _run_unless_store_away(self) -> bool | None:
         """Look once; return whether there is more to do. None while the store is away: another part logs that once."""

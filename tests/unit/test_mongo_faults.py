@@ -21,7 +21,7 @@ from taskframework.stores.mongo.faults import driver_errors
         ("SSL handshake failed: db:27017: [SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "store.ca_file"),
         ("SSL handshake failed: db:27017: certificate is not valid for 'db'", "Use a name in the address"),
         ("SSL handshake failed: db:27017: [SSL: TLSV1_ALERT_UNKNOWN_CA]", "set store.certificate"),
-        ("db:27017: connection closed (configured timeouts: x)", "needs tls=true in store.url"),
+        ("db:27017: connection closed (configured timeouts: x)", "needs tls=true there"),
         ("db:27017: [Errno 111] Connection refused", "Check that it runs and that store.url is right; `task"),
     ],
 )

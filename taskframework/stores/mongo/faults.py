@@ -61,8 +61,8 @@ class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
 _TLS = {
     **certificate_hints("store.ca_file", "store.certificate"),
     "SSL handshake failed": "If the server does not use TLS, remove tls=true in store.url, and store.ca_file.",
-    ": connection closed": "Check that it runs and that store.url is right; a server with TLS needs tls=true in "
-    "store.url, or store.ca_file.",
+    ": connection closed": "Check that it runs; if it was stopped, another member of its set takes its place. If it "
+    "never answered, check store.url: a server with TLS needs tls=true there, or store.ca_file.",
 }
 
 

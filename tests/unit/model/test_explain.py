@@ -186,6 +186,14 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
             "`rabbitmqctl status` names the alarm",
         ),
     ),
+    "a broker that refuses the message": (
+        facts(queued(), broker_refusal="ACCESS_REFUSED - access to exchange 'tasks.exchange' refused."),
+        *(
+            "broker_away",
+            "refuses the messages of the process that answers: ACCESS_REFUSED",
+            "when the broker takes it",
+        ),
+    ),
     "a message that nobody sends": (
         facts(queued(next_dispatch_at=NOW - MINUTE), is_broker_connected=None),
         *("broker_away", "was not sent, although workers are running", "when the broker is back"),
