@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aio_pika.abc import AbstractChannel
-from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
+from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import BrokerConnection
@@ -61,7 +61,8 @@ class Source:
 
 class Troubles:
     """The consumers of a process that are not served. If several are lost within seconds, they most probably have one
-    cause, such as a silent network: only the first one is worth a warning. What the broker refuses always is.
+    cause, such as a silent network or a user without rights: only the first one is worth a warning. Any other refusal
+    always is.
     """
 
     def __init__(self) -> None:
@@ -137,7 +138,8 @@ class QueueConsumer:
             consumer = await self._make_consumer()
         except Exception as error:
             self._note_trouble()
-            if not isinstance(error, BrokerUnavailableError):  # a refusal: each queue has its own reason
+            # A refusal has a reason in its queue; but if access is refused, it is for the virtual host or by the user.
+            if not isinstance(error, BrokerUnavailableError) and not isinstance(error.__cause__, ChannelAccessRefused):
                 self._trouble_level = logging.WARNING
             raise
         if self._trouble_level is not None:

@@ -13,7 +13,7 @@ import aiormq.abc
 import pytest
 from aio_pika.abc import AbstractChannel
 from aiormq import spec
-from aiormq.exceptions import ChannelInvalidStateError, ChannelPreconditionFailed
+from aiormq.exceptions import ChannelAccessRefused, ChannelInvalidStateError, ChannelPreconditionFailed
 
 from taskframework.background import Background
 from taskframework.brokers.rabbitmq import consumer as consumer_module
@@ -446,8 +446,19 @@ def test_a_header_of_bytes_inside_a_table_is_text_too() -> None:
     assert header_text({"reason": bytearray(b"x")}) == '{"reason":"bytearray(b\'x\')"}'
 
 
+def _access_refused() -> BrokerError:
+    error = BrokerError("access refused")
+    error.__cause__ = ChannelAccessRefused()
+    return error
+
+
 @pytest.mark.parametrize(
-    ("error", "warnings"), [(BrokerError("no permission"), 1), (BrokerUnavailableError("no answer in time"), 0)]
+    ("error", "warnings"),
+    [
+        (BrokerError("no permission"), 1),
+        (_access_refused(), 0),  # the other consumers have the same cause
+        (BrokerUnavailableError("no answer in time"), 0),
+    ],
 )
 async def test_beside_other_consumers_in_trouble_only_a_refusal_is_a_warning(
     error: BrokerError, warnings: int, caplog: pytest.LogCaptureFixture
