@@ -25,7 +25,9 @@ def build_store(settings: Settings, clock: Clock) -> TaskStore:
 
     Raises:
         ExtraMissingError: if its driver is not installed.
+        ConfigurationError: in a process of `run_in="process"` that imports the program.
     """
+    refuse_import_by_child()
     if settings.store.scheme == "sqlite":
         from taskframework.stores.sqlite import SqliteStore
 

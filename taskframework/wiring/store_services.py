@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from taskframework.background import current_loop, refuse_import_by_child
+from taskframework.background import current_loop
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
@@ -100,7 +100,6 @@ def build_store_services(
         dispatches: whether this process sends messages. If not, a new task is due at once for another process's
             sweeper.
     """
-    refuse_import_by_child()
     bus, buckets = EventBus(), build_buckets(settings, store, clock)
     moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
