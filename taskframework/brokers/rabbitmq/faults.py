@@ -26,6 +26,8 @@ _INEQUIVALENT = re.compile(
 )
 #: RabbitMQ 4.3 writes "-1" for "not known" to clients without consumer cancellation; then the timeout stays unknown.
 _DELIVERY_TIMED_OUT = re.compile(r"delivery acknowledgement on channel \d+ timed out\. Timeout value used: (\d+) ms")
+#: How the driver names its own objects in the text of an error.
+_OBJECT = re.compile(r"<(Connection|Channel): [^<>]* at 0x[0-9a-f]+>")
 #: The driver does not pass on the reason of a refusal at this stage; only these two reasons are possible.
 _NO_VHOST = "the virtual host does not exist, or the user may not use it"
 #: Errors of connecting when only one side speaks TLS, or when the certificates are wrong, and their remedies.
@@ -68,7 +70,7 @@ def driver_errors(doing: str) -> Iterator[None]:
 
 def translate_error(error: BaseException, doing: str) -> BrokerError:
     """Return the framework's error for an error of the driver."""
-    text = str(error) or repr(error)
+    text = _OBJECT.sub(lambda found: f"the {found[1].lower()} is", str(error) or repr(error))
     if isinstance(error, ChannelPreconditionFailed) and (found := _INEQUIVALENT.search(text)):
         return TopologyMismatchError(found["name"], f"argument {found['argument']}: {found['difference'].rstrip('.')}")
     if isinstance(error, ChannelAccessRefused):

@@ -51,6 +51,11 @@ _QUEUE = (
         ),
         (ChannelInvalidStateError("closed"), BrokerUnavailableError, "closed"),
         (
+            ChannelInvalidStateError('<Connection: "amqp://u:******@h/v" at 0x7fa73460aee0> closed'),
+            BrokerUnavailableError,
+            ": the connection is closed.",
+        ),
+        (
             ProbableAuthenticationError("ACCESS_REFUSED"),
             BrokerUnavailableError,
             "password is wrong. Correct broker.url",
