@@ -405,7 +405,13 @@ def test_calls_to_an_api_have_the_parameters_of_calls_to_a_store(asked: type, do
     for name, method in inspect.getmembers(asked, inspect.isfunction):
         if not name.startswith("_") and getattr(method, "__wrapped__", None) is not getattr(done, name):
             there = {**inspect.signature(getattr(done, name)).parameters}
-            for given in ("broker", "edited", "replay_id", "revision"):  # by processes of the installation alone
+            for given in (
+                "broker",
+                "edited",
+                "refusal",
+                "replay_id",
+                "revision",
+            ):  # by processes of the installation alone
                 if given in there and there[given].default is None:
                     there.pop(given)
             assert dict(inspect.signature(method).parameters) == there, f"{asked.__name__}.{name}"
