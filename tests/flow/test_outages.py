@@ -11,6 +11,7 @@ import aio_pika
 import pytest
 
 from taskframework import TaskFramework, TaskStatus
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.testing.eventually import eventually
@@ -109,6 +110,10 @@ async def test_a_message_that_the_broker_refuses_does_not_count_as_sent(
             return task.dispatches == 0 and task.next_dispatch_at is not None
 
         await eventually(is_known_to_wait)
+        process, explain = framework.process, framework.services.explain.explain
+        told = await explain(handle.task_id, EVERYONE, process.broker, process.producer.refusal)
+        assert told.cause.code == "broker_away"
+        assert "refuses the messages of the process that answers: RabbitMQ: publishing: ACCESS" in told.cause.because
         await may(".*")
         await eventually(lambda: _depth_is(framework, 1))
         assert (await framework.process.health.readiness()).checks["broker"] == "ok"

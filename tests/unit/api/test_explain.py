@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from taskframework import TaskFramework
 from taskframework.api.explain import ExplanationView
 from taskframework.model.keys import Role
+from taskframework.testing.conformance.store_suite import insert_one
+from taskframework.testing.factories import new_task
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 from tests.unit.api.test_keys import Keyed
 
@@ -16,6 +20,15 @@ async def test_an_explanation_is_one_cause_with_its_change(api: Api) -> None:
     assert (told.task_id, told.status, told.code) == (task["task_id"], "QUEUED", "no_worker")
     assert "count-words" in told.because
     assert "taskframework dev" in told.change
+
+
+async def test_a_broker_that_refuses_the_message_is_the_cause(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = api.framework.services.store
+    task = (await insert_one(store, new_task(now=store.now(), task_type="count-words"))).task
+    monkeypatch.setattr(api.framework.process.producer, "refusal", "ACCESS_REFUSED")
+    told = (await api.get(f"{TASKS}/{task.task_id}/explain")).json()
+    assert told["code"] == "broker_away"
+    assert told["because"].endswith("refuses the messages of the process that answers: ACCESS_REFUSED")
 
 
 async def test_another_users_task_is_not_there(api: Api) -> None:
