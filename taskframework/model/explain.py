@@ -147,15 +147,15 @@ def _explain_broker_away(facts: Facts) -> Cause | None:
     task = facts.task
     if facts.is_broker_connected is None:
         return _explain_not_sent(facts)
-    if facts.is_broker_connected:
-        if facts.broker_refusal is None or task.dispatches:
-            return None
+    if facts.broker_refusal is not None and not task.dispatches:  # some refusals close the connection for a moment
         return Cause(
             "broker_away",
-            f"The broker refuses the messages of the process that answers: {facts.broker_refusal}",
+            f"The process that answers cannot give messages to the broker: {facts.broker_refusal}",
             "Nothing is lost: the message is sent when the broker takes it. See docs/operations/broker-down.md.",
             {"next_dispatch_at": format_time(task.next_dispatch_at)},
         )
+    if facts.is_broker_connected:
+        return None
     if facts.is_broker_blocked:
         return Cause(
             "broker_away",

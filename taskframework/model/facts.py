@@ -79,7 +79,7 @@ class Facts:
     is_broker_connected: bool | None = None
     #: Whether that process is connected, but the broker takes no messages because of an alarm.
     is_broker_blocked: bool = False
-    #: Why the broker refused the last message of that process; None if it took it.
+    #: Why that process could not give its last message to the broker; None if it could.
     broker_refusal: str | None = None
     #: The live workers that run its type; if there are none, the last worker that ran it.
     workers: tuple[Presence, ...] = ()

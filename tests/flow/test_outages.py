@@ -113,7 +113,7 @@ async def test_a_message_that_the_broker_refuses_does_not_count_as_sent(
         process, explain = framework.process, framework.services.explain.explain
         told = await explain(handle.task_id, EVERYONE, process.broker, process.producer.refusal)
         assert told.cause.code == "broker_away"
-        assert "refuses the messages of the process that answers: RabbitMQ: publishing: ACCESS" in told.cause.because
+        assert "cannot give messages to the broker: RabbitMQ: publishing: ACCESS" in told.cause.because
         await may(".*")
         await eventually(lambda: _depth_is(framework, 1))
         assert (await framework.process.health.readiness()).checks["broker"] == "ok"

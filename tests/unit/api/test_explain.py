@@ -28,7 +28,7 @@ async def test_a_broker_that_refuses_the_message_is_the_cause(api: Api, monkeypa
     monkeypatch.setattr(api.framework.process.producer, "refusal", "ACCESS_REFUSED")
     told = (await api.get(f"{TASKS}/{task.task_id}/explain")).json()
     assert told["code"] == "broker_away"
-    assert told["because"].endswith("refuses the messages of the process that answers: ACCESS_REFUSED")
+    assert told["because"].endswith("cannot give messages to the broker: ACCESS_REFUSED")
 
 
 async def test_another_users_task_is_not_there(api: Api) -> None:

@@ -190,7 +190,7 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(queued(), broker_refusal="ACCESS_REFUSED - access to exchange 'tasks.exchange' refused."),
         *(
             "broker_away",
-            "refuses the messages of the process that answers: ACCESS_REFUSED",
+            "cannot give messages to the broker: ACCESS_REFUSED",
             "when the broker takes it",
         ),
     ),
