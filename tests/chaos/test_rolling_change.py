@@ -66,7 +66,8 @@ class OldProcess:
 
         async def are_enough() -> bool:
             if not self._process.is_alive:
-                raise ServerFailed(f"the earlier release has ended:\n{self._process.log_tail()}")
+                log = await asyncio.to_thread(self._process.log_tail)
+                raise ServerFailed(f"the earlier release has ended:\n{log}")
             return await asyncio.to_thread(self._count) >= enough
 
         await eventually(are_enough, timeout=PATIENCE)
