@@ -152,19 +152,23 @@ def broker_of(request: Request) -> Broker | None:
     Raises:
         NotRunningError: if the framework does not run.
     """
-    with suppress(StoreOnlyError):
-        return framework_of(request).process.broker
-    return None
+    process = _process_of(request)
+    return None if process is None else process.broker
 
 
 def refusal_of(request: Request) -> str | None:
-    """Why the broker refused the last message of this process; None if it took it, or if there is no broker.
+    """Why this process could not give its last message to the broker; None if it could, or if it has no broker.
 
     Raises:
         NotRunningError: if the framework does not run.
     """
+    process = _process_of(request)
+    return None if process is None else process.producer.refusal
+
+
+def _process_of(request: Request) -> ProcessServices | None:
     with suppress(StoreOnlyError):
-        return framework_of(request).process.producer.refusal
+        return framework_of(request).process
     return None
 
 

@@ -1,4 +1,4 @@
-"""An example for each command, shown at the end of its help."""
+"""What the help of each command shows beside what typer makes: an example at its end, and no value for a flag."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ EXAMPLES = {
 }
 
 
-def with_examples(command: Any, name: str) -> Any:
+def complete_help(command: Any, name: str) -> Any:
     """Add an example to the help of a command, or of each command in a group. Flags are shown without a value, because
     they take none; typer shows `<bool>`.
     """
@@ -82,7 +82,7 @@ def with_examples(command: Any, name: str) -> Any:
         said = f" ({_TYPE} stands for a task type of your own.)" if _TYPE in example else ""
         command.epilog = f"Example: taskframework {example}{said}"
     for subcommand_name, subcommand in getattr(command, "commands", {}).items():
-        with_examples(subcommand, f"{name} {subcommand_name}")
+        complete_help(subcommand, f"{name} {subcommand_name}")
     return command
 
 

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from taskframework.cli.ending import exit_process, give_output_up, is_about_output, open_missing_streams, write_rest
-from taskframework.cli.examples import with_examples
+from taskframework.cli.examples import complete_help
 from taskframework.cli.options import Apps, Config
 from taskframework.errors import TaskframeworkError
 
@@ -76,15 +76,15 @@ class LazyCommand(TyperCommand):
         module, _, name = self._code_location.partition(":")
         loaded = getattr(importlib.import_module(f"taskframework.cli.{module}"), name)
         if isinstance(loaded, typer.Typer):
-            return with_examples(get_group(loaded), self.name or "")
+            return complete_help(get_group(loaded), self.name or "")
         wrapper = typer.Typer(add_completion=False)
         wrapper.command(self.name)(loaded)
-        return with_examples(get_command(wrapper), self.name or "")
+        return complete_help(get_command(wrapper), self.name or "")
 
 
 def build_command_line() -> TyperGroup:
     """Make the command with all its subcommands."""
-    group = cast(TyperGroup, with_examples(get_command(app), ""))
+    group = cast(TyperGroup, complete_help(get_command(app), ""))
     for name, (panel, code_location, purpose) in _COMMANDS.items():
         group.add_command(LazyCommand(name, panel, code_location, purpose))
     return group

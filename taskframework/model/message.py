@@ -12,7 +12,7 @@ import orjson
 from taskframework.errors import MessageUnreadableError
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
-from taskframework.model.values import MAX_INT64
+from taskframework.model.values import INT64_END
 from taskframework.model.versions import UNIQUE_HEADER, to_header
 
 MESSAGE_VERSION = 1
@@ -107,7 +107,7 @@ def read_message(body: bytes) -> TaskMessage:
         raise MessageUnreadableError(f"its task_id is {_shown(task_id)}")
     if not (isinstance(task_type, str) and isinstance(epoch, int) and not isinstance(epoch, bool)):
         raise MessageUnreadableError("its task_type or dispatch_epoch is missing or of the wrong type")
-    if not 0 < epoch < MAX_INT64:  # a store cannot compare a larger number
+    if not 0 < epoch < INT64_END:  # a store cannot compare a larger number
         raise MessageUnreadableError(f"its dispatch_epoch is {epoch}")
     return TaskMessage(task_id, task_type, epoch)
 

@@ -47,8 +47,8 @@ NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
 MAX_REASON = 1000
 #: How many wrong fields of one value an error names.
 MAX_PROBLEMS = 50
-#: A store cannot keep a whole number from here on.
-MAX_INT64 = 2**63
+#: The first whole number that is too large for a store.
+INT64_END = 2**63
 
 
 def check_storable(value: Json, what: str, max_bytes: int) -> bytes:
@@ -85,7 +85,7 @@ def _check(value: Json, what: str, depth: int) -> None:
         case str():
             _check_text(value, what)
         case int():
-            if not -MAX_INT64 <= value < MAX_INT64:
+            if not -INT64_END <= value < INT64_END:
                 raise ValueNotStorableError(what, f"an integer needs {value.bit_length() + 1} bits, more than 64")
         case float():
             if not math.isfinite(value):

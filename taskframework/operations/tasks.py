@@ -319,26 +319,25 @@ def _hint_if_never_reopened(parent: Task) -> str | None:
     return None
 
 
-def _refuse(task: Task, action: str, allowed: frozenset[TaskStatus]) -> TransitionRefusedError:
+def _refuse(
+    task: Task, action: str, allowed: frozenset[TaskStatus], *, message: str = "", hint: str = ""
+) -> TransitionRefusedError:
     names = [status for status in TaskStatus if status in allowed]
-    hint = f"Only a task that is {' or '.join(names)} can be {action}."
-    return TransitionRefusedError(task.task_id, action, task.status, hint=hint)
+    hint = hint or f"Only a task that is {' or '.join(names)} can be {action}."
+    return TransitionRefusedError(task.task_id, action, task.status, hint=hint, message=message)
 
 
 def _not_retried_error(task: Task) -> TransitionRefusedError:
     """Return the error that says why a task cannot be queued again."""
-    name = task.task_id
-    error = _refuse(task, "retried", REPLAYABLE | {TaskStatus.RETRYING})
+    name, message, hint = task.task_id, "", ""
     if task.batch is not None:
+        message = f"Task {name} is a batch, which executes no code itself."
         hint = (
             f"Retry its failed tasks: `taskframework batch retry-failed {name}`, "
             f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
         )
-        message = f"Task {name} is a batch, which executes no code itself."
-        return TransitionRefusedError(name, "retried", task.status, hint=hint, message=message)
-    if task.status is TaskStatus.QUEUED:
+    elif task.status is TaskStatus.QUEUED:
         message = f"Task {name} is already queued; nothing was changed."
-        return TransitionRefusedError(name, "retried", task.status, hint=error.hint, message=message)
-    if task.cascade_at is not None:
-        error.hint = HINT_STILL_CANCELLING
-    return error
+    elif task.cascade_at is not None:
+        hint = HINT_STILL_CANCELLING
+    return _refuse(task, "retried", REPLAYABLE | {TaskStatus.RETRYING}, message=message, hint=hint)
