@@ -31,6 +31,7 @@ from taskframework.model.view import format_time
 from taskframework.model.wording import pluralize
 from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.parents import Miscounted, Overdue, find_miscounted, find_overdue
+from taskframework.operations.unpublished import find_unpublished
 from taskframework.operations.unreadable import find_unreadable_records, find_unreadable_tasks
 from taskframework.schedules import require_zone
 from taskframework.settings import LoadedSettings, Settings, redacted
@@ -241,15 +242,25 @@ async def _check_tasks(store: TaskStore, concurrency_limits: Mapping[str, int]) 
 
 
 async def _check_workers(store: TaskStore, *, is_embedded: bool) -> Finding:
-    """The workers, those that are lost, and the types whose tasks wait although no worker executes them."""
+    """The workers, those that are lost, types whose tasks wait without a worker, and events that nobody takes."""
 
     async def not_counted() -> None: ...
 
     types = TaskTypes(TaskRegistry(), store)
     overview = await OverviewOperations(store, types, not_counted, is_embedded=is_embedded).read()
     found = {"live workers": str(overview.worker_count or "none")}
-    of_workers = [problem.text for problem in overview.problems() if problem.code in ("no_worker", "worker_lost")]
-    return Finding("workers", found, of_workers)
+    problems = [problem.text for problem in overview.problems() if problem.code in ("no_worker", "worker_lost")]
+    # Without a worker, events wait for that reason alone.
+    unpublished = await find_unpublished(store, SystemClock(), _MAX_NAMED) if overview.worker_count else []
+    return Finding("workers", found, [*problems, _unpublished_problem(unpublished)] if unpublished else problems)
+
+
+def _unpublished_problem(task_ids: Sequence[str]) -> str:
+    names = ", ".join(task_ids[:_MAX_NAMED])
+    return (
+        f"Workers run, but events of {pluralize(len(task_ids), 'task')} have waited for more than a minute: {names}. "
+        "The broker is away, or it refuses messages: the log of the api and worker processes and their /readyz say why."
+    )
 
 
 async def _check_schedules(store: TaskStore) -> Finding:

@@ -8,8 +8,9 @@ import sqlite3
 import sys
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ import taskframework.limits.redis
 import taskframework.stores.mongo.store  # noqa: F401 - read before a loop runs
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
+from taskframework.model.task import HistoryEntry
+from taskframework.model.workers import PRESENCE, Presence
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.factories import new_task
 from tests.unit.cli.conftest import Cli
@@ -136,6 +139,31 @@ def test_doctor_names_what_cannot_be_read(cli: Cli, folder: Path) -> None:
     problems = [problem for finding in json.loads(done.out)["findings"] for problem in finding["problems"]]
     assert any("1 task that cannot be read, so that lists leave them out: waiting" in problem for problem in problems)
     assert any("The record worker/w in the store cannot be read. It was changed by hand" in it for it in problems)
+
+
+def test_doctor_names_tasks_whose_events_wait_although_a_worker_runs(cli: Cli, empty_store: None, folder: Path) -> None:
+    def events_problems() -> list[str]:
+        findings = json.loads(cli("doctor", "--json").out)["findings"]
+        [workers] = [finding for finding in findings if finding["part"] == "workers"]
+        return [problem for problem in workers["problems"] if "events of" in problem]
+
+    async def insert(**changes: Any) -> None:
+        store = SqliteStore(folder / "taskframework.db")
+        await store.open()
+        if changes:
+            await store.insert([new_task(now=store.now() - timedelta(minutes=2), task_id="refused", **changes)])
+        else:
+            now = store.now()
+            worker = Presence("worker-1", "attic", 7, "1.0", ("test-task",), 10, 0, now, now)
+            await store.write_records([PRESENCE.new("worker-1", content=worker)])
+        await store.close()
+
+    submitted = HistoryEntry(1, "submitted", datetime.now(UTC) - timedelta(minutes=2), 0, None, None)
+    asyncio.run(insert(sequence=1, history=(submitted,), publish_at=submitted.at))
+    assert events_problems() == [], "no process runs, so they wait for that reason"
+    asyncio.run(insert())
+    [problem] = events_problems()
+    assert problem.startswith("Workers run, but events of 1 task have waited for more than a minute: refused. ")
 
 
 def test_doctor_tells_that_it_does_not_check_the_api_of_the_environment(
