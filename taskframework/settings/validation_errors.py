@@ -66,11 +66,11 @@ def explain_validation_error(
         location = (*section, *(str(part) for part in detail["loc"]))
         path = setting = _setting_at(location, fields)
         group = _group_in(fields[setting].annotation) if setting in fields else None
-        if group is not None and (location[-1] in group.model_fields or detail["type"] == "extra_forbidden"):
-            fields |= fields_of(group, location[:-1])  # the value is a group itself, and one of its keys is wrong
-            path = location
-        elif group is None and (value := _value_in(fields, setting)) is not None and len(location) == len(setting) + 1:
+        if (value := _value_in(fields, setting)) is not None and len(location) == len(setting) + 1:
             fields[location] = value  # one of the values that the setting holds by name is wrong
+            path = location
+        elif group is not None and (location[-1] in group.model_fields or detail["type"] == "extra_forbidden"):
+            fields |= fields_of(group, location[:-1])  # the value is a group itself, and one of its keys is wrong
             path = location
         if path not in seen:  # a union gives one error for each of its types
             seen.add(path)

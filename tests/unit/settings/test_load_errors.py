@@ -118,7 +118,7 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ),
         (
             "rate_limiter: {providers: {openai: 5}}",
-            "rate_limiter.providers (application.yml:1) is 5; accepted: groups by name, each a group of rate and",
+            "rate_limiter.providers.openai (application.yml:1) is 5; accepted: group of rate and burst_capacity.",
         ),
         (
             "rate_limiter: {providers: {default: {rate: 1}}}",
