@@ -24,7 +24,7 @@ from taskframework.urls import redacted
 
 try:
     from redis.asyncio import Redis
-    from redis.exceptions import RedisError
+    from redis.exceptions import AuthenticationError, RedisError, ResponseError
 except ImportError as error:
     raise ExtraMissingError("rate_limiter.type: redis", "redis", "redis") from error
 
@@ -38,6 +38,13 @@ _TLS_HINTS = {
     "reset by peer": "Check that it runs and that rate_limiter.redis_url is right; a port for TLS needs rediss://, and "
     "rate_limiter.redis_certificate if the server requires a client certificate.",
 }
+#: Words in what Redis says when it refuses, and what helps.
+_REFUSAL_HINTS = {
+    "maxmemory": "Its memory is full: raise maxmemory of Redis, or give the limits a server of their own.",
+    "read only replica": "rate_limiter.redis_url leads to a replica: name the primary.",
+    "invalid username-password": "Correct the user and the password in rate_limiter.redis_url.",
+    "Authentication required": "Write the user and the password into rate_limiter.redis_url.",
+}
 #: PEM files for TLS: the authority, the client's certificate, and its key.
 TlsFiles = tuple[Path | None, Path | None, Path | None]
 
@@ -50,6 +57,8 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 1.0
 #: the second number says: the server may be shared with a program that has millions of keys.
 _SCANNED_KEYS, _MAX_SCANS = 1_000, 100
 
+#: A key that each look at buckets writes: a server that is full or a replica answers, but no task could begin.
+_WRITE_CHECK, _WRITE_CHECK_SECONDS = "write-check", 60
 #: The fields of a bucket.
 _FIELDS = ["full_at", "line_at", "late_at"]
 
@@ -167,6 +176,7 @@ class RedisBuckets:
         await self._redis.aclose()
 
     async def _list_known(self, limit: int) -> list[tuple[str, Bucket]]:
+        await self._check_writing()
         keys: list[str] = []
         cursor = 0
         for _ in range(_MAX_SCANS):
@@ -182,7 +192,11 @@ class RedisBuckets:
         return [(key.removeprefix(self._prefix), bucket) for key, bucket in zip(known, buckets, strict=True)]
 
     async def _read(self, key: str) -> Bucket:
+        await self._check_writing()
         return _bucket_of_fields(await cast("Awaitable[list[str | None]]", self._redis.hmget(key, _FIELDS)))
+
+    async def _check_writing(self) -> None:
+        await self._redis.set(self._prefix + _WRITE_CHECK, 1, ex=_WRITE_CHECK_SECONDS)
 
     def _key(self, change: TakePermits | HoldBucket) -> str:
         return self._prefix + change.record_id
@@ -191,18 +205,22 @@ class RedisBuckets:
         """Return the answer of Redis; log once that Redis is away, and once that it is back.
 
         Raises:
-            LimiterUnavailableError: if Redis does not answer.
+            LimiterUnavailableError: if Redis does not answer, or refuses.
         """
         try:
             answer = await call
         except (RedisError, OSError) as error:
-            reason = redacted(str(error)).removesuffix(".")
+            # A refusal inside a script ends with the number of the script, which says nothing to people.
+            reason = redacted(str(error).partition(" script: ")[0]).removesuffix(".")
+            has_refused = isinstance(error, ResponseError | AuthenticationError)
             if not self._is_away:
                 consequence = "tasks with a rate limit wait" if self._waits_while_away else "rate limits are not kept"
-                logger.warning("Redis is away, %s: %s", consequence, reason)
+                logger.warning("Redis %s, %s: %s", "refuses" if has_refused else "is away", consequence, reason)
             self._is_away = True
-            hint = next((hint for words, hint in _TLS_HINTS.items() if words in reason), None)
-            raise LimiterUnavailableError(f"Redis does not answer: {reason}.", hint=hint) from error
+            hints = _REFUSAL_HINTS if has_refused else _TLS_HINTS
+            hint = next((hint for words, hint in hints.items() if words in reason), None)
+            what = "refuses" if has_refused else "does not answer"
+            raise LimiterUnavailableError(f"Redis {what}: {reason}.", hint=hint) from error
         if self._is_away:
             logger.info("Redis is back")
         self._is_away = False

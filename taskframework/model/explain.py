@@ -137,8 +137,10 @@ def _explain_limiter_away(facts: Facts) -> Cause | None:
         return None
     return Cause(
         "limiter_away",
-        f"Redis does not answer. Without it, no task with the rate limit {facts.bucket!r} can start.",
-        "It starts soon after Redis is back. Check that Redis runs and that rate_limiter.redis_url is right.",
+        f"Redis does not answer, or takes no writes. Without it, no task with the rate limit {facts.bucket!r} can "
+        "start.",
+        "It starts soon after Redis works again. Check that Redis runs, that its memory is not full, and that "
+        "rate_limiter.redis_url is right and leads to no replica; `taskframework doctor` says more.",
         {"name": facts.bucket},
     )
 

@@ -43,6 +43,8 @@ MAX_DEPTH = 64
 MAX_NAME_LENGTH = 200
 #: What `is_name` checks, for errors.
 NAME_RULE = f"must be 1 to {MAX_NAME_LENGTH} printable ASCII characters"
+#: The end of the reason why a value of some class cannot be stored.
+NO_JSON_TYPE = "is not a JSON type"
 #: Characters of the reason for an action.
 MAX_REASON = 1000
 #: How many wrong fields of one value an error names.
@@ -98,7 +100,7 @@ def _check(value: Json, what: str, depth: int) -> None:
                 _check_key(key, what)
                 _check(item, what, depth - 1)
         case _:
-            raise ValueNotStorableError(what, f"{type(value).__name__} is not a JSON type")
+            raise ValueNotStorableError(what, f"{type(value).__name__} {NO_JSON_TYPE}")
 
 
 def _check_key(key: object, what: str) -> None:

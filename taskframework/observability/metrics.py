@@ -18,16 +18,13 @@ from prometheus_client.utils import floatToGoString
 from taskframework.bus import EventBus, Listener
 from taskframework.model.counts import TaskCounts
 from taskframework.model.events import (
+    ATTEMPT_END_EVENTS,
     Event,
-    TaskCancelledEvent,
-    TaskCompletedEvent,
     TaskEvent,
     TaskFailedEvent,
-    TaskReleasedEvent,
     TaskRetryingEvent,
     TaskStartedEvent,
     TaskSubmittedEvent,
-    TaskWaitingEvent,
 )
 
 #: Upper bounds of the histograms' buckets, in seconds: from a claim at once to a task of an hour. If a bound is far
@@ -228,20 +225,14 @@ class Metrics:
             self.first_responses.observe(max(0.0, waited), task.task_type)
         # A task that does not run when it ends, such as a parent after a count of its sub-tasks, ends no attempt and
         # names no worker.
-        if task.started_at is not None and isinstance(event, _ENDING_EVENTS) and task.history[-1].worker_id is not None:
+        if (
+            task.started_at is not None
+            and isinstance(event, ATTEMPT_END_EVENTS)
+            and task.history[-1].worker_id is not None
+        ):
             seconds = (task.updated_at - task.started_at).total_seconds()
             self.execution.observe(max(0.0, seconds), task.task_type, str(task.status))
 
     def _count_handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         counter = self.processed if error is None else self.failed_listeners
         counter.add(listener.name, type(event).__name__)
-
-
-_ENDING_EVENTS = (
-    TaskCompletedEvent,
-    TaskFailedEvent,
-    TaskRetryingEvent,
-    TaskWaitingEvent,
-    TaskCancelledEvent,
-    TaskReleasedEvent,
-)

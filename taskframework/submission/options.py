@@ -40,7 +40,7 @@ _MAX_FUTURE = timedelta(days=3660)
 #: An earlier time becomes this time, so that the indexes of a store need not support the year 1.
 _MIN_TIME = EPOCH
 _MIN_SPAN, _MAX_SPAN = timedelta(milliseconds=1), timedelta(days=366)
-#: What `is_name` asks for, in words.
+#: How an RFC 3339 time begins: its date, then T or a space.
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
 
-from taskframework.errors import ExtraMissingError, InvalidParametersError
+from taskframework.errors import ExtraMissingError, InvalidParametersError, ValueNotStorableError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
-from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, Json, problem
+from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, NO_JSON_TYPE, Json, problem
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.schemas import describe_parameters, schema_of
 from taskframework.tasks.values import storable_parameters
@@ -79,7 +79,12 @@ class TaskDeclaration:
             ValueNotStorableError: if a store could not keep them.
         """
         # This comes first because it limits the depth; without a limit the library's stack would overflow.
-        plain, canonical = storable_parameters(value)
+        try:
+            plain, canonical = storable_parameters(value)
+        except ValueNotStorableError as error:
+            if error.reason.endswith(NO_JSON_TYPE):
+                error.hint = "Use plain JSON, or register the task type in this process too: then its model writes it."
+            raise
         if problems := list(islice(_problems(self.parameters_schema, plain), MAX_PROBLEMS)):
             raise InvalidParametersError(self.task_type, problems, takes=describe_parameters(self.parameters_schema))
         return plain, canonical

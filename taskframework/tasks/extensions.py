@@ -14,7 +14,7 @@ from taskframework.errors import ConfigurationError, RegistrationError, Taskfram
 from taskframework.frames import place_in_source
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.registry import TaskRegistry
-from taskframework.tasks.resources import NO_RESOURCES, Resources
+from taskframework.tasks.resources import NO_RESOURCES, Resources, wanted_resources
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,8 @@ class Extensible:
         added first is outermost. It always runs on the event loop, also for plain functions in a thread or process.
 
         Raises:
-            RegistrationError: if it is not a coroutine function, or does not take these two arguments.
+            RegistrationError: if it is not a coroutine function, does not take these two arguments, or asks for a
+                resource.
         """
         is_async = any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None))))  # noqa: B004
         if not is_async or not accepts_arguments(middleware, 2):
@@ -91,6 +92,7 @@ class Extensible:
                 f"{_qualified_name(middleware)}{place_in_source(middleware)} is not a middleware.",
                 hint="Write async def middleware(context, call_next): return await call_next(context).",
             )
+        _refuse_resources(middleware)
         self._middleware.append(middleware)
         return middleware
 
@@ -113,13 +115,14 @@ class Extensible:
             hook: a function that returns an asynchronous context manager.
 
         Raises:
-            RegistrationError: if it does not.
+            RegistrationError: if it does not, or asks for a resource.
         """
         if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
             raise RegistrationError(
                 f"{_qualified_name(hook)}{place_in_source(hook)} is not a lifespan hook.",
                 hint="Write an async def with one yield, and @contextlib.asynccontextmanager right above it.",
             )
+        _refuse_resources(hook)
         self._lifespans.append(hook)
         return hook
 
@@ -157,6 +160,21 @@ def accepts_arguments(function: Callable[..., Any], arguments: int) -> bool:
     except ValueError:  # the function has no readable signature
         pass
     return True
+
+
+def _refuse_resources(function: Callable[..., Any]) -> None:
+    """Refuse middleware, or a hook, with a `resource(...)` as default: only the code of tasks gets resources."""
+    try:
+        wanted = wanted_resources(function)
+    except (TypeError, ValueError):  # it has no readable signature, or is none; the next check says that
+        return
+    if wanted:
+        name, kind = next(iter(wanted.items()))
+        raise RegistrationError(
+            f"{_qualified_name(function)}{place_in_source(function)} asks for {kind.__name__} as {name!r}, but only "
+            "the code of tasks gets resources.",
+            hint="Let the lifespan hook put the object where this code finds it, such as a variable of the module.",
+        )
 
 
 def _wrap(middleware: Middleware, code: CallNext) -> CallNext:

@@ -16,6 +16,7 @@ from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storabl
 Many = TypeVar("Many")
 
 _SECRETS = (Secret, SecretStr, SecretBytes)
+_COLLECTIONS = (list, tuple, set, frozenset, dict)
 
 
 def check_iterable(values: Many) -> Many:
@@ -88,7 +89,7 @@ def _accepted_as_json(accepted: Any, adapter: TypeAdapter[Any]) -> Json:
     except (PydanticSerializationError, ValidationError, RecursionError):
         return None
     # Classes of the caller need not be comparable.
-    is_comparable = all(isinstance(leaf, str | int | float | None) for leaf in _leaves(accepted))
+    is_comparable = all(isinstance(part, (str, int, float, type(None), *_COLLECTIONS)) for part in _parts(accepted))
     return None if is_comparable and read != accepted else plain
 
 
@@ -110,26 +111,27 @@ def to_storable_json(value: object, what: str, max_bytes: int) -> Json:
 
 
 def refuse_values_lost_in_json(value: Any, what: str) -> None:
-    """Refuse values that pydantic changes without an error: NaN and infinities become null where a type is Any, and a
-    SecretStr becomes asterisks.
+    """Refuse values that pydantic changes without an error: NaN and infinities become null where a type is Any, a
+    SecretStr becomes asterisks, and of two keys that are one text in JSON only one is left.
 
     Raises:
         ValueNotStorableError: if the value contains one of these.
     """
-    for leaf in _leaves(value):
-        if isinstance(leaf, float) and not math.isfinite(leaf):
-            raise ValueNotStorableError(what, f"{leaf} is not a JSON number")
-        if isinstance(leaf, _SECRETS):
+    for part in _parts(value):
+        if isinstance(part, float) and not math.isfinite(part):
+            raise ValueNotStorableError(what, f"{part} is not a JSON number")
+        if isinstance(part, _SECRETS):
             raise ValueNotStorableError(what, "a SecretStr becomes asterisks in JSON; name where the secret is")
+        if isinstance(part, dict) and len({str(key) for key in part}) < len(part):
+            raise ValueNotStorableError(what, "two keys of a dictionary are the same text in JSON")
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """Every value inside the collections of a value."""
-    if isinstance(value, (list, tuple, set, frozenset, dict)):
+def _parts(value: Any) -> Iterator[Any]:
+    """A value, and every value inside its collections."""
+    yield value
+    if isinstance(value, _COLLECTIONS):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(item)
-    else:
-        yield value
+            yield from _parts(item)
 
 
 def _dump_model(model: BaseModel, what: str) -> Json:

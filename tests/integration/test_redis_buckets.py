@@ -194,3 +194,27 @@ async def test_a_bucket_can_be_looked_at_without_a_request(make: Make) -> None:
         seen = await buckets.read(OPENAI)
         assert seen is not None
         assert seen.full_at == pytest.approx(taken.full_at, rel=0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("refusing", "accepting", "words", "hint"),
+    [
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "refuses: .*maxmemory", "raise maxmemory"),
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "refuses: .*read only replica", "name the primary"),
+    ],
+)
+async def test_a_server_that_takes_no_writes_is_an_error_wherever_buckets_are_looked_at(
+    make: Make, redis_server: RedisServer, refusing: str, accepting: str, words: str, hint: str
+) -> None:
+    buckets, own = make(), cast(Any, Redis.from_url(redis_server.url))
+    await own.execute_command(*refusing.split())
+    try:
+        for look in (buckets.read(OPENAI), buckets.list_known(5), buckets.hold(HoldBucket(OPENAI, SLOW, 1))):
+            with pytest.raises(LimiterUnavailableError, match=words) as raised:
+                await look
+            assert hint in str(raised.value)
+            assert "script" not in str(raised.value)
+    finally:
+        await own.execute_command(*accepting.split())
+        await own.aclose()
+    assert await buckets.read(OPENAI) is not None

@@ -156,6 +156,7 @@ class Login(BaseModel):
         (float("nan"), "nan is not a JSON number"),
         ({"ratios": [1.0, float("inf")]}, "inf is not a JSON number"),
         (Login(ratio=float("nan")), "nan is not a JSON number"),
+        ({"names": {1: "a number", "1": "a text"}}, "two keys of a dictionary are the same text in JSON"),
         ([Login(password=SecretStr("hunter2"))], "a SecretStr becomes asterisks in JSON"),
     ],
 )

@@ -170,7 +170,7 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(queued(), is_broker_connected=False, bucket="openai", is_limiter_away=True),
         *(
             "limiter_away",
-            "Redis does not answer. Without it, no task with the rate limit 'openai'",
+            "Redis does not answer, or takes no writes. Without it, no task with the rate limit 'openai'",
             "soon after",
         ),
     ),

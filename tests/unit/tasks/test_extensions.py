@@ -206,3 +206,19 @@ def test_a_function_that_is_no_middleware_or_no_hook_is_refused_where_it_is_adde
         program.use(plain)
     with pytest.raises(RegistrationError, match=r"generator .* is not a lifespan hook.*asynccontextmanager"):
         program.lifespan(generator)  # type: ignore[type-var]
+
+
+def test_middleware_or_a_hook_that_asks_for_a_resource_is_refused_where_it_is_added() -> None:
+    program = Extensible()
+
+    async def counting(context: Any, call_next: Any, pool: Pool = resource(Pool)) -> Any: ...
+
+    @contextlib.asynccontextmanager
+    async def opening(pool: Pool = resource(Pool)) -> AsyncIterator[None]:
+        yield
+
+    with pytest.raises(RegistrationError, match=r"counting .* asks for Pool as 'pool', but only the code of tasks"):
+        program.use(counting)
+    with pytest.raises(RegistrationError, match=r"opening .* asks for Pool .* a variable of the module"):
+        program.lifespan(opening)
+    assert not program.is_extended

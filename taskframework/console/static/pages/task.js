@@ -117,7 +117,6 @@ function TaskFacts({ task }) {
     ["Lane", task.priority],
     ["User", html`<a href=${to(["tasks"], { user_id: task.user_id })}>${task.user_id}</a>`],
     ["Correlation id", task.correlation_id && html`<a class="id" href=${to(["tasks"], { correlation_id: task.correlation_id })}>${task.correlation_id}</a>`],
-    ["Idempotency key", task.idempotency_key],
     ["Parent", task.parent_task_id && html`<${TaskLink} id=${task.parent_task_id} />`],
     ["Stream", task.stream && html`<a href=${to(["streams"], { key: task.stream.key, user_id: task.user_id })}>${task.stream.key}</a> at ${task.stream.position}`],
     ["Version", task.unique && `${task.unique.version} of ${task.unique.key}`],
