@@ -57,8 +57,9 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 1.0
 #: the second number says: the server may be shared with a program that has millions of keys.
 _SCANNED_KEYS, _MAX_SCANS = 1_000, 100
 
-#: A key that each look at buckets writes: a server that is full or a replica answers, but no task could begin.
-_WRITE_CHECK, _WRITE_CHECK_SECONDS = "write-check", 60
+#: A key that each look at buckets writes: a server that is full or a replica answers, but no task could begin. It is
+#: written with a command of the scripts, which the user of Redis may use in any case.
+_WRITE_CHECK = "write-check"
 #: The fields of a bucket.
 _FIELDS = ["full_at", "line_at", "late_at"]
 
@@ -196,7 +197,7 @@ class RedisBuckets:
         return _bucket_of_fields(await cast("Awaitable[list[str | None]]", self._redis.hmget(key, _FIELDS)))
 
     async def _check_writing(self) -> None:
-        await self._redis.set(self._prefix + _WRITE_CHECK, 1, ex=_WRITE_CHECK_SECONDS)
+        await cast("Awaitable[int]", self._redis.hset(self._prefix + _WRITE_CHECK, "is_writable", "1"))
 
     def _key(self, change: TakePermits | HoldBucket) -> str:
         return self._prefix + change.record_id

@@ -166,7 +166,7 @@ def _refuse_resources(function: Callable[..., Any]) -> None:
     """Refuse middleware, or a hook, with a `resource(...)` as default: only the code of tasks gets resources."""
     try:
         wanted = wanted_resources(function)
-    except (TypeError, ValueError):  # it has no readable signature, or is none; the next check says that
+    except (TypeError, ValueError):  # it has no readable signature
         return
     if wanted:
         name, kind = next(iter(wanted.items()))
