@@ -218,3 +218,13 @@ async def test_a_server_that_takes_no_writes_is_an_error_wherever_buckets_are_lo
         await own.execute_command(*accepting.split())
         await own.aclose()
     assert await buckets.read(OPENAI) is not None
+
+
+async def test_a_wrong_password_is_called_a_refusal_and_not_shown(redis_server: RedisServer) -> None:
+    buckets = RedisBuckets(redis_server.url.replace("://", "://ada:hunter2@"), "p", SystemClock())
+    try:
+        with pytest.raises(LimiterUnavailableError, match=r"Redis refuses: .*\. Correct the user") as raised:
+            await buckets.read(OPENAI)
+        assert "hunter2" not in str(raised.value)
+    finally:
+        await buckets.close()
