@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 #: this pause, so counting takes a fiftieth of one processor, and costs the same per sub-task for 100 as for many. With
 #: 20 instead of 50, each of 20,000 sub-tasks took 8 % more processor time.
 _PAUSE_PER_COST = 50
+#: The same factor for the pause after the first count, when the pace of the sub-tasks is not known yet. Most parents
+#: have few sub-tasks, which end during this pause.
+_FIRST_PAUSE_PER_COST = 20
 #: The same factor for the shortest pause. Pauses are short when the last sub-task is about to end: the parent waits for
 #: the count after this end, and the counting process may have the events of only some ends.
 _MIN_PAUSE_PER_COST = 4
@@ -225,7 +228,7 @@ def _seconds_of_pause(report: _PendingReport) -> float:
     last, previous = report.last, report.previous
     cost = _SECONDS_PER_COUNT + (0 if last is None else _SECONDS_PER_SUBTASK * last.size)
     if last is None or previous is None:
-        return min(_PAUSE_PER_COST * cost, _MAX_PAUSE_SECONDS)
+        return min(_FIRST_PAUSE_PER_COST * cost, _MAX_PAUSE_SECONDS)
     counts = max(1, last.serial - previous.serial)  # the counts of all processes since the previous one
     longest, ended = min(_PAUSE_PER_COST * cost * counts, _MAX_PAUSE_SECONDS), last.done - previous.done
     if report.missing is None or ended <= 0:

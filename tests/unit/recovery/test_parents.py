@@ -78,15 +78,15 @@ async def test_the_pause_is_short_when_the_rest_will_soon_have_ended(store: Sqli
     reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
     reporter.handle_task(ended[0])
     await eventually(lambda: clock.sleeping == 1)  # counted, and in the pause
-    await store.insert(ended[1:9])  # eight in 80 milliseconds, so the last two will take some twenty
+    await store.insert(ended[1:9])  # eight in 40 milliseconds, so the last two will take some ten
     reporter.handle_task(ended[1])
-    clock.advance(0.08)
+    clock.advance(0.04)
     await eventually(lambda: counted(store, 9))
     await eventually(lambda: clock.sleeping == 1)
     await store.insert(ended[9:])  # in another process: nobody tells that these were the last
     reporter.handle_task(ended[2])
 
-    clock.advance(0.022)
+    clock.advance(0.012)
     await eventually(lambda: is_over(store))
 
 
@@ -108,7 +108,7 @@ async def test_the_pause_is_longer_when_others_count_too_and_never_too_long_for_
     await eventually(lambda: clock.sleeping == 1)
     await count_elsewhere()
     reporter.handle_task(ended[1])
-    clock.advance(0.08)
+    clock.advance(0.04)
     await eventually(lambda: serial(store, others + 2))
     await eventually(lambda: clock.sleeping == 1)
     reporter.handle_task(ended[2])
