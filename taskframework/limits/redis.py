@@ -140,6 +140,7 @@ class RedisBuckets:
         except ValueError as error:
             raise LimiterUnavailableError(f"The address of Redis cannot be used: {redacted(str(error))}.") from error
         self._prefix = f"{prefix}:"
+        self._write_check = (f"{prefix}:{_WRITE_CHECK}", "is_writable", "1")
         self._clock = clock
         self._waits_while_away = waits
         self._is_away = False
@@ -177,7 +178,7 @@ class RedisBuckets:
         await self._redis.aclose()
 
     async def _list_known(self, limit: int) -> list[tuple[str, Bucket]]:
-        await self._check_writing()
+        await cast("Awaitable[int]", self._redis.hset(*self._write_check))
         keys: list[str] = []
         cursor = 0
         for _ in range(_MAX_SCANS):
@@ -193,11 +194,10 @@ class RedisBuckets:
         return [(key.removeprefix(self._prefix), bucket) for key, bucket in zip(known, buckets, strict=True)]
 
     async def _read(self, key: str) -> Bucket:
-        await self._check_writing()
-        return _bucket_of_fields(await cast("Awaitable[list[str | None]]", self._redis.hmget(key, _FIELDS)))
-
-    async def _check_writing(self) -> None:
-        await cast("Awaitable[int]", self._redis.hset(self._prefix + _WRITE_CHECK, "is_writable", "1"))
+        reads = self._redis.pipeline(transaction=False)  # both in one round trip
+        reads.hset(*self._write_check)
+        reads.hmget(key, _FIELDS)
+        return _bucket_of_fields((await reads.execute())[1])
 
     def _key(self, change: TakePermits | HoldBucket) -> str:
         return self._prefix + change.record_id

@@ -139,8 +139,9 @@ class Overview:
             text = f"{text}. To check it: taskframework doctor"
             yield Problem("broker_away", text)
         if self.is_limiter_away:
-            text = "Redis, which keeps the rate limits, does not answer. Tasks with a rate limit wait until it is back"
-            yield Problem("limiter_away", f"{text}. To check it: taskframework doctor")
+            text = "Redis, which keeps the rate limits, does not answer or takes no writes"
+            consequence = "Tasks with a rate limit wait until it is back"
+            yield Problem("limiter_away", f"{text}. {consequence}. To check it: taskframework doctor")
         if self.counts is not None and self.counts.undriven:
             text = f"{_undriven_text(self.counts.undriven)}. See which: taskframework doctor"
             yield Problem("undriven", text)

@@ -90,6 +90,28 @@ async def test_the_pause_is_short_when_the_rest_will_soon_have_ended(store: Sqli
     await eventually(lambda: is_over(store))
 
 
+async def test_the_pause_is_longer_than_the_first_one_while_most_subtasks_still_run(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    parent, *ended = family(store, [TaskStatus.COMPLETED] * 11)
+    await store.insert([parent, ended[0]])
+    reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
+    reporter.handle_task(ended[0])
+    await eventually(lambda: clock.sleeping == 1)
+    await store.insert([ended[1]])  # one in 40 milliseconds, so the others will take hundreds
+    reporter.handle_task(ended[1])
+    clock.advance(0.04)
+    await eventually(lambda: counted(store, 2))
+    await eventually(lambda: clock.sleeping == 1)
+    await store.insert([ended[2]])
+    reporter.handle_task(ended[2])
+    clock.advance(0.07)
+    await asyncio.sleep(0)
+    assert clock.sleeping == 1, "50 times the cost of a count, which is 1.5 milliseconds and a little for each sub-task"
+    clock.advance(0.01)
+    await eventually(lambda: counted(store, 3))
+
+
 async def test_the_pause_is_longer_when_others_count_too_and_never_too_long_for_marks(
     store: SqliteStore, clock: FakeClock
 ) -> None:
