@@ -6,7 +6,7 @@ process may store them, and may do so again: sub-tasks that exist are not stored
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from itertools import islice
 
@@ -27,12 +27,22 @@ class Spawner(ParentWork):
 
     description = "the plan of task"
 
-    def __init__(self, store: TaskStore, bus: EventBus, dispatch_after: timedelta) -> None:
-        """Prepare; `dispatch_after` as in `NewTasks`."""
+    def __init__(
+        self, store: TaskStore, bus: EventBus, dispatch_after: timedelta, wait_for_room: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            store: where the sub-tasks are stored.
+            bus: gets the event of each.
+            dispatch_after: as in `NewTasks`.
+            wait_for_room: waits while the events of many tasks of this process are still to be published.
+        """
         super().__init__()
         self._store = store
         self._bus = bus
         self._dispatch_after = dispatch_after
+        self._wait_for_room = wait_for_room
 
     def on_event(self, event: TaskEvent) -> None:
         """Begin to store sub-tasks at once, as a listener, in the process in which a task planned them."""
@@ -65,6 +75,7 @@ class Spawner(ParentWork):
                 await self._insert(batch)
                 await failpoint.reached("spawn.after_insert")
                 if len(batch) == BATCH_SIZE or subtasks.plan_records:
+                    await self._wait_for_room()
                     present = await self._reserve_again(present)
                     if present is not None and self._is_stopping:
                         return

@@ -110,6 +110,15 @@ class ExternalEventBridge:
             # In an empty context: the pump runs on after the request whose context it would otherwise have.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
+    async def wait_for_room(self) -> None:
+        """Wait while more tasks wait here than one round publishes.
+
+        A caller that stores many thousand tasks waits here between two parts. Otherwise the last ones wait for longer
+        than `RELAY_AFTER`, and the relays publish them too: a second time, and each with three more calls to the store.
+        """
+        while self._pump is not None and len(self._waiting) > ROUND_SIZE:
+            await self._round_is_over.wait()
+
     async def wait_until_published(self, tasks: Iterable[Task]) -> None:
         """Wait until these tasks, just taken, are published or left to the relay. Their marks come later."""
         awaited = [self._waiting[task.task_id] for task in tasks if task.task_id in self._waiting]

@@ -86,25 +86,20 @@ def _build_without_worker_and_repairs(services: StoreServices, broker: Broker, *
             store,
         ),
     )
+    publisher = TaskEventPublisher(broker, metrics.published.add)
+    bridge = ExternalEventBridge(store, publisher, settings.app.source, reporter, services.looks, clock)
     return ProcessServices(
         services=services,
         broker=broker,
         pauses=pauses,
         slots=slots,
         producer=producer,
-        spawner=Spawner(store, services.bus, services.dispatch_after),
+        spawner=Spawner(store, services.bus, services.dispatch_after, bridge.wait_for_room),
         reporter=reporter,
         cascade=Cascade(store, services.moves),
         retrier=BatchRetrier(store, services.moves, services.dispatch_after),
         early_signals=EarlySignals(services.moves),
-        bridge=ExternalEventBridge(
-            store,
-            TaskEventPublisher(broker, metrics.published.add),
-            settings.app.source,
-            reporter,
-            services.looks,
-            clock,
-        ),
+        bridge=bridge,
         collector=DeadLetterCollector(store, broker),
         topology=topology,
         metrics=metrics,

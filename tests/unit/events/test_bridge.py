@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import cast
+from unittest.mock import AsyncMock, Mock
 
 from taskframework.clock import SystemClock
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
 from taskframework.events.bridge import ROUND_SIZE, ExternalEventBridge
 from taskframework.events.external import ExternalEvent
 from taskframework.events.publisher import TaskEventPublisher
@@ -111,6 +112,26 @@ async def test_waiting_for_a_publication_does_not_wait_for_later_progress() -> N
     await asyncio.wait_for(bridge.wait_until_published(tasks), 10)
     assert {event.id for event in publisher.events} >= {f"{task.task_id}-1" for task in tasks}
     publisher.is_busy = False
+    await bridge.drain()
+
+
+async def test_there_is_room_when_no_more_tasks_wait_than_one_round_publishes() -> None:
+    publisher = Publisher()
+    bridge = _bridge(Marks(), publisher)
+    await bridge.wait_for_room()
+    for _ in range(3 * ROUND_SIZE):
+        bridge.enqueue(new_task())
+    await asyncio.wait_for(bridge.wait_for_room(), 10)
+    assert len(publisher.events) >= ROUND_SIZE, "a second round is under way, and one more may wait"
+    await bridge.drain()
+
+
+async def test_there_is_room_while_the_broker_is_away_because_the_relay_publishes_the_events() -> None:
+    publisher = Mock(publish=AsyncMock(side_effect=BrokerUnavailableError))
+    bridge = _bridge(Marks(), publisher)
+    for _ in range(3 * ROUND_SIZE):
+        bridge.enqueue(new_task())
+    await asyncio.wait_for(bridge.wait_for_room(), 10)
     await bridge.drain()
 
 

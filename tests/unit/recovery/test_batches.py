@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -53,7 +54,7 @@ class Stage:
         self.retrier = BatchRetrier(store, self.moves, 5 * SECOND)
         self.repair = BatchRepair(store, self.moves, self.retrier, 10)
         self.cascade = Cascade(store, self.moves)
-        self.spawner = Spawner(store, bus, 5 * SECOND)
+        self.spawner = Spawner(store, bus, 5 * SECOND, AsyncMock())
 
     async def run_once(self) -> None:
         """What the repair finds, done to its end."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -367,7 +368,7 @@ def bus() -> EventBus:
 def repair(store: SqliteStore, clock: FakeClock, bus: EventBus) -> Callable[[], Awaitable[None]]:
     """What the repair of another process finds, done to its end."""
     moves = TaskMoves(store, bus)
-    spawner, cascade = Spawner(store, bus, SECOND), Cascade(store, moves)
+    spawner, cascade = Spawner(store, bus, SECOND, AsyncMock()), Cascade(store, moves)
     reporter = SubtaskReporter(store, moves, clock)
     parents = ParentRepair(store, moves, spawner, reporter, cascade, 10)
 
@@ -447,7 +448,7 @@ async def test_a_plan_that_waited_too_long_in_its_process_is_stored_by_one_of_th
     store.insert = counted  # type: ignore[method-assign]
     clock.advance(SPAWN_AFTER)
     await repair()
-    await Spawner(store, bus, SECOND).work_on(parent)
+    await Spawner(store, bus, SECOND, AsyncMock()).work_on(parent)
     assert len(inserts) == 1, "the repair of another process has it in hand"
     assert [task.parameters for task in await below(store)] == [0]
 
@@ -460,7 +461,7 @@ async def test_a_plan_that_waited_too_long_is_stored_if_nobody_else_does(
     [parent] = family(store, [], subtasks=Subtasks(1, plan), spawn_at=spawn_at, check_at=check_at)
     await store.insert([parent])
     clock.advance(2 * SPAWN_AFTER)
-    await Spawner(store, bus, SECOND).work_on(parent)
+    await Spawner(store, bus, SECOND, AsyncMock()).work_on(parent)
     assert [task.parameters for task in await below(store)] == [0]
 
 
@@ -498,6 +499,21 @@ async def test_a_large_plan_is_not_stored_any_further_when_its_parent_has_ended(
     store.insert = insert_and_cancel  # type: ignore[method-assign]
     await repair()
     assert [task.parameters for task in await below(store)] == [0]
+
+
+async def test_each_part_of_a_plan_waits_until_most_events_of_earlier_parts_are_published(
+    store: SqliteStore, bus: EventBus
+) -> None:
+    parent, plans = in_records(store)
+    await store.write_records(plans)
+    await store.insert([parent])
+    stored: list[int] = []
+
+    async def wait_for_room() -> None:
+        stored.append(len(await below(store)))
+
+    await Spawner(store, bus, SECOND, wait_for_room).work_on(parent)
+    assert stored == [1, 2]
 
 
 def in_records(store: SqliteStore) -> tuple[Task, list[Record]]:
