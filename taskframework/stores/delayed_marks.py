@@ -63,6 +63,8 @@ class DelayedMarks(Generic[MarkT]):
         #: Thousands may wait; as tuples of plain values they cost the garbage collector nothing.
         self._waiting: dict[str, tuple[Any, ...]] = {}
         self._is_drained = asyncio.Event()
+        #: Set at the end of the present write; each write has its own event.
+        self._write_is_over = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
 
     def add(self, task_id: str, *values: Any) -> None:
@@ -80,6 +82,13 @@ class DelayedMarks(Generic[MarkT]):
             await asyncio.wait([self._pump])
         self._is_drained.clear()
 
+    async def wait_while_late(self) -> None:
+        """Wait while the oldest waiting mark is late: a caller who causes thousands of marks waits here between two
+        parts.
+        """
+        while self._pump is not None and self._are_late:
+            await self._write_is_over.wait()
+
     async def _run(self) -> None:
         try:
             while self._waiting:
@@ -87,16 +96,28 @@ class DelayedMarks(Generic[MarkT]):
                 rest = first_since + self._delay - self._clock.monotonic()
                 await happens_within(self._is_drained, rest, self._clock)
                 await self._write_some(self._taken())
+                self._end_write()
         finally:
             self._pump = None
+            self._end_write()
+
+    def _end_write(self) -> None:
+        self._write_is_over.set()
+        self._write_is_over = asyncio.Event()
+
+    @property
+    def _are_late(self) -> bool:
+        """Whether the oldest waiting mark is late, so that its repair may come before it is written."""
+        if not self._waiting:
+            return False
+        first_since, *_ = next(iter(self._waiting.values()))
+        return self._clock.monotonic() - first_since > self._delay * _LATE_AFTER_DELAYS
 
     def _taken(self) -> list[MarkT]:
         """The marks of the next write, taken from those that wait."""
         now = self._clock.monotonic()
         since_when = now - (0 if self._is_drained.is_set() else self._delay * _EARLY_WRITE_SHARE)
-        first_since, *_ = next(iter(self._waiting.values()))
-        are_late = now - first_since > self._delay * _LATE_AFTER_DELAYS
-        most = _MAX_LATE_MARKS_PER_WRITE if are_late else _MAX_MARKS_PER_WRITE
+        most = _MAX_LATE_MARKS_PER_WRITE if self._are_late else _MAX_MARKS_PER_WRITE
         oldest = itertools.islice(self._waiting.items(), most)
         marks = [(task_id, values) for task_id, (since, *values) in oldest if since <= since_when]
         for task_id, _ in marks:

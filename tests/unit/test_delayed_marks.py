@@ -103,6 +103,43 @@ async def test_marks_that_are_late_leave_in_large_writes() -> None:
     assert sizes == [small, small, small, large, 1]
 
 
+async def test_who_causes_thousands_of_marks_waits_until_no_mark_is_late() -> None:
+    clock, sizes = QuickClock(), list[int]()
+
+    async def write(marks: Sequence[MarkPublished]) -> None:
+        sizes.append(len(marks))
+        clock.advance(0.5)
+
+    marking = DelayedMarks(MarkPublished, write, clock, timedelta(seconds=2))
+    small, large = module._MAX_MARKS_PER_WRITE, module._MAX_LATE_MARKS_PER_WRITE
+    for number in range(4 * small):
+        marking.add(f"t{number}", 1)
+    await asyncio.wait_for(marking.wait_while_late(), 10)
+    assert sizes == [], "they wait, but none is late"
+    clock.advance(4)
+    for number in range(large):
+        marking.add(f"later{number}", 1)
+    await asyncio.wait_for(marking.wait_while_late(), 10)
+    assert sum(sizes) == 4 * small
+    await marking.drain()
+
+
+async def test_nobody_waits_for_late_marks_when_their_writer_was_cancelled() -> None:
+    writes, clock = Writes(), FakeClock()
+    writes.gate.clear()
+    marking = DelayedMarks(MarkPublished, writes, clock, timedelta(0))
+    marking.add("t1", 1)
+    await eventually(lambda: writes.groups)
+    marking.add("t2", 1)
+    clock.advance(1)
+    waiting = asyncio.create_task(marking.wait_while_late())
+    await _settled()
+    assert not waiting.done()
+    assert marking._pump is not None
+    marking._pump.cancel()
+    await asyncio.wait_for(waiting, 10)
+
+
 async def test_a_mark_that_comes_during_a_write_waits_for_its_own_moment() -> None:
     writes = Writes()
     writes.gate.clear()
