@@ -110,7 +110,7 @@ class DelayedMarks(Generic[MarkT]):
         """Whether the oldest waiting mark is late, so that its repair may come before it is written."""
         if not self._waiting:
             return False
-        first_since, *_ = next(iter(self._waiting.values()))
+        first_since: float = next(iter(self._waiting.values()))[0]
         return self._clock.monotonic() - first_since > self._delay * _LATE_AFTER_DELAYS
 
     def _taken(self) -> list[MarkT]:
