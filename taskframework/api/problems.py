@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -51,6 +50,7 @@ from taskframework.submission.refusals import (
     BatchItemError,
     VersionConflictError,
 )
+from taskframework.tasks.names_elsewhere import names_meant
 
 logger = logging.getLogger(__name__)
 
@@ -271,9 +271,7 @@ def _field_refusal(found: Sequence[Mapping[str, str]], known: Collection[str]) -
     # An unknown field has any name that the caller gave it.
     problems = [{"field": wrong["field"][:_MAX_SHOWN_CHARACTERS], "message": wrong["message"]} for wrong in found]
     unknown = [wrong for wrong in problems if wrong["message"] == NO_FIELD]
-    meant = {
-        wrong["field"]: difflib.get_close_matches(wrong["field"].rpartition(".")[2], known, 1) for wrong in unknown
-    }
+    meant = {wrong["field"]: names_meant(wrong["field"].rpartition(".")[2], known) for wrong in unknown}
     suggestions = [name for names in meant.values() for name in names]
     # A misspelt field comes first: its author thinks that the missing field was given.
     first = next((wrong for wrong in unknown if meant[wrong["field"]]), problems[0])

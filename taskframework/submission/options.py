@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -29,6 +28,7 @@ from taskframework.model.status import LANES, Priority
 from taskframework.model.streams import OnFailure
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
 from taskframework.model.values import MAX_NAME_LENGTH, MAX_REASON, NAME_RULE, check_storable, is_name, problem
+from taskframework.tasks.names_elsewhere import names_meant
 from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.
@@ -327,7 +327,7 @@ def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> N
         TypeError: if there are such options; names them, and the nearest existing options or all.
     """
     if unknown := sorted([name for name in given if name not in known]):
-        nearest = [name for each in unknown for name in difflib.get_close_matches(each, known, 1)]
+        nearest = [name for each in unknown for name in names_meant(each, known)]
         suggestion = f"did you mean {', '.join(nearest)}?" if nearest else f"the options are {', '.join(sorted(known))}"
         raise TypeError(f"{what} has no option {', '.join(unknown)}; {suggestion}")
 

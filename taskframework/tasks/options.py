@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -21,6 +20,7 @@ from taskframework.tasks.limits import (
     as_timedelta,
     is_duration,
 )
+from taskframework.tasks.names_elsewhere import names_meant
 from taskframework.tasks.retention import Retention
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def _naming_unknown_options(kind: type[T]) -> type[T]:
 
 def unknown_option_error(what: str, name: str, known: Collection[str], otherwise: str) -> RegistrationError:
     """Make the error of an option that does not exist. Its hint is the nearest name, or `otherwise`."""
-    near = difflib.get_close_matches(name, known, 1)
+    near = names_meant(name, known)
     return RegistrationError(f"{what} has no option {name}.", hint=f"Did you mean {near[0]}?" if near else otherwise)
 
 
