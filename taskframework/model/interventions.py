@@ -35,8 +35,7 @@ class Reap(UngroupedWrite):
     """RUNNING with an expired lease → RETRYING, DEAD_LETTER, CANCELLED or FAILED, without the code of the task.
 
     The lease must have ended longer than `grace` ago. `grace` None: the lease need not have ended, because the worker
-    is known to be dead. After the first crash the task is retried at once, after later crashes it waits for `delay`.
-    With `max_crashes` crashes it is a dead letter.
+    is known to be dead. The task waits for `delay`; with `max_crashes` crashes it is a dead letter.
     """
 
     failpoint: ClassVar[str] = "reap.after_write"
@@ -54,8 +53,7 @@ class Reap(UngroupedWrite):
             return None
         reaped = task.evolve(crashes=task.crashes + 1)
         error = replace(self._error(reaped), attempt=task.attempts, at=now)
-        delay = self.delay if reaped.crashes > 1 else timedelta(0)
-        return after_failure(reaped, self._status(reaped), error, delay, now, task.lease.worker_id)
+        return after_failure(reaped, self._status(reaped), error, self.delay, now, task.lease.worker_id)
 
     def _error(self, task: Task) -> TaskError:
         if task.cancel is not None and task.cancel.by == BY_DEADLINE:

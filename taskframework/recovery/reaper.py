@@ -32,7 +32,7 @@ class Reaper:
         Args:
             store: where the leases are.
             moves: takes the tasks from their workers.
-            policy: the delay from the second crash on; after its first crash a task is retried at once.
+            policy: how long a task waits after a crash.
             grace: how long a lease must be over.
             max_crashes: how many crashes make a task a dead letter.
             limit: how many leases one look takes.
@@ -76,5 +76,5 @@ class Reaper:
             await self._moves.repair_all(self._reaping(task, grace) for task in tasks)
 
     def _reaping(self, task: DueTask, grace: timedelta | None) -> Reap:
-        delay = self._policy.delay(max(1, task.crashes))
+        delay = self._policy.after_crash(task.crashes + 1)
         return Reap(task.task_id, task.fencing_token, grace, self._max_crashes, delay)

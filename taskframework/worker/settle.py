@@ -129,11 +129,10 @@ class SettleStation:
         if not isinstance(outcome, Failed) or outcome.delay is not None or not outcome.retryable:
             return outcome
         options = registration.executable.options
-        policy = self._policy
-        if options.initial_delay is not None:
-            policy = replace(policy, initial_delay=as_timedelta(options.initial_delay))
-        if options.max_delay is not None:
-            policy = replace(policy, max_delay=as_timedelta(options.max_delay))
+        first, longest = options.initial_delay, options.max_delay
+        policy = self._policy.with_own(
+            None if first is None else as_timedelta(first), None if longest is None else as_timedelta(longest)
+        )
         return replace(outcome, delay=policy.delay(attempt.task.attempts))
 
 

@@ -88,7 +88,7 @@ async def test_an_attempt_that_lost_its_lease_is_counted_and_logged_with_both_to
         handle = await framework.submit("waits")
         await eventually(lambda: Waits.started == 1)
         store = framework.services.store
-        hasty = Reap(handle.task_id, 1, timedelta(seconds=-60), 3, timedelta(hours=1))
+        hasty = Reap(handle.task_id, 1, timedelta(seconds=-60), 3, timedelta(0))
         assert await store.apply(hasty) is not None
         await eventually(lambda: _stale_writes(framework, "waits") > 0)
         Waits.gate.set()

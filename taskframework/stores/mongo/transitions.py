@@ -241,8 +241,7 @@ def _reap(reap: Reap) -> Write:
     }
     data = {name: f"$error.{name}" for name in failure_data(error)}
     event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=data)
-    due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
-    return Write(guard, [set_fields(reaped), _after_failure(due, event)])
+    return Write(guard, [set_fields(reaped), _after_failure(later(reap.delay), event)])
 
 
 @build_single_write.register

@@ -39,3 +39,16 @@ def test_a_factor_of_one_keeps_the_delay() -> None:
 
 def test_no_delay_stays_no_delay() -> None:
     assert RetryPolicy(initial_delay=timedelta(0)).delay(7) == timedelta(0)
+
+
+def test_after_a_crash_a_task_waits_from_the_second_crash_on() -> None:
+    assert EXACT.after_crash(1) == timedelta(0), "the machine was more likely at fault than the task"
+    assert [EXACT.after_crash(crashes) for crashes in (2, 3, 4)] == [EXACT.delay(attempt) for attempt in (1, 2, 3)]
+
+
+def test_a_type_has_delays_of_its_own_where_it_names_them() -> None:
+    first, longest = timedelta(seconds=1), timedelta(seconds=3)
+    assert EXACT.with_own(None, None) == EXACT
+    assert EXACT.with_own(first, None).delay(1) == first
+    assert EXACT.with_own(None, longest).delay(1) == longest
+    assert [EXACT.with_own(first, longest).delay(attempt) for attempt in (1, 2, 3)] == [first, 2 * first, longest]

@@ -247,7 +247,7 @@ def test_a_lease_is_reaped_when_its_grace_is_over() -> None:
     ends = Lease("worker-1", "the-claim", NOW - SECOND)
     assert REAP.apply(running(lease=replace(ends, expires_at=NOW - SECOND + SECOND / 1000)), NOW) is None
     task = applied(REAP, running(lease=ends))
-    assert (task.status, task.crashes, task.not_before) == (TaskStatus.RETRYING, 1, NOW)
+    assert (task.status, task.crashes, task.not_before) == (TaskStatus.RETRYING, 1, NOW + MINUTE)
     assert task.error is not None
     assert (task.error.code, task.error.attempt) == ("lease_expired", 3)
     assert task.history[-1].worker_id == "worker-1"
@@ -301,10 +301,6 @@ def test_the_deadline_ends_a_task_whose_worker_died_before_it_stopped(crashes: i
         "The deadline passed. The worker stopped renewing its lease: it died, hung or lost the store."
     )
     assert task.history[-1].data == {"code": "deadline", "type": "taskframework", "message": task.error.message}
-
-
-def test_a_task_waits_after_its_second_crash() -> None:
-    assert applied(REAP, running(crashes=1)).not_before == NOW + MINUTE
 
 
 def test_a_deadline_counts_from_its_moment() -> None:
