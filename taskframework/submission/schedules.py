@@ -77,7 +77,9 @@ class ScheduleDefinition(BaseModel):
         examples=["30 2 * * MON-FRI"],
     )
     every: _Every | None = Field(
-        default=None, description="Interval such as `15m`, counted from its creation", examples=["15m"]
+        default=None,
+        description="Interval such as `15m`, counted from its creation, its last resume or the last change of its times",
+        examples=["15m"],
     )
     timezone: str = Field(
         default="UTC",
