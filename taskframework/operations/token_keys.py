@@ -111,6 +111,26 @@ class TokenKeys:
             raise TokenKeysUnavailableError(f"The keys for tokens at {self._place} could not be read again.")
         return found
 
+    async def find_replacement(self, key: PublicKey, key_id: object) -> PublicKey | None:
+        """Return the key that the issuer uses now instead of this key, which did not make the signature of a token.
+
+        Only for a key that was found without its id: the id of a key says whether it is the right one, and if there is
+        none, a wrong signature is the only sign that the issuer has replaced the key.
+
+        Args:
+            key: the key that `find` returned.
+            key_id: the key id in the token.
+
+        Returns:
+            Another key, or None if the issuer still uses this one, as far as known.
+        """
+        if key.id is not None and key.id == key_id:
+            return None
+        if self._monotonic() - self._read_at >= _MIN_READ_INTERVAL_SECONDS:
+            await asyncio.shield(self._begin_reading())
+        found = self._find_known(key_id)
+        return None if found == key else found
+
     def _find_known(self, key_id: object) -> PublicKey | None:
         named = [key for key in self._keys if key.id == key_id]
         # A PEM file gives a key no id, and an issuer with one key may leave the id out of its tokens.

@@ -51,6 +51,10 @@ class _RefusedError(Exception):
     """A token is refused. Only the log has the reason, so that an attacker who invents tokens learns nothing."""
 
 
+class _WrongSignatureError(_RefusedError):
+    """A token was not signed with the key that was tried."""
+
+
 class Tokens:
     """Identifies callers by tokens, in one process."""
 
@@ -79,7 +83,7 @@ class Tokens:
             TokenKeysUnavailableError: if there are no keys, and none can be read now.
         """
         try:
-            caller = self._make_caller(self._verify(text, await self._find_key(text, may_ask=may_ask)))
+            caller = self._make_caller(await self._read_claims(text, may_ask=may_ask))
         except _RefusedError as refused:
             self._log_once(str(refused), "a token was refused: %s", refused)
             return None
@@ -97,34 +101,44 @@ class Tokens:
             self._logged_at[kind] = now
             logger.info(text, *values)
 
-    async def _find_key(self, text: str, *, may_ask: bool) -> PublicKey:
-        """Return the key with which a token says that it is signed.
+    async def _read_claims(self, text: str, *, may_ask: bool) -> dict[str, Any]:
+        """Return the claims of a token, whose signature is right.
 
         Raises:
-            _RefusedError: if this key may not be used.
+            _RefusedError: if the token is not valid.
             TokenKeysUnavailableError: if there are no keys, and none can be read now.
         """
-        if len(text) > _MAX_TOKEN_CHARACTERS:
-            raise _RefusedError(f"it is longer than {_MAX_TOKEN_CHARACTERS:,} characters")
-        try:
-            header = jwt.get_unverified_header(text)
-        except jwt.InvalidTokenError:
-            raise _RefusedError("it is not a JWT") from None
-        algorithm = header.get("alg")
-        if algorithm not in self._rules.algorithms:
-            raise _RefusedError("its algorithm is not in security.jwt_algorithms")
+        header = self._read_header(text)
         key_id = header.get("kid")
         key = await self._keys.find(key_id, may_ask=may_ask)
         if key is None and key_id is None:
             raise _RefusedError("it has no key id (kid), and security.jwt_keys has several keys")
         if key is None:
             raise _RefusedError("no key at security.jwt_keys has its key id (kid)")
-        if key.algorithm not in (None, algorithm):
-            raise _RefusedError("its key is for another algorithm")
-        return key
+        try:
+            return self._verify(text, header, key)
+        except _WrongSignatureError:
+            replacement = await self._keys.find_replacement(key, key_id) if may_ask else None
+            if replacement is None:
+                raise
+            return self._verify(text, header, replacement)
 
-    def _verify(self, text: str, key: PublicKey) -> dict[str, Any]:
+    def _read_header(self, text: str) -> dict[str, Any]:
+        """Return the header of a token, which says how and with which key the token is signed."""
+        if len(text) > _MAX_TOKEN_CHARACTERS:
+            raise _RefusedError(f"it is longer than {_MAX_TOKEN_CHARACTERS:,} characters")
+        try:
+            header: dict[str, Any] = jwt.get_unverified_header(text)
+        except jwt.InvalidTokenError:
+            raise _RefusedError("it is not a JWT") from None
+        if header.get("alg") not in self._rules.algorithms:
+            raise _RefusedError("its algorithm is not in security.jwt_algorithms")
+        return header
+
+    def _verify(self, text: str, header: dict[str, Any], key: PublicKey) -> dict[str, Any]:
         rules = self._rules
+        if key.algorithm not in (None, header["alg"]):
+            raise _RefusedError("its key is for another algorithm")
         try:
             claims: dict[str, Any] = jwt.decode(
                 text,
@@ -135,6 +149,8 @@ class Tokens:
                 leeway=rules.leeway,
                 options={"require": _REQUIRED_CLAIMS},
             )
+        except jwt.InvalidSignatureError as error:
+            raise _WrongSignatureError(_reason(error, rules)) from None
         except jwt.InvalidTokenError as error:
             raise _RefusedError(_reason(error, rules)) from None
         except (ValueError, TypeError):

@@ -78,7 +78,7 @@ class ScheduleDefinition(BaseModel):
     )
     every: _Every | None = Field(
         default=None,
-        description="Interval such as `15m`, counted from its creation, its last resume or the last change of its times",
+        description="Interval such as `15m`, counted from its creation, its last resume or last change of times",
         examples=["15m"],
     )
     timezone: str = Field(

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from taskframework.errors import ConfigurationError
 from taskframework.model.keys import Role
 from taskframework.operations.keys import TokenKeysUnavailableError
 from taskframework.operations.token_keys import TokenKeys, require_readable
+from taskframework.operations.tokens import TokenRules, Tokens
 from taskframework.settings import SecuritySettings
 from taskframework.testing import eventually
 from tests.support.certificates import Authority
@@ -260,6 +262,50 @@ async def test_a_new_key_is_asked_for_but_not_for_each_request(caplog: pytest.Lo
     assert "planted" not in caplog.text
     with pytest.raises(TokenKeysUnavailableError):
         await issuer.found().find("second")
+
+
+_RULES = TokenRules("https://id.example", "tasks", ["RS256"], timedelta(0), "sub", "roles", "acts")
+
+
+def _without_id(key: Any) -> dict[str, Any]:
+    jwk = _jwk(key, "")
+    del jwk["kid"]
+    return jwk
+
+
+@pytest.mark.parametrize("kid", [None, "named"])
+async def test_a_key_without_id_that_the_issuer_replaced_is_read_again(kid: str | None) -> None:
+    issuer, newer = _Issuer(), _STRANGER
+    issuer.keys = [_without_id(_RSA)]
+    tokens = Tokens(_RULES, issuer.found(), lambda: issuer.now)
+    assert await tokens.find(_token(_RSA, kid=kid)) is not None
+    issuer.keys = [_without_id(newer)]
+    assert await tokens.find(_token(newer, kid=kid)) is None, "it looked just now"
+    issuer.now += 10
+    assert await tokens.find(_token(newer, kid=kid), may_ask=False) is None
+    found = await asyncio.gather(*(tokens.find(_token(newer, kid=kid)) for _ in range(5)))
+    assert [caller.principal for caller in found if caller is not None] == ["ada"] * 5
+    assert await tokens.find(_token(_RSA, kid=kid)) is None, "the issuer has taken it back"
+    assert issuer.asked == 2
+
+
+async def test_a_wrong_signature_does_not_make_the_keys_be_read_for_each_request() -> None:
+    issuer = _Issuer()
+    issuer.keys = [_without_id(_RSA)]
+    tokens = Tokens(_RULES, issuer.found(), lambda: issuer.now)
+    for _ in range(5):
+        assert await tokens.find(_token(_STRANGER, kid=None)) is None
+    assert issuer.asked == 1
+    issuer.now += 10
+    assert await tokens.find(_token(_STRANGER, kid=None)) is None
+    assert await tokens.find(_token(_RSA, kid=None)) is not None
+    issuer.keys = [_jwk(_RSA, "first")]
+    issuer.now += 300
+    assert await tokens.find(_token(_RSA, kid="first")) is not None
+    await eventually(lambda: issuer.asked == 3)
+    issuer.now += 10
+    assert await tokens.find(_token(_STRANGER, kid="first")) is None, "the id says that it is the right key"
+    assert issuer.asked == 3
 
 
 async def test_an_rsa_key_that_others_can_break_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
