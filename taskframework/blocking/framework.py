@@ -195,7 +195,7 @@ class SyncTaskFramework:
     def handle(self, task_id: str, kind: KindOf[Any, R]) -> SyncTaskHandle[R]: ...
     def handle(self, task_id: str, kind: AnyKind | None = None) -> SyncTaskHandle[Any]:
         """`TaskFramework.handle`: a handle on a task that was submitted earlier."""
-        self.open()
+        self._thread.open_for_call()
         untyped_kind: Any = kind
         return SyncTaskHandle(self.framework.handle(task_id, untyped_kind), self._thread)
 
@@ -205,7 +205,7 @@ class SyncTaskFramework:
     def batch(self, batch_id: str, kind: KindOf[Any, R]) -> SyncBatchHandle[R]: ...
     def batch(self, batch_id: str, kind: AnyKind | None = None) -> SyncBatchHandle[Any]:
         """`TaskFramework.batch`: a handle on a batch that was submitted earlier."""
-        self.open()
+        self._thread.open_for_call()
         untyped_kind: Any = kind
         return SyncBatchHandle(self.framework.batch(batch_id, untyped_kind), self._thread)
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import inspect
 import os
 import queue
+import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
+from taskframework.blocking.program_end import PROGRAM_END, THREAD_NAME
 from taskframework.errors import NotRunningError
 from taskframework.runtime import TaskFramework
 from taskframework.tasks.steps import refuse_on_event_loop
 
 T = TypeVar("T")
 
-#: Calls a function before the threads of executors end. Stores need these threads to close; `atexit` calls too late.
-_at_exit: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
 #: How many items are taken from the caller's iterable at a time.
 _ITEMS_PER_REQUEST = 500
 
@@ -38,6 +38,16 @@ class ClosedMeanwhileError(NotRunningError):
     hint = "Close it only when it is no longer used. With an idempotency key, a submission can be repeated."
 
 
+class GreenThreadsError(NotRunningError):
+    """The threads of this process are not threads of the system."""
+
+    hint = "Use `SyncTaskClient`, which speaks HTTP and works under gevent and eventlet."
+
+    def __init__(self, library: str) -> None:
+        super().__init__(f"{library} has replaced the threads of this process, so no event loop can run beside it.")
+        self.library = library
+
+
 class FrameworkThread:
     """Opens a framework at the first call, on an event loop in a thread, until it is closed or the program ends."""
 
@@ -50,6 +60,7 @@ class FrameworkThread:
         #: The id of the process that opened the framework.
         self._opener_pid: int | None = None
         self._running: _RunningFramework | None = None
+        PROGRAM_END.add(self)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Let the framework do some work, and wait until it is done.
@@ -105,6 +116,16 @@ class FrameworkThread:
         """
         self._open()
 
+    def open_for_call(self) -> _RunningFramework:
+        """Open the framework for a call, which must not come from an event loop.
+
+        Raises:
+            RuntimeError: if it comes from an event loop.
+            TaskframeworkError: as `open`.
+        """
+        refuse_on_event_loop("SyncTaskFramework", "TaskFramework")
+        return self._open()
+
     def close(self) -> None:
         """Close the framework if this process opened it; the next call opens it again."""
         if self._opener_pid != os.getpid():
@@ -114,12 +135,19 @@ class FrameworkThread:
         if running is not None:
             running.stop()
 
+    def last_use(self) -> float | None:
+        """When a thread for which Python waits used the framework last, in monotonic seconds; None if not at all."""
+        running = self._running
+        return None if running is None else running.last_use()
+
     def _open(self) -> _RunningFramework:
         # Before the lock: if another thread of the parent process had it at the fork, it is never released here.
         if self._opener_pid is not None and self._opener_pid != os.getpid():
             raise OpenedBeforeForkError
         if (running := self._running) is None:
-            new_framework = _RunningFramework(self.framework, self._worker, lambda: _at_exit(self.close))
+            _refuse_green_threads()
+            PROGRAM_END.require_running()
+            new_framework = _RunningFramework(self.framework, self._worker)
             pid = os.getpid()
             with self._lock:
                 # No call between the check and the assignment: in a call Python could run a signal handler.
@@ -144,18 +172,15 @@ class FrameworkThread:
             if asyncio.iscoroutine(work):
                 work.close()
             raise TypeError("give a function that returns the coroutine: `tasks.run(lambda: tasks.framework.…)`")
-        refuse_on_event_loop("SyncTaskFramework", "TaskFramework")
-        return self._open().start(work)
+        return self.open_for_call().start(work)
 
 
 class _RunningFramework:
     """The thread, its loop, and the framework that runs there."""
 
-    def __init__(self, framework: TaskFramework, worker: bool, on_open: Callable[[], object]) -> None:
-        """Prepare; `on_open` is called when the framework runs."""
+    def __init__(self, framework: TaskFramework, worker: bool) -> None:
         self._framework = framework
         self._worker = worker
-        self._on_open = on_open
         self._stop = asyncio.Event()
         #: Held by the thread, from its beginning on.
         self._thread_lock = threading.Lock()
@@ -163,6 +188,9 @@ class _RunningFramework:
         #: The work that was handed to the loop and is not done, by its future. No lock: a signal handler that comes in
         #: between may close the framework, and so wait for the thread.
         self._calls: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
+        #: The calls among them from threads for which Python waits, and when the last such call was made or done.
+        self._awaited = set[concurrent.futures.Future[Any]]()
+        self._last_use = time.monotonic()
         self._has_ended = False
         self._thread: threading.Thread
         self.loop: asyncio.AbstractEventLoop
@@ -174,8 +202,12 @@ class _RunningFramework:
         a moment, and only one of them does the work.
         """
         if not self._thread_lock.locked():
-            # A daemon thread, because Python must not wait for it: `_at_exit` ends it.
-            threading.Thread(target=self._work, name="taskframework-sync", daemon=True).start()
+            # A daemon thread, because Python must not wait for it: `PROGRAM_END` ends it.
+            thread = threading.Thread(target=self._work, name=f"{THREAD_NAME}-sync", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # since Python 3.12, no thread starts after the main thread has ended
+                self._is_open.set_exception(PROGRAM_END.refusal())
         self._is_open.result()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
@@ -191,10 +223,22 @@ class _RunningFramework:
             call.close()
             raise ClosedMeanwhileError from None
         self._calls[future] = call
-        future.add_done_callback(lambda done: self._calls.pop(done, None))
+        if not threading.current_thread().daemon:
+            self._awaited.add(future)
+        future.add_done_callback(self._end_call)
         if self._has_ended:  # looked at only now: the end may have found all calls but this one
             self._refuse_left_calls()
         return future
+
+    def last_use(self) -> float:
+        """As in `FrameworkThread`."""
+        return time.monotonic() if self._awaited else self._last_use
+
+    def _end_call(self, done: concurrent.futures.Future[Any]) -> None:
+        self._calls.pop(done, None)
+        if done in self._awaited:
+            self._last_use = time.monotonic()
+            self._awaited.discard(done)
 
     def stop(self) -> None:
         """Let the framework end, and wait for its thread."""
@@ -207,7 +251,7 @@ class _RunningFramework:
             self._thread = threading.current_thread()
             try:
                 with (
-                    concurrent.futures.ThreadPoolExecutor(thread_name_prefix="asyncio") as threads,
+                    concurrent.futures.ThreadPoolExecutor(thread_name_prefix=f"{THREAD_NAME}-asyncio") as threads,
                     asyncio.Runner(loop_factory=lambda: _Loop(threads)) as runner,
                 ):
                     runner.run(self._main())
@@ -231,7 +275,6 @@ class _RunningFramework:
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
         async with self._framework.running(worker=self._worker):
-            self._on_open()
             self._is_open.set_result(None)
             await self._stop.wait()
 
@@ -247,6 +290,19 @@ class _Loop(asyncio.SelectorEventLoop):
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Do nothing: the code that started the threads waits for their end when the loop is closed."""
+
+
+def _refuse_green_threads() -> None:
+    """Refuse to open a framework where a thread is a part of the calling thread.
+
+    Raises:
+        GreenThreadsError: if gevent or eventlet has replaced the threads.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        raise GreenThreadsError("gevent")
+    if eventlet is not None and eventlet.is_monkey_patched("thread"):
+        raise GreenThreadsError("eventlet")
 
 
 def _wait_for(future: concurrent.futures.Future[T]) -> T:

@@ -62,9 +62,10 @@ class BatchHandle(Generic[R]):
 
         Raises:
             ResultTimeoutError: if the batch is not final by then.
+            StoreUnavailableError: if the store does not answer and there is no time limit, or the limit is over.
             TaskNotFoundError: if the batch was removed.
         """
-        await until_final(lambda: self.operations.get(self.batch_id, EVERYONE), timeout)
+        await until_final(self.batch_id, lambda: self.operations.get(self.batch_id, EVERYONE), timeout)
         return await self.status()
 
     async def cancel(self, reason: str | None = None) -> BatchStatus:

@@ -11,7 +11,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.clock import in_seconds
-from taskframework.errors import ResultTimeoutError, TaskFailedError
+from taskframework.errors import ResultTimeoutError, StoreUnavailableError, TaskFailedError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import SUCCEEDED
 from taskframework.model.task import Task
@@ -27,28 +27,38 @@ _FIRST_PAUSE_SECONDS = 0.01
 _MAX_PAUSE_SECONDS = 0.5
 
 
-async def until_final(look: Callable[[], Awaitable[Task]], timeout: timedelta | float | None) -> Task:
+async def until_final(task_id: str, look: Callable[[], Awaitable[Task]], timeout: timedelta | float | None) -> Task:
     """Look at a task until it is final.
 
     Args:
+        task_id: its id, for the error.
         look: returns the task as it is now.
         timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
     Raises:
         ResultTimeoutError: if the task is not final by then.
+        StoreUnavailableError: if the store does not answer and there is no time limit, or the limit is over.
     """
     seconds = None if timeout is None else in_seconds(timeout)
-    pause, task = _FIRST_PAUSE_SECONDS, await look()
+    pause, status = _FIRST_PAUSE_SECONDS, "unknown: the store has not answered"
+    away: StoreUnavailableError | None = None
     try:
         async with asyncio.timeout(seconds):
-            while not task.status.is_final:
+            while True:
+                try:
+                    task = await look()
+                    if task.status.is_final:
+                        return task
+                    status, away = task.status, None
+                except StoreUnavailableError as error:
+                    if seconds is None:
+                        raise
+                    away = error
                 # The task may run in any process, so ask the store, less often the longer the task takes.
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
-                task = await look()
     except TimeoutError:
-        raise ResultTimeoutError(task.task_id, task.status) from None
-    return task
+        raise away or ResultTimeoutError(task_id, status) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +104,9 @@ class TaskHandle(Generic[R]):
 
         Raises:
             ResultTimeoutError: if the task is not final by then.
+            StoreUnavailableError: if the store does not answer and there is no time limit, or the limit is over.
         """
-        return await until_final(self.task, timeout)
+        return await until_final(self.task_id, self.task, timeout)
 
     async def result(self, timeout: timedelta | float | None = None) -> R:
         """Wait for the result.
@@ -105,7 +116,7 @@ class TaskHandle(Generic[R]):
 
         Raises:
             TaskFailedError: if the task ended without a result.
-            ResultTimeoutError: as `finished`.
+            ResultTimeoutError: as `finished`; also StoreUnavailableError.
             ResultUnreadableError: if the result does not fit the class.
         """
         task = await self.finished(timeout)

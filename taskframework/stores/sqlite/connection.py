@@ -47,7 +47,7 @@ class Connection:
     @classmethod
     async def open(cls, database: str, *, uri: bool = False) -> Connection:
         """Open without implicit transactions; a statement waits at most `BUSY_TIMEOUT` for other writers."""
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="taskframework-sqlite")
         connect = partial(sqlite3.connect, database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT)
         return cls(thread, await asyncio.get_running_loop().run_in_executor(thread, connect))
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator
+import types
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,7 +46,7 @@ from taskframework import (
 )
 from taskframework.blocking import thread
 from taskframework.blocking.thread import ClosedMeanwhileError, _Loop
-from taskframework.errors import StoreMisconfiguredError
+from taskframework.errors import NotRunningError, StoreMisconfiguredError
 
 PATIENCE = 60
 
@@ -223,9 +226,15 @@ def test_a_coroutine_function_without_its_own_call_is_run(tasks: SyncTaskFramewo
     assert tasks.run(look) == ("ann", "taskframework-sync")
 
 
-async def test_a_blocking_call_on_an_event_loop_is_refused(tasks: SyncTaskFramework) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [lambda tasks: tasks.submit("double", 4), lambda tasks: tasks.handle("t-1"), lambda tasks: tasks.batch("b-1")],
+)
+async def test_a_blocking_call_on_an_event_loop_is_refused(
+    tasks: SyncTaskFramework, call: Callable[[SyncTaskFramework], object]
+) -> None:
     with pytest.raises(RuntimeError, match="would block the event loop"):
-        tasks.submit("double", 4)
+        call(tasks)
 
 
 def test_a_program_that_only_submits_needs_no_task_types(tmp_path: Path, tasks: SyncTaskFramework) -> None:
@@ -429,3 +438,118 @@ def test_a_process_forked_after_the_first_call_gets_an_error(tmp_path: Path) -> 
     [told, parent] = run_program(tmp_path, program).splitlines()
     assert told.startswith("OpenedBeforeForkError The framework was opened before this process was forked")
     assert parent == "stored QUEUED"
+
+
+_COUNT = """
+import sqlite3
+print(sqlite3.connect("taskframework.db").execute("SELECT count(*) FROM tasks").fetchone()[0])
+"""
+_POOL = """
+import concurrent.futures
+pool = concurrent.futures.ThreadPoolExecutor(4)
+for number in range(100):
+    pool.submit(tasks.submit, double, number)
+"""
+_LATE_THREAD = """
+import threading, time
+main_is_done = threading.Event()
+
+def submit_late():
+    main_is_done.wait()
+    for number in range(3):
+        tasks.submit(double, number)
+        time.sleep(0.05)
+
+threading.Thread(target=submit_late).start()
+main_is_done.set()
+"""
+_WAITS_FOR_MAIN = """
+import threading
+tasks.submit(double, 1)
+threading.Thread(target=threading.main_thread().join).start()
+"""
+_ENDLESS_DAEMON = """
+import threading
+handle = tasks.submit(double, 1)
+waiting = threading.Event()
+
+def wait():
+    waiting.set()
+    try:
+        handle.result()
+    except Exception:
+        pass
+
+threading.Thread(target=wait, daemon=True).start()
+waiting.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "stored"),
+    [(_POOL, 100), ("tasks.open()" + _POOL, 100), ("tasks.open()" + _LATE_THREAD, 3), (_ENDLESS_DAEMON, 1)],
+    ids=[
+        "an executor that opens it",
+        "an executor",
+        "a thread after the main thread",
+        "a daemon thread is not awaited",
+    ],
+)
+def test_work_of_other_threads_is_done_when_the_program_ends(tmp_path: Path, program: str, stored: int) -> None:
+    if sys.version_info >= (3, 12) and program == _POOL:
+        pytest.skip("since Python 3.12, no thread starts after the main thread has ended")
+    run_program(tmp_path, program)
+    assert run_program(tmp_path, _COUNT) == f"{stored}\n"
+
+
+_AT_EXIT = """
+import atexit
+
+def submit():
+    try:
+        tasks.submit(double, 1)
+    except Exception as error:
+        print(type(error).__name__, error)
+
+atexit.register(submit)
+"""
+_FINALIZED = """
+class Submits:
+    def __del__(self):
+        try:
+            tasks.submit(double, 1)
+        except Exception as error:
+            print(type(error).__name__, error)
+
+submits = Submits()
+"""
+
+
+@pytest.mark.parametrize("program", [_AT_EXIT, "tasks.open()" + _AT_EXIT, "tasks.open()" + _FINALIZED])
+def test_a_call_after_the_end_of_the_program_is_refused_at_once(tmp_path: Path, program: str) -> None:
+    said = run_program(tmp_path, "import logging, sys; logging.basicConfig(stream=sys.stdout)\n" + program)
+    assert said.startswith("WARNING:taskframework.blocking.program_end:The program is ending")
+    assert said.splitlines()[1].startswith("ProgramEndsError The program is ending, so the framework is closed.")
+
+
+def test_frameworks_that_were_closed_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with SyncTaskFramework() as closed:
+        pass
+    forgotten = weakref.ref(closed.framework)
+    del closed
+    gc.collect()
+    assert forgotten() is None
+
+
+@pytest.mark.parametrize(
+    ("module", "check", "library"),
+    [("gevent.monkey", "is_module_patched", "gevent"), ("eventlet.patcher", "is_monkey_patched", "eventlet")],
+)
+def test_threads_that_are_no_threads_of_the_system_are_refused_before_anything_is_stored(
+    tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch, module: str, check: str, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(**{check: lambda name: True}))
+    tasks.close()
+    with pytest.raises(NotRunningError, match=f"{library} has replaced the threads.*SyncTaskClient"):
+        tasks.submit("double", 4)
