@@ -42,6 +42,10 @@ class ProgramEndsError(NotRunningError):
 class Closable(Protocol):
     """What may be open until the program ends."""
 
+    @property
+    def executes(self) -> bool:
+        """Whether it executes tasks, and so keeps the threads of executors busy itself."""
+
     def close(self) -> None: ...
 
     def last_use(self) -> float | None:
@@ -99,7 +103,7 @@ class ProgramEnd:
         """
         was_idle = False
         while True:
-            queues = _queues_of_executors()
+            queues = {} if any(closable.executes for closable in self._closables) else _queues_of_executors()
             others = [thread for thread in threading.enumerate() if _is_awaited(thread)]
             is_idle = not any(
                 _is_busy(thread, queues[thread]) if thread in queues else self._is_used() for thread in others

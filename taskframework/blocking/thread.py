@@ -54,7 +54,7 @@ class FrameworkThread:
     def __init__(self, framework: TaskFramework, *, worker: bool) -> None:
         """Prepare; nothing is opened yet, so a process may be forked now."""
         self.framework = framework
-        self._worker = worker
+        self.executes = worker
         #: Held for moments only. It is reentrant, because a signal handler may run in between.
         self._lock = threading.RLock()
         #: The id of the process that opened the framework.
@@ -147,7 +147,7 @@ class FrameworkThread:
         if (running := self._running) is None:
             _refuse_green_threads()
             PROGRAM_END.require_running()
-            new_framework = _RunningFramework(self.framework, self._worker)
+            new_framework = _RunningFramework(self.framework, self.executes)
             pid = os.getpid()
             with self._lock:
                 # No call between the check and the assignment: in a call Python could run a signal handler.

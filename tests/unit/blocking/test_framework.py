@@ -502,6 +502,26 @@ def test_work_of_other_threads_is_done_when_the_program_ends(tmp_path: Path, pro
     assert run_program(tmp_path, _COUNT) == f"{stored}\n"
 
 
+_EXECUTING = """
+import concurrent.futures, time
+executing = SyncTaskFramework(worker=True)
+executing.register(double)
+executing.open()
+
+def wait_for_close():
+    while executing.framework.is_running:
+        time.sleep(0.01)
+    print("closed")
+
+pool = concurrent.futures.ThreadPoolExecutor(1)
+pool.submit(wait_for_close)
+"""
+
+
+def test_a_framework_that_executes_does_not_wait_for_executors_which_its_tasks_keep_busy(tmp_path: Path) -> None:
+    assert run_program(tmp_path, _EXECUTING) == "closed\n"
+
+
 _AT_EXIT = """
 import atexit
 
