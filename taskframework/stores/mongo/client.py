@@ -57,6 +57,7 @@ _MAJORITY = {"w": "majority", "j": True}
 _SNAPSHOT = ReadConcern("snapshot")
 #: The most documents of one reply to a read, so that nearly every read is one call. Without this the first reply has
 #: only 101. No reply is larger than 16 MB.
+_CLOSE_TIMEOUT = timedelta(seconds=1)  # for telling the server that a client disconnects; it can do without that
 _MAX_PER_REPLY = 1_000
 
 
@@ -317,10 +318,10 @@ class Connection:
             await other.close()
 
     async def close(self) -> None:
-        # motor's close is a plain function that blocks while it tells the server that it disconnects.
-        closing = await asyncio.to_thread(self._client.close)
-        if closing is not None:
-            await closing
+        with time_limit(_CLOSE_TIMEOUT):
+            # motor's close is a plain function that blocks while it tells the server that it disconnects.
+            if (closing := await asyncio.to_thread(self._client.close)) is not None:
+                await closing
 
 
 @dataclass(frozen=True, slots=True)
