@@ -52,6 +52,17 @@ def mark(number: int, sequence: int = 1) -> MarkPublished:
     return MarkPublished(f"t{number}", sequence)
 
 
+def _slow_marks() -> tuple[DelayedMarks[MarkPublished], QuickClock, list[int]]:
+    """Marks whose writes take half a second each, with the clock and the sizes of the writes."""
+    clock, sizes = QuickClock(), list[int]()
+
+    async def write(marks: Sequence[MarkPublished]) -> None:
+        sizes.append(len(marks))
+        clock.advance(0.5)
+
+    return DelayedMarks(MarkPublished, write, clock, timedelta(seconds=2)), clock, sizes
+
+
 async def _settled() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
@@ -89,13 +100,7 @@ async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> N
 
 
 async def test_marks_that_are_late_leave_in_large_writes() -> None:
-    clock, sizes = QuickClock(), list[int]()
-
-    async def write(marks: Sequence[MarkPublished]) -> None:
-        sizes.append(len(marks))
-        clock.advance(0.5)
-
-    marking = DelayedMarks(MarkPublished, write, clock, timedelta(seconds=2))
+    marking, _, sizes = _slow_marks()
     small, large = module._MAX_MARKS_PER_WRITE, module._MAX_LATE_MARKS_PER_WRITE
     for number in range(3 * small + large + 1):
         marking.add(f"t{number}", 1)
@@ -104,13 +109,7 @@ async def test_marks_that_are_late_leave_in_large_writes() -> None:
 
 
 async def test_who_causes_thousands_of_marks_waits_until_no_mark_is_late() -> None:
-    clock, sizes = QuickClock(), list[int]()
-
-    async def write(marks: Sequence[MarkPublished]) -> None:
-        sizes.append(len(marks))
-        clock.advance(0.5)
-
-    marking = DelayedMarks(MarkPublished, write, clock, timedelta(seconds=2))
+    marking, clock, sizes = _slow_marks()
     small, large = module._MAX_MARKS_PER_WRITE, module._MAX_LATE_MARKS_PER_WRITE
     for number in range(4 * small):
         marking.add(f"t{number}", 1)
