@@ -8,6 +8,8 @@ from datetime import timedelta
 from typing import cast
 from unittest.mock import AsyncMock, Mock
 
+import pytest
+
 from taskframework.clock import SystemClock
 from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
 from taskframework.events.bridge import ROUND_SIZE, ExternalEventBridge
@@ -124,6 +126,16 @@ async def test_there_is_room_when_no_more_tasks_wait_than_one_round_publishes() 
     await asyncio.wait_for(bridge.wait_for_room(), 10)
     assert len(publisher.events) >= ROUND_SIZE, "a second round is under way, and one more may wait"
     await bridge.drain()
+
+
+async def test_there_is_no_room_while_marks_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    bridge, are_timely = _bridge(Marks(), Publisher()), asyncio.Event()
+    monkeypatch.setattr(bridge._delayed_marks, "wait_while_late", are_timely.wait)
+    waiting = asyncio.create_task(bridge.wait_for_room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    are_timely.set()
+    await asyncio.wait_for(waiting, 10)
 
 
 async def test_there_is_room_while_the_broker_is_away_because_the_relay_publishes_the_events() -> None:
