@@ -206,7 +206,7 @@ class _RunningFramework:
             thread = threading.Thread(target=self._work, name=f"{THREAD_NAME}-sync", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # since Python 3.12, no thread starts after the main thread has ended
+            except RuntimeError:  # Python 3.12 starts no thread after the main thread has ended
                 self._is_open.set_exception(PROGRAM_END.refusal())
         self._is_open.result()
 
