@@ -62,7 +62,7 @@ class ProgramEnd:
         self._has_warned = False
 
     def add(self, closable: Closable) -> None:
-        """Close this at the end of the program; nothing happens if the main thread has ended already."""
+        """Close this at the end of the program. If the main thread has ended already, it cannot be opened any more."""
         self._closables.add(closable)
         if not self._is_registered:
             try:

@@ -138,7 +138,8 @@ class FrameworkThread:
     def last_use(self) -> float | None:
         """When a thread for which Python waits used the framework last, in monotonic seconds; None if not at all."""
         running = self._running
-        return None if running is None else running.last_use()
+        # A child that was forked during a call of its parent never sees the end of this call.
+        return None if running is None or self._opener_pid != os.getpid() else running.last_use()
 
     def _open(self) -> _RunningFramework:
         # Before the lock: if another thread of the parent process had it at the fork, it is never released here.

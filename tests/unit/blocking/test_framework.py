@@ -552,6 +552,18 @@ def test_a_call_after_the_end_of_the_program_is_refused_at_once(tmp_path: Path, 
     assert said.splitlines()[1].startswith("ProgramEndsError The program is ending, so the framework is closed.")
 
 
+def test_a_forked_child_does_not_wait_for_a_call_of_its_parent(
+    tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks.open()
+    opened = tasks._thread
+    assert opened.last_use() is not None
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    assert opened.last_use() is None
+    monkeypatch.undo()
+
+
 def test_frameworks_that_were_closed_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with SyncTaskFramework() as closed:
