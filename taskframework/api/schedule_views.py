@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from taskframework.model.schedules import Missed, Overlap
 from taskframework.model.status import TaskStatus
-from taskframework.tasks.registry import TASK_TYPE
+from taskframework.names import NAME
 
-SCHEDULE_NAME = f"^{TASK_TYPE.pattern}$"
+SCHEDULE_NAME = f"^{NAME.pattern}$"
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from taskframework.names import NAME
 from taskframework.settings.section import Section, check_only_with_scheme
 from taskframework.urls import check_redis_url
 
 #: The name of the bucket that `rate_limiter.default` describes.
 DEFAULT_BUCKET = "default"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
 class BucketSettings(Section):
@@ -90,7 +89,7 @@ class RateLimiterSettings(Section):
     @classmethod
     def _check_bucket_names(cls, value: dict[str, BucketSettings]) -> dict[str, BucketSettings]:
         for name in value:
-            if name == DEFAULT_BUCKET or _NAME.fullmatch(name) is None:
+            if name == DEFAULT_BUCKET or NAME.fullmatch(name) is None:
                 raise ValueError(
                     f"must not name a bucket {name!r:.50}: use lower-case letters, digits, '.', '_' and '-', "
                     f"and for {DEFAULT_BUCKET} the setting rate_limiter.default"

@@ -20,11 +20,11 @@ from taskframework.errors import (
 from taskframework.model.recurrence import MAX_CRON_CHARACTERS, check_cron
 from taskframework.model.schedules import DEFAULT_USER, MAX_SCHEDULES, Missed, Overlap, Schedule, start_schedule
 from taskframework.model.values import MAX_NAME_LENGTH, Json, problem
+from taskframework.names import NAME
 from taskframework.schedules import load_zone, require_zone
 from taskframework.submission.options import Name
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
-from taskframework.tasks.registry import TASK_TYPE
 from taskframework.tasks.values import storable_parameters
 
 #: The most bytes of the parameters as JSON. The limit is low because each look for due schedules reads all parameters.
@@ -139,7 +139,7 @@ def accept_schedule_name(name: str) -> str:
     Raises:
         InvalidRequestError: if the name is not valid.
     """
-    if not TASK_TYPE.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InvalidRequestError(
             "name",
             f"{name[:100]!r} is not a valid name for a schedule",

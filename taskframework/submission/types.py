@@ -14,10 +14,11 @@ from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import Record
 from taskframework.model.values import Json
 from taskframework.model.workers import PRESENCE
+from taskframework.names import NAME
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_all_contents
 from taskframework.tasks.declarations import DECLARATION, TaskDeclaration
-from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
+from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.urls import redacted, scheme_of, sqlite_file
 
 logger = logging.getLogger(__name__)
@@ -107,9 +108,7 @@ class TaskTypes:
                 missing.append(name)
         if not missing:
             return found
-        declared = await self._store.read_records(
-            [DECLARATION.id_of(name) for name in missing if TASK_TYPE.fullmatch(name)]
-        )
+        declared = await self._store.read_records([DECLARATION.id_of(name) for name in missing if NAME.fullmatch(name)])
         found |= {known.task_type: known for known in map(DECLARATION.content, declared.values())}
         if unknown := [name for name in missing if name not in found]:
             known = await self.names()

@@ -11,6 +11,7 @@ from taskframework.errors import RegistrationError
 from taskframework.model.limits import short_key
 from taskframework.model.options import StartLimit
 from taskframework.model.values import Json
+from taskframework.names import NAME
 
 _MIN_TIMEOUT, _MAX_TIMEOUT = timedelta(milliseconds=1), timedelta(days=3660)
 
@@ -31,14 +32,16 @@ class RateLimit:
         """Check both where they are written.
 
         Raises:
-            RegistrationError: if one of them is not a text.
+            RegistrationError: if the name cannot be that of a bucket, or the key is not a text.
         """
-        given: tuple[tuple[str, object], ...] = (("name", self.name), ("key", "none" if self.key is None else self.key))
-        for what, value in given:
-            if not isinstance(value, str) or not value:
-                raise RegistrationError(
-                    f"The {what} of a rate limit is {value!r}.", hint=f"Use a text: {_EXAMPLES[what]}."
-                )
+        name: object = self.name
+        if not isinstance(name, str) or NAME.fullmatch(name) is None:
+            raise RegistrationError(
+                f"The name of a rate limit is {name!r}.",
+                hint="Use the name of a bucket in the settings, such as 'mail'. Its rate is given there: "
+                "rate_limiter.providers.mail.rate=10 lets ten attempts begin a second.",
+            )
+        _check_key(self.key, "rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,7 @@ class ConcurrencyLimit:
                 f"The number of a concurrency limit is {number!r}.",
                 hint=f"Use a whole number from 1 to {MAX_CONCURRENCY}.",
             )
-        key: object = "none" if self.key is None else self.key
-        if not isinstance(key, str) or not key:
-            raise RegistrationError(
-                f"The key of a concurrency limit is {key!r}.", hint=f"Use a text: {_EXAMPLES['key']}."
-            )
+        _check_key(self.key, "concurrency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +124,13 @@ def is_duration(value: object) -> TypeGuard[timedelta | float]:
 
 #: The highest number of a concurrency limit. Its record names all running attempts, and each new attempt reads it.
 MAX_CONCURRENCY = 1000
-_EXAMPLES = {
-    "name": "the name of a bucket in the settings, such as 'default'",
-    "key": "the name of a field of the parameters",
-}
+
+
+def _check_key(key: object, kind: str) -> None:
+    if key is not None and (not isinstance(key, str) or not key):
+        raise RegistrationError(
+            f"The key of a {kind} limit is {key!r}.", hint="Use a text: the name of a field of the parameters."
+        )
 
 
 def limit_key(parameters: Json, field: str) -> str:

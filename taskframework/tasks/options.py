@@ -126,7 +126,9 @@ class TaskOptions:
         is_at_once = isinstance(at_once, ConcurrencyLimit | None) or _is_count(at_once, MAX_CONCURRENCY)
         accepted = f"{_count_up_to(MAX_CONCURRENCY)}, or ConcurrencyLimit(number, key=field)"
         _require(is_at_once, self, "concurrency_limit", accepted)
-        _require(_is_limit(self.rate_limit), self, "rate_limit", "the name of a bucket, or RateLimit(name, key=field)")
+        accepted = "the name of a bucket in the settings, or RateLimit(name, key=field)"
+        _require(isinstance(self.rate_limit, RateLimit | str | None), self, "rate_limit", accepted)
+        _ = self.limit  # checks the name
         _require(_is_wait(self.queue_timeout), self, "queue_timeout", f"{QueueTimeout.ACCEPTED}, or QueueTimeout(time)")
         _require(_is_retention(self.retention), self, "retention", f"{Retention.ACCEPTED}, or Retention(failed=time)")
 
@@ -142,10 +144,6 @@ def _is_count(value: object, most: int) -> bool:
 
 def _count_up_to(most: int) -> str:
     return f"a number from 1 to {most}"
-
-
-def _is_limit(value: object) -> bool:
-    return isinstance(value, RateLimit | None) or (isinstance(value, str) and bool(value))
 
 
 def _is_wait(value: object) -> bool:

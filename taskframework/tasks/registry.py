@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +19,7 @@ from taskframework.frames import place_in_source
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import LANES
 from taskframework.model.values import Json, problem, problems_of
+from taskframework.names import NAME
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
 from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
@@ -30,8 +30,6 @@ from taskframework.tasks.stages import Part, describe_executable, resources_of, 
 from taskframework.tasks.values import storable_parameters
 
 logger = logging.getLogger(__name__)
-
-TASK_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +323,7 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
             f"{describe_executable(instance)} has no task_type.",
             hint='Write task_type = "count-words" in it. Only an abstract base class needs none.',
         )
-    if not isinstance(task_type, str) or TASK_TYPE.fullmatch(task_type) is None:
+    if not isinstance(task_type, str) or NAME.fullmatch(task_type) is None:
         raise RegistrationError(
             f"{describe_executable(instance)} has task_type {task_type!r}.",
             hint="Use lower-case letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100.",

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from taskframework import BackgroundTaskExecutable, QueueTimeout, RateLimit, RegistrationError, TaskContext, TaskOptions
+from taskframework import (
+    BackgroundTaskExecutable,
+    ConcurrencyLimit,
+    QueueTimeout,
+    RateLimit,
+    RegistrationError,
+    TaskContext,
+    TaskOptions,
+)
 from taskframework.limits.task_limits import check_limits
 from taskframework.model.limits import limit_ids
 from taskframework.model.options import StartLimit
@@ -22,18 +30,27 @@ class Parameters(BaseModel):
     sent_as: str = Field(default="", alias="as")
 
 
-@pytest.mark.parametrize("wrong", ["", 5, True, ("openai", "user")])
+@pytest.mark.parametrize("wrong", [5, True, ("openai", "user")])
 def test_an_option_that_is_no_limit_is_refused(wrong: Any) -> None:
-    with pytest.raises(
-        RegistrationError, match=r"rate_limit.*Use the name of a bucket, or RateLimit\(name, key=field\)"
-    ):
+    accepted = r"Use the name of a bucket in the settings, or RateLimit\(name, key=field\)"
+    with pytest.raises(RegistrationError, match=f"rate_limit.*{accepted}"):
         TaskOptions(rate_limit=wrong)
 
 
-@pytest.mark.parametrize(("name", "key"), [("", None), (5, None), ("openai", ""), ("openai", 7)])
-def test_a_limit_of_something_else_than_texts_is_refused(name: Any, key: Any) -> None:
-    with pytest.raises(RegistrationError, match="Use a text"):
-        RateLimit(name, key)
+@pytest.mark.parametrize("name", ["", "10/s", "Open AI", "a" * 101])
+def test_a_name_that_no_bucket_can_have_is_refused_where_it_is_written(name: str) -> None:
+    expected = "Use the name of a bucket in the settings.*rate_limiter.providers.mail.rate=10"
+    for make in (lambda: RateLimit(name), lambda: TaskOptions(rate_limit=name)):
+        with pytest.raises(RegistrationError, match=expected) as refused:
+            make()
+        assert f"The name of a rate limit is {name!r}." in refused.value.message
+
+
+@pytest.mark.parametrize("key", ["", 7])
+def test_a_key_of_a_limit_that_is_no_text_is_refused(key: Any) -> None:
+    for make in (lambda: RateLimit("openai", key), lambda: ConcurrencyLimit(3, key)):
+        with pytest.raises(RegistrationError, match="Use a text: the name of a field"):
+            make()
 
 
 def test_a_name_alone_is_a_limit_of_the_whole_type() -> None:
