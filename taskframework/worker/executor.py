@@ -97,17 +97,12 @@ class TaskExecutorService:
     async def _run(
         self, registration: Registration, attempt: RunningAttempt, reports: AttemptReports, code: AttemptCode
     ) -> Outcome:
-        loop = asyncio.get_running_loop()
-        finished_or_stopped: asyncio.Future[None] = loop.create_future()
-
-        def wake(_: object = None) -> None:
-            if not finished_or_stopped.done():
-                finished_or_stopped.set_result(None)
+        ended = asyncio.Event()  # the code has ended, or its end is awaited no longer
 
         def on_timeout() -> None:
             # Code that was asked to stop has time to do so; another cancellation would interrupt its clean-up.
             if attempt.stop_reason is None:
-                wake()
+                ended.set()
 
         limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), on_timeout)
         with running_as(code):
@@ -119,22 +114,13 @@ class TaskExecutorService:
             except BaseException as error:  # the author's validator failed or exits, or there is no method to call
                 return classify(error, registration.executable.options.retry_on)
             # A separate asyncio task: cancelling it stops the code and nothing else.
-            code_task = loop.create_task(self._call(registration, call, context, limit))
-        code_task.add_done_callback(wake)
-        attempt.attach(code_task, on_given_up=wake)
+            code_task = asyncio.create_task(self._call(registration, call, context, limit))
+        code_task.add_done_callback(lambda _: ended.set())
+        attempt.attach(code_task, on_given_up=ended.set)
         try:
-            await finished_or_stopped
-            if not code_task.done() and attempt.stop_reason is None:
-                cancel_own(code_task)
-                await asyncio.wait([code_task], timeout=STOP_TIMEOUT_SECONDS)
-                if not code_task.done():
-                    logger.warning(
-                        "task %s ignores its timeout; its code may run beside the next attempt", attempt.task.task_id
-                    )
-                return _timeout_outcome(limit.seconds)
+            await ended.wait()
             if not code_task.done():
-                logger.warning("task %s ignores the request to stop", attempt.task.task_id)
-                return _outcome_of_stop(attempt)
+                return await _stop(code_task, attempt, limit)
         finally:
             cancel_own(code_task)
             limit.end()
@@ -188,6 +174,18 @@ class TaskExecutorService:
             returned = await self._threads.run(make, context, on_start=limit.start)
         refuse_forgotten_calls(context, returned)
         return returned
+
+
+async def _stop(code_task: asyncio.Task[Any], attempt: RunningAttempt, limit: _TimeLimit) -> Outcome:
+    """Stop code whose time is over, or give up code that was asked to stop and goes on; return the outcome."""
+    if attempt.stop_reason is not None:
+        logger.warning("task %s ignores the request to stop", attempt.task.task_id)
+        return _outcome_of_stop(attempt)
+    cancel_own(code_task)
+    await asyncio.wait([code_task], timeout=STOP_TIMEOUT_SECONDS)
+    if not code_task.done():
+        logger.warning("task %s ignores its timeout; its code may run beside the next attempt", attempt.task.task_id)
+    return _timeout_outcome(limit.seconds)
 
 
 class _TimeLimit:
