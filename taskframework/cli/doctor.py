@@ -61,7 +61,10 @@ class Finding:
 
 
 def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
-    """Check versions, settings, program, store, tasks, workers, broker and Redis. Exit code 1 if something is wrong."""
+    """Check versions, settings, program, store, tasks, workers, broker, Redis and keys of tokens.
+
+    Exit code 1 if something is wrong.
+    """
     if api := os.environ.get(API_VARIABLE):
         note(
             f"doctor checks the store and the broker in the settings of this machine, not the API in {API_VARIABLE}. "
@@ -165,6 +168,8 @@ async def _check_servers(settings: Settings, task_types: Sequence[str]) -> list[
     findings = [found, await _check_broker(settings, task_types)]
     if settings.rate_limiter.type == "redis":
         findings.append(await _check_rate_limits(store, settings))
+    if (jwt_keys := settings.security.jwt_keys) is not None:
+        findings.append(await _check_token_keys(jwt_keys))
     if not found.problems and "state" not in found.facts:
         findings[1:1] = await _check_store_contents(store, settings)
     return findings
@@ -207,6 +212,18 @@ async def _check_rate_limits(store: TaskStore, settings: Settings) -> Finding:
     except TaskframeworkError as error:
         return Finding("rate limits", target, [str(error)])
     return Finding("rate limits", target)
+
+
+async def _check_token_keys(place: str) -> Finding:
+    """Check whether the keys of the issuer of tokens can be read, as the API reads them at its first token."""
+    from taskframework.operations.token_keys import TokenKeys  # needs an extra
+
+    found = {"keys": redacted(place)}
+    try:
+        keys = await TokenKeys.at(place).read()
+    except TaskframeworkError as error:
+        return Finding("tokens", found, [str(error)])
+    return Finding("tokens", found | {"ids": ", ".join(key.id or "a key without an id" for key in keys)})
 
 
 async def _check_store_contents(store: TaskStore, settings: Settings) -> list[Finding]:

@@ -77,7 +77,8 @@ class TokenKeys:
         #: The keys that were too short at the last read, by their ids.
         self._short: frozenset[str] = frozenset()
         self._read_at = float("-inf")
-        self._has_failed = False
+        #: Why the last read failed; None if it did not.
+        self._failure: str | None = None
         #: The read that is under way, or the last one.
         self._reading: asyncio.Task[None] | None = None
 
@@ -107,9 +108,20 @@ class TokenKeys:
                 found = self._find_known(key_id)
         if not self._keys:
             raise TokenKeysUnavailableError(f"There are no keys for tokens from {self._place}.")
-        if found is None and key_id is not None and self._has_failed:
+        if found is None and key_id is not None and self._failure is not None:
             raise TokenKeysUnavailableError(f"The keys for tokens at {self._place} could not be read again.")
         return found
+
+    async def read(self) -> Sequence[PublicKey]:
+        """Read the keys now, and return those that are used.
+
+        Raises:
+            TokenKeysUnavailableError: if they cannot be read; it says why.
+        """
+        await asyncio.shield(self._begin_reading())
+        if self._failure is not None:
+            raise TokenKeysUnavailableError(f"The keys for tokens at {self._place} cannot be read: {self._failure}.")
+        return self._keys
 
     async def find_replacement(self, key: PublicKey, key_id: object) -> PublicKey | None:
         """Return the key that the issuer uses now instead of this key, which did not make the signature of a token.
@@ -150,11 +162,11 @@ class TokenKeys:
             keys = self._without_short(_parse_keys(content))
             if not keys:
                 raise ValueError("there is no usable public key in the answer")
-            self._keys, self._has_failed = keys, False
+            self._keys, self._failure = keys, None
         except Exception as error:  # whatever an issuer sends must not break the requests
-            self._has_failed = True
+            self._failure = _reason(error)
             # The known keys stay: an issuer that is away for a while must not lock all callers out.
-            logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
+            logger.warning("the keys for tokens at %s cannot be read: %s", self._place, self._failure)
         finally:
             self._read_at = self._monotonic()
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 import taskframework.brokers.rabbitmq.broker
 import taskframework.limits.redis
@@ -118,6 +120,30 @@ def test_doctor_tells_that_redis_is_away(cli: Cli, monkeypatch: pytest.MonkeyPat
     [problem] = found["problems"]
     assert problem.startswith("Redis does not answer: ")
     assert "rate_limiter.redis_url" in problem
+
+
+def test_doctor_reads_the_keys_of_tokens_as_the_api_does(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "tokens" not in cli("doctor").out
+    monkeypatch.setenv("TASKFRAMEWORK_SECURITY__JWT_ISSUER", "https://id.example")
+    monkeypatch.setenv("TASKFRAMEWORK_SECURITY__JWT_AUDIENCE", "tasks")
+
+    def checked(jwt_keys: str) -> dict[str, Any]:
+        monkeypatch.setenv("TASKFRAMEWORK_SECURITY__JWT_KEYS", jwt_keys)
+        done = cli("doctor", "--json")
+        found: dict[str, Any]
+        [found] = [finding for finding in json.loads(done.out)["findings"] if finding["part"] == "tokens"]
+        assert done.code == (1 if found["problems"] else 0)
+        return found
+
+    [problem] = checked("https://ada:secret@127.0.0.1:1/keys")["problems"]
+    assert problem.startswith("The keys for tokens at https://ada:***@127.0.0.1:1/keys cannot be read: ")
+    assert "Check security.jwt_keys, and that the server in it answers." in problem
+    public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    (folder / "issuer.pem").write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    facts = {"keys": "issuer.pem", "ids": "a key without an id"}
+    assert checked("issuer.pem") == {"part": "tokens", "facts": facts, "problems": []}
 
 
 def test_doctor_says_what_it_knows_without_a_settings_file_and_without_servers(
