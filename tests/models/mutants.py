@@ -290,7 +290,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a parent that ends twice": Mutant("I5: counted, and nobody waits", {CountSubtasks: _count_over}),
     "a parent that ends by what is stored": Mutant("I5: .* its sub-tasks", {CountSubtasks: _decide_early}),
     "markers that go before the count": Mutant(
-        "I1: .* is stuck in WAITING", without=Without(count_first=True), first=443
+        "I1: .* is stuck in WAITING", without=Without(count_first=True), first=601
     ),
     "markers of ends that nobody counted": Mutant(
         "I1: .* is stuck in WAITING", without=Without(knowledge=True), first=3788
@@ -300,7 +300,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a wait that nobody looks at": Mutant("I1: nobody would ever move", {Wait: _wait_unseen}),
     "a key that is two signals": Mutant("I9: one key is two signals", {SendSignal: _hear_again}),
     "a signal that wakes by its kept copy twice": Mutant(
-        "I9: a signal is heard twice", {Wake: _forget_kept}, first=1144
+        "I9: a signal is heard twice", {Wake: _forget_kept}, first=3917
     ),
     "a signal of another name": Mutant("I9: resumed by another signal", {SendSignal: _any_name}),
     "no spawner": Mutant("I1: .* is stuck in WAITING", without=Without(spawner=True)),
@@ -315,16 +315,16 @@ MUTANTS: Mapping[str, Mutant] = {
     "a sealed batch that is abandoned": Mutant("I10: abandoned", {AbandonUpload: _abandon_sealed}),
     "an upload that nobody abandons": Mutant("I1: .* is stuck in WAITING", without=Without(abandon=True)),
     "a retry that nobody makes": Mutant("I1: .* is stuck in WAITING", without=Without(retrier=True)),
-    "a reopened batch that an old count ends": Mutant("I10: it ends", {ReopenBatch: _reopen_counted}, first=1698),
+    "a reopened batch that an old count ends": Mutant("I10: it ends", {ReopenBatch: _reopen_counted}, first=3606),
     "no reaper": Mutant("I1: .* is stuck in RUNNING", without=Without(reaper=True)),
     # A parent waits as well, for its sub-tasks.
     "no sweeper": Mutant("I1: .* is stuck in (QUEUED|RETRYING|WAITING)", without=Without(sweeper=True)),
     "a queue timeout of what has begun": Mutant("I13: .* has begun", {EndUnstarted: _end_begun}),
     "a queue timeout that does not look again": Mutant("I13: .* its time", {EndUnstarted: _end_unseen}),
-    "a queue timeout while it waits for its turn": Mutant("I13: .* its time", {Unblock: _turn_too_late}, first=949),
+    "a queue timeout while it waits for its turn": Mutant("I13: .* its time", {Unblock: _turn_too_late}, first=301),
     "a turn of another generation": Mutant("I11: two of a stream", {Unblock: _any_generation}, first=433),
-    "a claimed turn of another generation": Mutant("I11: two of a stream", {ClaimTurn: _any_generation}),
-    "a turn that is passed on twice": Mutant("I11: two of a stream", without=Without(turn_guard=True)),
+    "a claimed turn of another generation": Mutant("I11: two of a stream", {ClaimTurn: _any_generation}, first=433),
+    "a turn that is passed on twice": Mutant("I11: two of a stream", without=Without(turn_guard=True), first=433),
     "a replay that does not wait for its turn": Mutant("I11: two of a stream", {Replay: _replay_at_once}),
     "nobody who passes on turns": Mutant("I1: .* is stuck in BLOCKED", without=Without(turns=True)),
     "other parameters for what has begun": Mutant("I12: other", {ReplaceParameters: _replace_begun}),
