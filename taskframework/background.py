@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, cast
 
@@ -149,3 +151,14 @@ def is_failure(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is not None and not task.cancelling()
     return isinstance(error, Exception)
+
+
+@contextmanager
+def surviving(logger: logging.Logger, what: str) -> Iterator[None]:
+    """Log a failure inside the block, so that the loop around it goes on. Its own cancellation still ends the loop."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        logger.exception("%s failed and continues", what)

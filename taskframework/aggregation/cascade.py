@@ -10,14 +10,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork
+from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork, move_driver
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import TaskEvent
 from taskframework.model.interventions import BY_PARENT, Cancel
-from taskframework.model.marks import MoveDriver
 from taskframework.model.query import SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE, TaskStatus
@@ -51,23 +49,33 @@ class Cascade(ParentWork):
         Raises:
             StoreError: if some sub-tasks could not be cancelled; the parent is due again later.
         """
-        present = await self._move_time(parent, self._reservation_time)
-        is_done = False
-        while present is not None and not is_done:
-            is_done = True  # unless a sub-task is cancelled: a sub-task may change its status between two lists
-            async with aclosing(self._unneeded_subtasks(present)) as parts:
-                async for live in parts:
-                    cancelled = await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
-                    if count := sum(cancelled):
-                        is_done = False
-                        text = "cancelled %s of task %s, which does not wait for them"
-                        logger.info(text, pluralize(count, "sub-task"), parent.task_id)
-                    await failpoint.reached("cascade.after_cancel")
-                    present = await self._move_time(present, self._reservation_time)
-                    if present is None or self._is_stopping:
-                        return
+        present = await move_driver(self._store, parent, CASCADE, self._reservation_time)
+        cancelled = 1
+        while present is not None and cancelled:  # again after a cancel: a sub-task may move between two lists
+            present, cancelled = await self._cancel_unneeded(present)
         if present is not None:
             await self._end(present)
+
+    async def _cancel_unneeded(self, parent: Task) -> tuple[Task | None, int]:
+        """Go once through the lists of sub-tasks, and cancel those for which the parent does not wait.
+
+        Returns:
+            The parent, or None if the rest is left to another process; and how many sub-tasks were cancelled.
+        """
+        present, count = parent, 0
+        async with aclosing(self._unneeded_subtasks(parent)) as parts:
+            async for live in parts:
+                cancelled = sum(await asyncio.gather(*(self._cancel(subtask, present) for subtask in live)))
+                if cancelled:
+                    text = "cancelled %s of task %s, which does not wait for them"
+                    logger.info(text, pluralize(cancelled, "sub-task"), parent.task_id)
+                count += cancelled
+                await failpoint.reached("cascade.after_cancel")
+                reserved = await move_driver(self._store, present, CASCADE, self._reservation_time)
+                if reserved is None or self._is_stopping:
+                    return None, count
+                present = reserved
+        return present, count
 
     async def _unneeded_subtasks(self, parent: Task) -> AsyncGenerator[Sequence[Task], None]:
         """Yield the live sub-tasks for which the parent does not wait, in parts. They may belong to any round: an
@@ -93,11 +101,6 @@ class Cascade(ParentWork):
         reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent continued without it"
         return await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason)) is not None
 
-    async def _move_time(self, parent: Task, delay: timedelta | None) -> Task | None:
-        if parent.cascade_at is None:
-            return None
-        return await self._store.apply(MoveDriver(parent.task_id, CASCADE, parent.cascade_at, delay))
-
     async def _end(self, parent: Task) -> None:
         """End the cascade, because no sub-task is left to cancel. If sub-tasks were being stored when the parent ended,
         look again for a while.
@@ -106,4 +109,4 @@ class Cascade(ParentWork):
         """
         until = may_grow_until(parent)
         is_early = until is not None and self._store.now() < until
-        await self._move_time(parent, LATE_SPAWN_PAUSE if is_early else None)
+        await move_driver(self._store, parent, CASCADE, LATE_SPAWN_PAUSE if is_early else None)

@@ -11,7 +11,10 @@ from typing import ClassVar
 
 from taskframework.background import Background
 from taskframework.errors import StoreError
+from taskframework.model.drivers import Driver
+from taskframework.model.marks import MoveDriver
 from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +25,16 @@ BATCH_SIZE = 500
 #: How long other processes leave a parent alone on which this process works. The time begins again after each part.
 RESERVATION_TIME = timedelta(seconds=30)
 _NO_TIME = timedelta(0)
+
+
+async def move_driver(store: TaskStore, parent: Task, driver: Driver, delay: timedelta | None) -> Task | None:
+    """Move the time of a driver of a parent; None as the delay removes the time.
+
+    Returns:
+        The parent, or None if the driver does not drive it, or another process has moved the time.
+    """
+    due = driver.time_of(parent)
+    return None if due is None else await store.apply(MoveDriver(parent.task_id, driver, due, delay))
 
 
 class ParentWork(ABC):

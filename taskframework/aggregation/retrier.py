@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork
+from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork, move_driver
 from taskframework.model.batches import EndRetry
 from taskframework.model.drivers import RETRY
 from taskframework.model.events import TaskEvent
@@ -88,9 +88,7 @@ class BatchRetrier(ParentWork):
 
     async def _reserve(self, batch: Task) -> Task | None:
         """Return the batch, if it is still to be retried and no other process has begun with it."""
-        if (due := RETRY.time_of(batch)) is None:
-            return None
-        return await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._reservation_time))
+        return await move_driver(self._store, batch, RETRY, self._reservation_time)
 
 
 def _is_to_replay(subtask: Task, batch: Task) -> bool:

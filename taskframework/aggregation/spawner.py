@@ -11,11 +11,11 @@ from datetime import timedelta
 from itertools import islice
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork
+from taskframework.aggregation.parent_work import BATCH_SIZE, ParentWork, move_driver
 from taskframework.bus import EventBus
 from taskframework.model.drivers import SPAWN
 from taskframework.model.events import TaskEvent, TaskSubmittedEvent
-from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
+from taskframework.model.marks import CascadeAgain, MarkSpawned
 from taskframework.model.subtasks import planned_tasks
 from taskframework.model.task import Task
 from taskframework.plans import delete_plan, read_plan
@@ -92,6 +92,4 @@ class Spawner(ParentWork):
 
     async def _reserve_again(self, parent: Task) -> Task | None:
         """Return the parent, if its plan is still to be stored and no other process has begun to store it."""
-        if parent.spawn_at is None:
-            return None
-        return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, self._reservation_time))
+        return await move_driver(self._store, parent, SPAWN, self._reservation_time)

@@ -132,7 +132,7 @@ def _require_store(framework: Framework) -> None:
 def _suspect_store(framework: Framework, error: StoreUnavailableError) -> None:
     """Find out early that the store is away: then further requests are answered at once."""
     with suppress(StoreOnlyError, NotRunningError):
-        framework.process.breaker.suspect(error)
+        framework.process.breaker.check_soon(error)
 
 
 def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:

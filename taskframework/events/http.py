@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
+from taskframework.background import end
 from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage, log_event_failure
 from taskframework.errors import BrokerUnavailableError
 from taskframework.events.external import SINGLE
@@ -101,8 +102,7 @@ class HttpEvents:
 
     async def stop(self) -> None:
         if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
+            await end(self._listening)
         self.is_live = False
 
     @contextlib.asynccontextmanager

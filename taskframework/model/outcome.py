@@ -129,6 +129,11 @@ def _attribute(error: object, name: str) -> object:
         return None
 
 
+def failure(error: BaseException, code: str = "execution_error", *, retryable: bool = False) -> Failed:
+    """The outcome of an attempt that the framework itself ends with this error."""
+    return Failed(describe(error, retryable, code), retryable)
+
+
 def describe(error: BaseException, retryable: bool, code: str = "execution_error") -> TaskError:
     """An exception as data: bounded, valid text. This function never raises."""
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")

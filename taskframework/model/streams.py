@@ -108,6 +108,13 @@ class Stream:
 STREAMS = RecordKind("stream", Stream)
 
 
+def record_kept_for(finished: timedelta | None) -> timedelta:
+    """How long the record of a stream is kept before it is looked at again: as long as tasks are kept after their end,
+    or a day if this is None, which means for ever.
+    """
+    return finished or timedelta(days=1)
+
+
 def stream_key_of(record_id: str) -> StreamKey:
     """The stream of a record, by its id."""
     user_id, key = parts_of(record_id)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from taskframework.aggregation.parent_work import RESERVATION_TIME, ParentWork
+from taskframework.aggregation.parent_work import ParentWork
 from taskframework.model.batches import AbandonUpload
 from taskframework.model.drivers import RETRY, SEAL
-from taskframework.model.marks import MoveDriver
 from taskframework.moves import TaskMoves
-from taskframework.recovery.loop import make_reservations
+from taskframework.recovery.parents import start_due
 from taskframework.stores.base import TaskStore
 
 
@@ -26,16 +25,10 @@ class BatchRepair:
         Returns:
             Whether there may be more.
         """
-        return self._limit in (await self._abandon(), await self._retry())
+        has_more = [await self._abandon(), await start_due(self._store, RETRY, self._retrier, self._limit)]
+        return any(has_more)
 
-    async def _abandon(self) -> int:
+    async def _abandon(self) -> bool:
         due = await self._store.due(SEAL, self._limit)
         await self._moves.repair_all(AbandonUpload(found.task_id) for found in due)
-        return len(due)
-
-    async def _retry(self) -> int:
-        due = await self._store.due(RETRY, self._limit)
-        moves = [MoveDriver(found.task_id, RETRY, found.due, RESERVATION_TIME) for found in due]
-        for batch in await make_reservations(self._store, moves):
-            self._retrier.start(batch)
-        return len(due)
+        return len(due) == self._limit

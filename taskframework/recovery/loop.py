@@ -25,8 +25,8 @@ _LATE_INTERVALS = 10
 #: ready gets no requests, so the second time is longer than an election in the database or the start of a broker.
 _REPORTED_AFTER_SECONDS = 5
 _UNREADY_AFTER_SECONDS = 30
-#: Among how many times as many due tasks a process chooses.
-CHOICE = 5
+#: A process reads this many times as many due tasks as it takes, and takes some of them by chance.
+CHOICE_FACTOR = 5
 #: The shortest and the longest pause, as a share of the interval.
 _PAUSE_SHARES = (0.75, 1.25)
 #: One look of a repair; returns True if there is more to do right now.
@@ -55,7 +55,7 @@ async def choose_due(
     If more are due, they are chosen by chance among several times as many, because other processes look at the same
     moment: if all took the oldest tasks, one of them would write, and the others would only find that out task by task.
     """
-    found = await store.due(driver, CHOICE * most, grace)
+    found = await store.due(driver, CHOICE_FACTOR * most, grace)
     return (found, False) if len(found) <= most else (random.sample(found, most), True)
 
 
@@ -128,7 +128,7 @@ class RepairLoop:
         return self._standstill_after(_UNREADY_AFTER_SECONDS)
 
     def standstill(self) -> str | None:
-        """`problem`, but reported earlier, while a loop that stands still does not make the process unready yet."""
+        """Return the same as `problem`, but earlier: it is reported, and the process is still ready."""
         return self._standstill_after(_REPORTED_AFTER_SECONDS)
 
     def _standstill_after(self, seconds: float) -> str | None:
@@ -152,11 +152,9 @@ class RepairLoop:
                 return more
         except (StoreError, BrokerError) as error:
             logger.log(self._level_of(error), "%s: %s", self.name, error)
-        except asyncio.CancelledError as error:
+        except BaseException as error:
             if not is_failure(error):
                 raise
-            logger.exception("%s got a cancellation that was not meant for it, and continues", self.name)
-        except Exception:
             logger.exception("%s failed and continues", self.name)
         self._on_failure(self.name)
         return False

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from taskframework.aggregation.parent_work import RESERVATION_TIME, ParentWork
 from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN, Driver
 from taskframework.model.marks import MoveDriver
-from taskframework.model.task import Task
 from taskframework.model.waiting import Wake
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import choose_due, make_reservations
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+
+
+async def start_due(store: TaskStore, driver: Driver, work: ParentWork, limit: int) -> bool:
+    """Reserve the parents that are due, at most this many, and start the work on them.
+
+    Returns:
+        Whether there may be more.
+    """
+    due = await store.due(driver, limit)
+    reservations = [MoveDriver(found.task_id, driver, found.due, RESERVATION_TIME) for found in due]
+    for parent in await make_reservations(store, reservations):
+        work.start(parent)
+    return len(due) == limit
 
 
 class ParentRepair:
@@ -40,14 +50,12 @@ class ParentRepair:
         Returns:
             Whether there may be more.
         """
-        found = [await self._spawn(), await self._cancel()]
-        return await self._wake() or self._limit in found
-
-    async def _spawn(self) -> int:
-        due = await self._store.due(SPAWN, self._limit)
-        for parent in await self._reserve(SPAWN, due):
-            self._spawner.start(parent)
-        return len(due)
+        has_more = [
+            await start_due(self._store, SPAWN, self._spawner, self._limit),
+            await start_due(self._store, CASCADE, self._cascade, self._limit),
+            await self._wake(),
+        ]
+        return any(has_more)
 
     async def _wake(self) -> bool:
         due, has_more = await choose_due(self._store, CHECK, self._limit)
@@ -55,14 +63,3 @@ class ParentRepair:
             if task is not None and task.check_at is not None and task.subtasks is not None:
                 self._reporter.request_count(task.task_id)
         return has_more
-
-    async def _cancel(self) -> int:
-        due = await self._store.due(CASCADE, self._limit)
-        for parent in await self._reserve(CASCADE, due):
-            self._cascade.start(parent)
-        return len(due)
-
-    async def _reserve(self, driver: Driver, due: Sequence[DueTask]) -> list[Task]:
-        return await make_reservations(
-            self._store, [MoveDriver(found.task_id, driver, found.due, RESERVATION_TIME) for found in due]
-        )

@@ -25,7 +25,7 @@ _FIRST_PAGE_BEFORE, _NEXT_PAGE_AFTER = timedelta(seconds=10), timedelta(seconds=
 class _Resuming:
     """The next page of a type whose pause has ended."""
 
-    #: The earliest time until which its tasks were put off.
+    #: The page begins with the tasks that were put off until this time.
     since: datetime
     #: When they are due.
     due: datetime

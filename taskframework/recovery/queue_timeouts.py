@@ -23,7 +23,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
-from taskframework.recovery.loop import CHOICE, choose_due
+from taskframework.recovery.loop import CHOICE_FACTOR, choose_due
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.submission.types import TaskTypes
 
@@ -61,7 +61,7 @@ class QueueTimeouts:
         if held_back:
             await self._store.mark(*map(RestartQueueTimeout, held_back))
             # Still due are tasks with `counts_limits`, which the mark does not change, and tasks of other types.
-            late &= {task.task_id for task in await self._store.due(START, CHOICE * self._limit)}
+            late &= {task.task_id for task in await self._store.due(START, CHOICE_FACTOR * self._limit)}
         await self._moves.repair_all(EndUnstarted(task_id) for task_id in sorted(late))
         return has_more
 

@@ -13,7 +13,7 @@ from taskframework.model.idempotency import IDEMPOTENCY, kept_until
 from taskframework.model.plans import PLAN, PLAN_CHECK_INTERVAL, are_plan_parts_needed
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.scope import EVERYONE
-from taskframework.model.streams import STREAMS, stream_key_of
+from taskframework.model.streams import STREAMS, record_kept_for, stream_key_of
 from taskframework.model.versions import VERSIONS
 from taskframework.model.wording import pluralize
 from taskframework.stores.base import TaskStore
@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 #: The kinds whose records name a task, and all kinds whose records are read before they are deleted.
 _KEY_KINDS = (IDEMPOTENCY, VERSIONS, WINDOWS)
 _READ_KINDS: dict[str, RecordKind[Any]] = {kind.name: kind for kind in (*_KEY_KINDS, STREAMS, PLAN)}
-#: Time until the next look at the record of a stream, if tasks are kept for ever.
-_STREAM_CHECK_INTERVAL = timedelta(days=1)
 
 
 def _is_readable(record: Record) -> bool:
@@ -97,7 +95,7 @@ class RetentionRepair:
 
     async def _check_streams(self, records: Sequence[Record]) -> None:
         """Keep the record of a stream while a task of the stream is stored, so that no position is given twice."""
-        until = self._store.now() + (self._finished or _STREAM_CHECK_INTERVAL)
+        until = self._store.now() + record_kept_for(self._finished)
         for record in records:
             stream = stream_key_of(record.id)
             if await self._store.stream_times(stream, limit=1):

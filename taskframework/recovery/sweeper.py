@@ -55,9 +55,9 @@ class Sweeper:
         self._limit = limit
         self._is_paused = is_paused
         #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
-        #: This is an estimate. It may be later than the truth, if a queue was emptied by hand, or if a retry runs whose
-        #: message came through a lower lane (`priority.retries`). Then messages that are still queued are sent again,
-        #: once in each back-off.
+        #: This is an estimate. It may be later than the truth: if a queue was emptied by hand, if a retry runs whose
+        #: message came through a lower lane (`priority.retries`), or if a worker started the next task of a stream
+        #: without a message (`ClaimTurn`). Then messages that are still queued are sent again, once in each back-off.
         self._newest_started: dict[tuple[str, Priority], datetime] = {}
         #: By queue: the task that could not be reserved at the last look.
         self._refused: dict[tuple[str, Priority], str] = {}
@@ -78,10 +78,15 @@ class Sweeper:
         queues: dict[tuple[str, Priority], list[DueTask]] = defaultdict(list)
         for task in due:
             queues[task.task_type, self._producer.lane_of(task)].append(task)
-        sent = [await self._sweep_queue(task_type, lane, tasks) for (task_type, lane), tasks in queues.items()]
-        return len(due) == self._limit and any(sent)
+        worth_another_look = [await self._sweep_queue(*queue, tasks) for queue, tasks in queues.items()]
+        return len(due) == self._limit and any(worth_another_look)
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
+        """Dispatch the due tasks of one queue, or move their due times.
+
+        Returns:
+            Whether another look at once may find other tasks: not if no task was left alone and no message was sent.
+        """
         if self._is_paused(task_type):
             await self._store.mark(*map(self._put_off_mark, tasks))
             return True

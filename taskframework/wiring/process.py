@@ -69,6 +69,7 @@ def _build_without_worker_and_repairs(services: StoreServices, broker: Broker, *
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
     dispatches = executes or broker.outlives_process
+    # The lambda is called later: the producer, made next, needs the slots, and the slots need the producer.
     slots = SlotKeeper(store, (lambda task: producer.dispatch_now(task)) if dispatches else _leave_to_sweeper)
     producer = TaskMessageProducer(
         store,

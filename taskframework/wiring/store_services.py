@@ -11,6 +11,7 @@ from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
 from taskframework.limits.task_limits import limits_of
+from taskframework.model.streams import record_kept_for
 from taskframework.moves import TaskMoves
 from taskframework.observability.counting import TaskCounter
 from taskframework.operations.audit import AuditLog
@@ -44,9 +45,6 @@ from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import retention_from_times
 from taskframework.wiring.adapters import build_buckets, token_reader_factory
-
-#: How long the record of a stream is kept at least, if tasks are kept for ever.
-_MIN_STREAM_RECORD_RETENTION = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def build_store_services(
     moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
     types = TaskTypes(registry, store)
-    retention = settings.retention.finished or _MIN_STREAM_RECORD_RETENTION
+    retention = record_kept_for(settings.retention.finished)
     turns, gaps = StreamTurns(store, moves, dispatch_after, retention), StreamGaps(store, moves, retention)
     looks = StreamLooks(turns)
     inserts = StreamInserts(store, looks, gaps, retention)

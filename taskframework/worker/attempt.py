@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from taskframework.clock import Clock
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence
 from taskframework.worker.containment import cancel_own
@@ -50,6 +51,10 @@ class RunningAttempt:
         self._code_task, self._on_given_up = code_task, on_given_up
         if self.stop_reason is not None:
             self._cancel_code()
+
+    def lease_may_be_over(self, clock: Clock) -> bool:
+        """Return whether the lease may have ended, so that another worker may have the task."""
+        return clock.monotonic() > self.lease_ends
 
     @property
     def code_has_ended(self) -> bool:

@@ -93,7 +93,7 @@ class ConcurrencyLimits:
         task = await candidate.claimable(self._tasks)
         if task is None:
             return None  # the claim will refuse the task, so it needs no slot
-        return await self._put_off(candidate, limit, task)
+        return await self._take_or_put_off(candidate, limit, task)
 
     def ceiling(self, task_type: str) -> int | None:
         """Return, as `Ceiling`, the number of the limit for a type whose deliveries wait here."""
@@ -133,12 +133,13 @@ class ConcurrencyLimits:
         if had_slot:
             return _SLOT_LOST  # during a second long wait here, the permits from other checks would expire
         self._on_wait(candidate.message.task_type)
-        while await candidate.without_slot(line.wait_for_turn(take)):
+        while await candidate.without_slot(line.wait_for_free_slot(take)):
             if await self._try_to_take(candidate, take):
                 return None
         return WAITED_TOO_LONG
 
-    async def _put_off(self, candidate: Candidate, limit: ConcurrencyLimit, task: Task) -> PutOff | None:
+    async def _take_or_put_off(self, candidate: Candidate, limit: ConcurrencyLimit, task: Task) -> PutOff | None:
+        """Take a slot if one is free for this task; otherwise put the task off, the longer the longer it has waited."""
         waited = (self._store.now() - task.not_before).total_seconds()
         delay = min(max(waited, _MIN_DELAY_SECONDS), _MAX_DELAY_SECONDS) * random.uniform(0.75, 1.25)
         record_id, rank, since = slots_id(limit, task.task_type, task.parameters), rank_of(task.lane), task.not_before

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from opentelemetry.trace import SpanKind
 
 from taskframework import failpoint
-from taskframework.background import Background
+from taskframework.background import Background, surviving
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
 from taskframework.model.message import TRACE_HEADER, TaskMessage, claimable_since, read_message
@@ -141,12 +141,10 @@ class TaskConsumer:
     async def watch_deliveries(self) -> None:
         """Until cancelled, acknowledge deliveries that run for long, and hand over deliveries that wait for long."""
         while True:
-            try:
+            with surviving(logger, "the watch over deliveries"):
                 self._hand_over_all(self.deliveries.long_waiting())
                 await self.acknowledge_early()
                 await self._hand_over_to_idle_workers()
-            except Exception:
-                logger.exception("deliveries in hand could not be handled; retrying")
             await self.deliveries.pause()
 
     async def _hand_over_to_idle_workers(self) -> None:

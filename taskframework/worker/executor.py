@@ -11,7 +11,7 @@ from typing import Any
 
 from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, InvalidRequestError, NonRetryableError, TaskframeworkError
-from taskframework.model.outcome import Failed, Outcome, Released, classify, describe
+from taskframework.model.outcome import Outcome, Released, classify, failure
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE, DEADLINE_PASSED
 from taskframework.moves import TaskMoves
@@ -110,7 +110,7 @@ class TaskExecutorService:
                 call = _call_of(registration, attempt.task)
                 context = _make_context(registration, attempt, reports)
             except InvalidParametersError as error:
-                return Failed(describe(error, False, error.code), False)
+                return failure(error, error.code)
             except BaseException as error:  # the author's validator failed or exits, or there is no method to call
                 return classify(error, registration.executable.options.retry_on)
             # A separate asyncio task: cancelling it stops the code and nothing else.
@@ -140,7 +140,7 @@ class TaskExecutorService:
         except asyncio.CancelledError as error:
             return _outcome_of_stop(attempt, error)
         except BadResultError as error:
-            return Failed(describe(error, False, "bad_result"), False)
+            return failure(error, "bad_result")
         except ExecutionFailedError as error:
             return error.outcome
         except BaseException as error:
@@ -257,15 +257,12 @@ def _outcome_of_stop(attempt: RunningAttempt, cancelled: asyncio.CancelledError 
         case StopReason.CANCELLED:
             by_deadline = attempt.cancel is not None and attempt.cancel.by == BY_DEADLINE
             error = AttemptCancelledError(DEADLINE_PASSED if by_deadline else None)
-            return Failed(describe(error, False, "deadline" if by_deadline else "cancelled"), False)
+            return failure(error, "deadline" if by_deadline else "cancelled")
         case None:  # the code cancelled itself, or awaited something that was cancelled
             error_of_code = RuntimeError("the task code cancelled itself")
-            return Failed(
-                describe(error_of_code.with_traceback(None if cancelled is None else cancelled.__traceback__), False),
-                False,
-            )
+            return failure(error_of_code.with_traceback(None if cancelled is None else cancelled.__traceback__))
 
 
-def _timeout_outcome(seconds: float) -> Failed:
+def _timeout_outcome(seconds: float) -> Outcome:
     error = AttemptTimeoutError(f"The attempt ran longer than its timeout of {seconds:g} s.")
-    return Failed(describe(error, True, "timeout"), True)
+    return failure(error, "timeout", retryable=True)

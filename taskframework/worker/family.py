@@ -110,7 +110,7 @@ class AttemptFamily:
     async def _call_store(self, call: Callable[[], Awaitable[T]]) -> T:
         attempt, clock = self._attempt, self._services.clock
         try:
-            return await until_available(call, lambda: clock.monotonic() > attempt.lease_ends)
+            return await until_available(call, lambda: attempt.lease_may_be_over(clock))
         except StoreUnavailableError:
             attempt.stop(StopReason.LEASE_LOST)
             raise LeaseLostError from None

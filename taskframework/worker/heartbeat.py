@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.background import is_failure
+from taskframework.background import surviving
 from taskframework.clock import Clock
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import TaskCancelRequestedEvent
@@ -155,14 +155,8 @@ class Heartbeat:
         """Repeat a step for ever, each time after a pause; the step may return the next pause. No error ends this."""
         while True:
             await self._clock.sleep(pause)
-            try:
+            with surviving(logger, "the heartbeat"):
                 pause = await step() or pause
-            except asyncio.CancelledError as error:
-                if not is_failure(error):
-                    raise
-                logger.error("the heartbeat got a cancellation that was not meant for it, and continues")
-            except Exception:
-                logger.exception("the heartbeat failed and continues")
 
     async def _beat_and_pause(self) -> float:
         renewed = await self.beat()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from taskframework.background import surviving
 from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
 from taskframework.clock import Clock, happens_within
 from taskframework.model.status import LANES
@@ -197,14 +198,16 @@ class Intake:
         bounds = [bound for ceiling in self._ceilings if (bound := ceiling(task_type)) is not None]
         return min([self._consumer.slots, *bounds])
 
-    @property
-    def _lanes_compete(self) -> bool:
+    def _note_competition(self) -> None:
         if self._consumer.lanes.are_competing:
             self._competed_at = self._clock.monotonic()
-        return (
-            self._competed_at is not None
-            and self._clock.monotonic() - self._competed_at < _HEADROOM_AFTER_COMPETITION_SECONDS
-        )
+
+    @property
+    def _lanes_compete(self) -> bool:
+        """Whether lanes compete, or did so a short time ago."""
+        if self._competed_at is None:
+            return False
+        return self._clock.monotonic() - self._competed_at < _HEADROOM_AFTER_COMPETITION_SECONDS
 
     def _wanted_slots(self) -> Mapping[str, int]:
         """Return for how many slots each type should be consumed."""
@@ -218,14 +221,13 @@ class Intake:
 
     async def _run(self) -> None:
         while not self._is_stopping:
-            try:
+            with surviving(logger, "the change of this worker's consumers"):
                 await self._adjust()
-            except Exception:
-                logger.exception("the consumers of this worker could not be changed; retrying")
             await self._pause()
         await self._stop_consuming(self._types)
 
     async def _adjust(self) -> None:
+        self._note_competition()
         changing = [name for name, wanted in self._wanted_slots().items() if self._is_worth_changing(name, wanted)]
         if changing:
             await self._stop_consuming(changing)

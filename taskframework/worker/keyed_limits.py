@@ -3,7 +3,8 @@
 In the queue the tasks of all keys stand in one line, so a task whose bucket is empty must not block the line. Such a
 task is put off in the store with a turn, and gets another message when its turn comes. So each task costs one more
 message, however many wait. No attempt is counted. Deliveries of one key that are here at the same time ask its bucket
-together: all workers write to this one record, so the line in the queue waits for the writes to it.
+together. All workers write to the record of that bucket, one after the other, and slow writes would also hold back the
+tasks of other keys behind them in the queue.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from taskframework.errors import NonRetryableError
-from taskframework.model.outcome import Errors, Failed, classify, describe
+from taskframework.model.outcome import Errors, classify, failure
 from taskframework.model.task import StepOutcome
 from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
@@ -241,7 +241,7 @@ def _send_result(channel: _Channel, result: Any) -> None:
             raise ValueError(f"it has {len(payload):,} bytes")
     except Exception as problem:  # pickling runs foreign code
         error = NonRetryableError(f"The result cannot be brought back from its process: {problem}")
-        channel.send("failed", Failed(describe(error, False, "bad_result"), False))
+        channel.send("failed", failure(error, "bad_result"))
     else:
         channel.send("returned", payload)
 

@@ -133,7 +133,7 @@ class AttemptReports:
         record = RecordStep(self._attempt.fence, outcome.step, outcome.outcome)
         try:
             task = await until_available(
-                lambda: self._moves.make(record), lambda: self._clock.monotonic() > self._attempt.lease_ends
+                lambda: self._moves.make(record), lambda: self._attempt.lease_may_be_over(self._clock)
             )
         except StoreUnavailableError:
             task = None

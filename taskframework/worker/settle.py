@@ -27,9 +27,10 @@ from taskframework.worker.store_breaker import until_available
 
 logger = logging.getLogger(__name__)
 
-#: Most seconds to ask the store which worker took a task. A slot waits for the answer, and only the log needs it.
+#: Seconds that the store has to say which worker has the task now. A slot waits for the answer, and only the log
+#: needs it.
 _HOLDER_TIMEOUT_SECONDS = 2.0
-#: Most seconds to hold a rate limit, so that no attempt begins for a time. If it fails, the next refused attempt tries.
+#: Seconds that the call may take by which a rate limit is held. If it fails, the next refused attempt tries again.
 _HOLD_TIMEOUT_SECONDS = 2.0
 
 HoldLimit = Callable[[Registration, Task, timedelta], Awaitable[None]]
@@ -54,7 +55,7 @@ class SettleStation:
         Args:
             store: tells which worker has a task whose lease was lost.
             bus: where the state aggregator listens.
-            clock: tells when a lease has certainly ended.
+            clock: tells when a lease may be over.
             worker_id: written into the history.
             policy: the retry policy for task types without their own policy.
             on_stale: called with the task type of each attempt that lost its lease.
@@ -75,8 +76,8 @@ class SettleStation:
     ) -> None:
         """Store the outcome, then acknowledge the delivery; if the task is dead, reject it to the dead-letter exchange.
 
-        While the store is away, the write is repeated until the lease has certainly ended. After that the reaper
-        continues the task, so the message is acknowledged in any case.
+        While the store is away, the write is repeated until the lease may be over. After that the reaper continues
+        the task, so the message is acknowledged in any case.
         """
         outcome = self._with_delay(registration, attempt, outcome)
         if isinstance(outcome, Failed) and outcome.pauses_limit and outcome.delay is not None:
@@ -118,7 +119,7 @@ class SettleStation:
         try:
             reply: Settlement | Stale = await until_available(
                 lambda: self._bus.ask(request),
-                lambda: self._clock.monotonic() > attempt.lease_ends,
+                lambda: attempt.lease_may_be_over(self._clock),
                 self._on_store_away,
             )
         except StoreUnavailableError:

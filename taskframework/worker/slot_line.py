@@ -27,7 +27,7 @@ _PAUSE_SHARE = 1 / 20
 class _Waiter:
     take: TakeSlot
     came_at: float
-    wait_for_turn: asyncio.Future[bool]
+    woken: asyncio.Future[bool]
 
     @property
     def order(self) -> tuple[int, float]:
@@ -52,7 +52,7 @@ class SlotLine:
         self._wake = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
 
-    async def wait_for_turn(self, take: TakeSlot) -> bool:
+    async def wait_for_free_slot(self, take: TakeSlot) -> bool:
         """Wait until a slot seems to be free for `take`. Another claim may still take the slot first.
 
         Raises:
@@ -64,11 +64,11 @@ class SlotLine:
         if self._pump is None or self._pump.done():
             # In a separate context: the pump runs on after the first caller has ended.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
-        return await waiter.wait_for_turn
+        return await waiter.woken
 
     def note(self, slots: Slots) -> None:
-        """Give the free slots to waiting deliveries: another call has just read the slots."""
-        self._give_turns(slots)
+        """Wake waiting deliveries for the free slots: another call has just read the slots."""
+        self._wake_first(slots)
         self._wake.set()  # the next delivery needs a place in the line of all workers
 
     async def close(self) -> None:
@@ -84,29 +84,29 @@ class SlotLine:
             except Exception as error:
                 self._fail_all_waiting(error)
             else:
-                if not first.wait_for_turn.done():
+                if not first.woken.done():
                     await happens_within(self._wake, self._pause(first, ahead), self._clock)
 
     def _first_waiter(self) -> _Waiter | None:
-        self._waiting = [waiter for waiter in self._waiting if not waiter.wait_for_turn.done()]
+        self._waiting = [waiter for waiter in self._waiting if not waiter.woken.done()]
         return min(self._waiting, key=lambda waiter: waiter.order, default=None)
 
     async def _look(self, waiter: _Waiter) -> int:
-        """Give the first waiters their turns, one for each free slot; return how many stand before the first one."""
+        """Wake the first waiters, one for each free slot; return how many tasks stand in the line before this one."""
         take = waiter.take
         place = KeepPlace(take.record_id, take.task_id, take.rank, take.since, self._worker_id, _PLACE_SECONDS)
         slots = await self._keep_place(place)
-        self._give_turns(slots)
+        self._wake_first(slots)
         return slots.ahead_of(take.task_id, take.rank, take.since)
 
-    def _give_turns(self, slots: Slots) -> None:
+    def _wake_first(self, slots: Slots) -> None:
         given = 0
         for waiter in sorted(self._waiting, key=lambda waiter: waiter.order):
             take = waiter.take
             if not slots.is_free_for(take.number - given, take.task_id, take.rank, take.since):
                 return
-            if not waiter.wait_for_turn.done():
-                waiter.wait_for_turn.set_result(True)
+            if not waiter.woken.done():
+                waiter.woken.set_result(True)
                 given += 1
 
     def _pause(self, waiter: _Waiter, ahead: int) -> float:
@@ -118,5 +118,5 @@ class SlotLine:
     def _fail_all_waiting(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
-            if not waiter.wait_for_turn.done():
-                waiter.wait_for_turn.set_exception(error)
+            if not waiter.woken.done():
+                waiter.woken.set_exception(error)

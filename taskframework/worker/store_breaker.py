@@ -81,7 +81,7 @@ class StoreBreaker:
         self._relapses = 0
         self._is_stopped = False
         self._probing: asyncio.Task[None] | None = None
-        self._suspecting: asyncio.Task[bool] | None = None
+        self._checking: asyncio.Task[bool] | None = None
         #: Called when the breaker opens and when it closes.
         self.on_change: Callable[[], None] = lambda: None
 
@@ -102,7 +102,8 @@ class StoreBreaker:
         self.on_change()
 
     async def is_away(self, error: StoreUnavailableError) -> bool:
-        """Return whether the store is away after this failure of a call, or whether only the call took too long.
+        """Return whether this failure of a call comes from an outage that the log already has: the store is away, or
+        was away until a moment ago. False: only the call took too long.
 
         If the store is away this opens the breaker, so that an idle process notices it too.
         """
@@ -117,10 +118,10 @@ class StoreBreaker:
                 return self._clock.monotonic() - self._closed_at < _RELAPSE_SECONDS
         return self.is_open
 
-    def suspect(self, error: StoreUnavailableError) -> None:
-        """`is_away` in the background, for a caller that does not wait for the answer; one ping at a time."""
-        if not self.is_open and (self._suspecting is None or self._suspecting.done()):
-            self._suspecting = asyncio.create_task(self.is_away(error))
+    def check_soon(self, error: StoreUnavailableError) -> None:
+        """Do the same as `is_away`, in the background, for a caller that needs no answer; one ping at a time."""
+        if not self.is_open and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self.is_away(error))
 
     async def wait_until_closed(self, within: float | None) -> bool:
         """Wait until the breaker is closed, at most `within` seconds or until `stop_waiting` is called.
@@ -139,15 +140,15 @@ class StoreBreaker:
 
     async def stop(self) -> None:
         """Send no more pings."""
-        if self._suspecting is not None:
-            await end(self._suspecting)
-        if self._probing is not None:  # read only now: `_suspecting` may have started it just before it ended
+        if self._checking is not None:
+            await end(self._checking)
+        if self._probing is not None:  # read only now: `_checking` may have started it just before it ended
             await end(self._probing)
 
     @property
     def _is_logged(self) -> bool:
-        """Whether this relapse is logged: only the 1st, 2nd, 4th, 8th ... are. With a full disk each ping succeeds and
-        writes fail, so there are many relapses, which would fill the log.
+        """Whether this outage is logged: the first one, and of the relapses after it the 1st, 2nd, 4th, 8th and so on.
+        With a full disk each ping succeeds and writes fail, so there are many relapses, which would fill the log.
         """
         return self._relapses & (self._relapses - 1) == 0
 

@@ -63,13 +63,14 @@ class ThreadPool:
         if self._slots.locked() and not self._has_logged_wait:
             self._has_logged_wait = True  # log this once: under load it happens for each task
             logger.info(
-                "no thread is free (worker.max_threads is %d): the code of a plain def may begin after its attempt",
+                "no thread is free (worker.max_threads is %d): attempts of plain functions wait for a thread. "
+                "Their timeouts begin with their code",
                 self._size,
             )
         await self._slots.acquire()
         on_start()
         try:
-            work = self._threads.submit(_keep_stop_iteration, call)
+            work = self._threads.submit(_replace_stop_iteration, call)
         except RuntimeError:  # the pool is closed
             self._slots.release()
             raise
@@ -137,7 +138,7 @@ class _ThreadControl:
         self._control.report_progress_soon(value)
 
 
-def _keep_stop_iteration(call: Callable[[], Any]) -> Any:
+def _replace_stop_iteration(call: Callable[[], Any]) -> Any:
     """Call, and replace a StopIteration, which cannot be set on a future and would make the attempt hang."""
     try:
         with ForkedProcessesEnd():

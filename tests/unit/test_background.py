@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import weakref
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -12,8 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from taskframework.background import Background, Deadlines, end, is_failure
+from taskframework.background import Background, Deadlines, end, is_failure, surviving
 from taskframework.brokers.base import Broker, Delivery
+from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.operations.collector import DeadLetterCollector
 from taskframework.recovery.loop import RepairLoop
@@ -233,3 +235,41 @@ async def test_a_cancellation_is_a_failure_unless_it_is_our_own() -> None:
     assert not await asyncio.create_task(judged(cancel=True))
     assert is_failure(ValueError())
     assert not is_failure(SystemExit())
+
+
+async def test_a_loop_survives_a_failure_and_a_cancellation_of_another_but_not_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds = 0
+    begun = asyncio.Event()
+
+    async def repeat() -> None:
+        nonlocal rounds
+        while True:
+            with surviving(logging.getLogger("test"), "the loop"):
+                rounds += 1
+                if rounds == 3:
+                    begun.set()
+                    await asyncio.sleep(60)
+                raise ValueError("a bug") if rounds == 1 else asyncio.CancelledError
+
+    loop = asyncio.create_task(repeat())
+    await begun.wait()
+    assert caplog.messages == ["the loop failed and continues"] * 2
+    await end(loop)
+    assert loop.cancelled()
+
+
+async def test_the_server_clock_also_counts_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 100.0
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: seconds)
+    asked = datetime(2027, 1, 1, tzinfo=UTC)
+
+    async def ask() -> datetime:
+        return asked
+
+    clock = ServerClock(ask)
+    await clock.start()
+    seconds += 3600  # only the clock of the boot counts a suspend
+    assert clock.now() == asked + timedelta(hours=1)
+    await clock.stop()

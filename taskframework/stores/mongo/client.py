@@ -57,8 +57,8 @@ _MAJORITY = {"w": "majority", "j": True}
 _SNAPSHOT = ReadConcern("snapshot")
 #: The most documents of one reply to a read, so that nearly every read is one call. Without this the first reply has
 #: only 101. No reply is larger than 16 MB.
-_CLOSE_TIMEOUT = timedelta(seconds=1)  # for telling the server that a client disconnects; it can do without that
 _MAX_PER_REPLY = 1_000
+_CLOSE_TIMEOUT = timedelta(seconds=1)  # for telling the server that a client disconnects; it can do without that
 
 
 class Collection:

@@ -11,6 +11,7 @@ from taskframework.model.scope import Scope
 from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document, dead_message_of, with_utc
+from taskframework.stores.mongo.indexes import DEAD_MESSAGES, ENDED
 
 _OUTLINE = ("reason", "task_type", "at")
 
@@ -27,12 +28,12 @@ class DeadLetterCalls(ABC):
     def _dead_messages(self) -> Collection: ...
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
-        counted = await self._tasks.aggregate(queries.counted_dead(scope, filter, most), index="ended")
+        counted = await self._tasks.aggregate(queries.counted_dead(scope, filter, most), index=ENDED)
         return [_count_of(group) for group in counted if isinstance(group["_id"]["task_type"], str)]
 
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
         order = queries.newest_first("at")
-        found = await self._dead_messages.find({}, sort=order, limit=limit, fields=_OUTLINE, index="list")
+        found = await self._dead_messages.find({}, sort=order, limit=limit, fields=_OUTLINE, index=DEAD_MESSAGES)
         return [MessageOutline(each["_id"], each["reason"], each["task_type"], with_utc(each["at"])) for each in found]
 
     async def get_dead_message(self, message_id: str) -> DeadMessage | None:

@@ -2,8 +2,8 @@
 
 Both releases may write to one database for a while, and no key may be accepted twice during this time. So
 
-- a task still contains its key, and the index refuses a second task with the key from any release. Then `others` finds
-  the first task, and the submission lets the key's record name it;
+- a task still contains its key, and the index refuses a second task with the key from any release. Then `find_by_keys`
+  finds the first task, and the submission lets the key's record name it;
 - when no process of an earlier release can write any more, each stored key gets a record, and the index is dropped;
 - if a process of an earlier release starts later, it creates the index again, and these steps begin again.
 
@@ -32,7 +32,7 @@ from taskframework.stores.base import Records
 from taskframework.stores.mongo.client import BY_ID, Connection, time_limit
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import in_status
-from taskframework.stores.mongo.indexes import INDEX_BUILD
+from taskframework.stores.mongo.indexes import INDEX_BUILD, LIST_BY_STATUS
 from taskframework.tasks.declarations import DECLARATION
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class EarlierRelease:
         """
         found, is_in_doubt, index, wanted = 0, False, INDEX, _KEYED
         if created_since is not None:
-            index = "list_by_status"
+            index = LIST_BY_STATUS
             wanted = {**_KEYED, "status": in_status(*TaskStatus), "created_at": {"$gte": created_since}}
         async for tasks in self._tasks.batches(wanted, _FIELDS, index):
             by_key = {key_id(task["user_id"], task["idempotency_key"]): task for task in tasks}

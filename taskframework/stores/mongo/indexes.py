@@ -28,6 +28,9 @@ WAITING = "waiting"
 WAITING_FOR_LIMIT = "waiting_for_limit"
 STREAM = "stream"
 TURNS = "turns"
+LIST_BY_STATUS, LIST_BY_OWNER, LIST_BY_TYPE = "list_by_status", "list_by_owner", "list_by_type"
+LIST_BY_STREAM, LIST_BATCHES, ENDED, PURGE = "list_by_stream", "list_batches", "ended", "purge"
+DEAD_MESSAGES, EXPIRING = "list", "expiring"
 
 _NEWEST_FIRST = {"created_at": -1, "_id": -1}
 _SUBTASKS: Document = {"parent.task_id": {"$exists": True}}
@@ -77,9 +80,9 @@ TASK_INDEXES = (
     # For each driver an index with only the tasks that it drives.
     *map(_index_of, DRIVERS),
     # For lists. An index with the status in its key also serves lists of all statuses, as a merge of ten short scans.
-    Index("list_by_status", {"status": 1, **_NEWEST_FIRST}),
-    Index("list_by_owner", {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
-    Index("list_by_type", {"task_type": 1, **_NEWEST_FIRST}),
+    Index(LIST_BY_STATUS, {"status": 1, **_NEWEST_FIRST}),
+    Index(LIST_BY_OWNER, {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
+    Index(LIST_BY_TYPE, {"task_type": 1, **_NEWEST_FIRST}),
     # The sub-tasks of a task by status, and within a status in the order of the plan: of one round, or of all.
     Index(
         SUBTASKS,
@@ -98,16 +101,16 @@ TASK_INDEXES = (
     Index(STREAM, _POSITIONS, _OF_STREAMS),
     # The status is constant here, but because it is in the key, the next tasks of 100 streams are found in 100 steps.
     Index(TURNS, {"status": 1, **_POSITIONS}, {"status": TaskStatus.BLOCKED.value}),
-    Index("list_by_stream", {"stream.key": 1, **_NEWEST_FIRST}, _OF_STREAMS),
-    Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
+    Index(LIST_BY_STREAM, {"stream.key": 1, **_NEWEST_FIRST}, _OF_STREAMS),
+    Index(LIST_BATCHES, _NEWEST_FIRST, {"batch": {"$type": "object"}}),
     # Partial by the time, not by the status: MongoDB 6 does not merge scans of some statuses in an index that is
     # partial by the status.
-    Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),
+    Index(ENDED, {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),
     # Tasks whose type says how long they stay.
-    Index("purge", {"purge_at": 1, "_id": 1}, {"purge_at": {"$type": "date"}}),
+    Index(PURGE, {"purge_at": 1, "_id": 1}, {"purge_at": {"$type": "date"}}),
 )
-DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
-RECORD_INDEXES = (Index("expiring", {"expires_at": 1}, {"expires_at": {"$type": "date"}}),)
+DEAD_MESSAGE_INDEXES = (Index(DEAD_MESSAGES, {"at": -1, "_id": -1}),)
+RECORD_INDEXES = (Index(EXPIRING, {"expires_at": 1}, {"expires_at": {"$type": "date"}}),)
 
 
 async def find_index_differences(collection: Collection, indexes: Iterable[Index]) -> list[str]:

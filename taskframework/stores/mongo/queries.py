@@ -16,7 +16,15 @@ from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import NOW, Expression, has_passed, in_scope, in_status, literal
-from taskframework.stores.mongo.indexes import SUBTASKS
+from taskframework.stores.mongo.indexes import (
+    ENDED,
+    LIST_BATCHES,
+    LIST_BY_OWNER,
+    LIST_BY_STATUS,
+    LIST_BY_STREAM,
+    LIST_BY_TYPE,
+    SUBTASKS,
+)
 from taskframework.stores.mongo.joint import combine_filters
 
 
@@ -98,7 +106,7 @@ def _not_held_back(driver: Driver) -> Document:
     return has_passed(driver.also_passed) if driver.also_passed else {}
 
 
-def with_ids(task_ids: Sequence[str]) -> Document:
+def with_ids(task_ids: Iterable[str]) -> Document:
     return {"_id": {"$in": list(task_ids)}}
 
 
@@ -323,16 +331,16 @@ def _list_in_slot_order(scope: Scope, wanted: TaskFilter, cursor: str | None) ->
 def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
     """The index that has the list in its order; None if the server has to choose an index and read through it."""
     if wanted.dead:
-        return "ended"
+        return ENDED
     if wanted.batches:
-        return "list_batches"
+        return LIST_BATCHES
     if wanted.is_in_slot_order:
         return SUBTASKS
     if wanted.stream is not None:
-        return "list_by_stream"
+        return LIST_BY_STREAM
     if wanted.task_type is None:
-        return "list_by_status" if scope.owner is None else "list_by_owner"
-    return "list_by_type" if scope.owner is None and wanted.status is None else None
+        return LIST_BY_STATUS if scope.owner is None else LIST_BY_OWNER
+    return LIST_BY_TYPE if scope.owner is None and wanted.status is None else None
 
 
 def list_order(wanted: TaskFilter) -> dict[str, int]:

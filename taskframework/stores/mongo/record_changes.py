@@ -208,12 +208,12 @@ def _pass_turn(pass_: PassTurn) -> Changes:
     alone = JointRequests([pass_], [pass_.record_id])
     passed = passed_turns(alone)
     new = literal(STREAMS.data_of(pass_.apply(Stream())))
-    data = {"$cond": [_IS_NEW, new, {"$cond": [has_turns(alone), passed["data"], "$data"]}]}
+    data = {"$cond": [_IS_NEW, new, {"$cond": [are_turns_unchanged(alone), passed["data"], "$data"]}]}
     return {**passed, "data": data}
 
 
 def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
-    """The fields after each stream's request has passed the turn on; valid only where `has_turns` holds."""
+    """The fields after each stream's request has passed the turn on; valid only where `are_turns_unchanged` holds."""
     passed = {
         "next_position": {"$max": ["$data.next_position", "$$asked.behind"]},
         "turn": "$$asked.after",
@@ -227,8 +227,8 @@ def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
     }
 
 
-def has_turns(passes: JointRequests[PassTurn]) -> Expression:
-    """The expression that says whether the turn is still the turn that was read."""
+def are_turns_unchanged(passes: JointRequests[PassTurn]) -> Expression:
+    """The expression that says whether each stream still has the turn that was read."""
     before = passes.each(lambda pass_: None if pass_.before is None else asdict(pass_.before))
     names = [field.name for field in fields(Turn)]
     same = [{"$eq": [_or_null(f"$data.turn.{it}"), _or_null(f"$$before.{it}")]} for it in names]

@@ -21,9 +21,16 @@ from taskframework.stores.mongo.codec import encode_document
 from taskframework.stores.mongo.documents import Document, encode_value, with_utc
 from taskframework.stores.mongo.expressions import Changes, Expression, has_passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
+from taskframework.stores.mongo.indexes import EXPIRING
 from taskframework.stores.mongo.inserts import Inserter, Reply
 from taskframework.stores.mongo.joint import JointRequests
-from taskframework.stores.mongo.record_changes import has_turns, may_take, passed_turns, steps_of, taken_positions
+from taskframework.stores.mongo.record_changes import (
+    are_turns_unchanged,
+    may_take,
+    passed_turns,
+    steps_of,
+    taken_positions,
+)
 from taskframework.stores.mongo.retrying import retry_within
 
 Change = TypeVar("Change", bound=RecordChange)
@@ -100,7 +107,7 @@ class RecordCalls(ABC):
     async def pass_turns(self, passes: Sequence[PassTurn]) -> Sequence[bool]:
         found: dict[str, Record] = {}
         if len(passes) > 1:
-            if await self._change_jointly(passes, has_turns, passed_turns) == len(passes):
+            if await self._change_jointly(passes, are_turns_unchanged, passed_turns) == len(passes):
                 return [True] * len(passes)
             found = await self.read_records([pass_.record_id for pass_ in passes])
         # A record that was not found has to be created; and a single change needs one call only.
@@ -138,9 +145,7 @@ class RecordCalls(ABC):
         return [_record_of(document) for document in found]
 
     async def expired_records(self, limit: int) -> Sequence[Record]:
-        found = await self._records.find(
-            has_passed("expires_at"), sort={"expires_at": 1}, limit=limit, index="expiring"
-        )
+        found = await self._records.find(has_passed("expires_at"), sort={"expires_at": 1}, limit=limit, index=EXPIRING)
         return [_record_of(document) for document in found]
 
 

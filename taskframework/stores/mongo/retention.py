@@ -16,7 +16,7 @@ from taskframework.model.streams import StreamKey
 from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import has_passed, in_status
-from taskframework.stores.mongo.indexes import STREAM, SUBTASKS
+from taskframework.stores.mongo.indexes import ENDED, PURGE, STREAM, SUBTASKS
 from taskframework.stores.mongo.queries import BY_POSITION
 from taskframework.stores.mongo.records import forget_keys
 from taskframework.stores.retention import FamiliesOver, Piece, Place, Walk
@@ -28,7 +28,7 @@ _PAST_PURGE_TIME: Document = {"status": in_status(*FINAL), **has_passed("purge_a
 #: In families that stay, most often one of these tasks stays. They are looked for first, because that is quick.
 _LIKELY_TO_STAY = LIVE | DEAD
 #: The index for each field whose time decides.
-_INDEX = {"finished_at": "ended", "purge_at": "purge"}
+_INDEX = {"finished_at": ENDED, "purge_at": PURGE}
 
 
 class Purge:

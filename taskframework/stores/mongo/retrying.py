@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.stores.mongo.client import time_limit
@@ -34,18 +34,22 @@ async def retry_within(
         StoreUnavailableError: the error of the last attempt.
     """
 
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + retry_time.total_seconds()
+
     async def attempt(write: Callable[[], Awaitable[Value]]) -> Value:
         with time_limit(retry_time / 2):
             return await write()
 
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_delay(retry_time),
-        wait=_PAUSE,
-        reraise=True,
-    )
     with time_limit(retry_time):
+        # Nearly every write needs one attempt, so that one does without the cost of a retrying object.
         with contextlib.suppress(StoreUnavailableError):
             return await attempt(first or write)
         await asyncio.sleep(_PAUSE.multiplier)
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(StoreUnavailableError),
+            stop=lambda _: loop.time() >= ends_at,
+            wait=_PAUSE,
+            reraise=True,
+        )
         return await retrying(attempt, write)

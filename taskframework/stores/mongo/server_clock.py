@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from taskframework.background import end
-from taskframework.clock import whole_milliseconds
+from taskframework.clock import SystemClock, whole_milliseconds
 from taskframework.errors import StoreError
 
 #: Seconds between two refreshes, and how many questions each asks; the question with the quickest answer counts.
 _REFRESH_SECONDS, _SAMPLES = 60.0, 3
+#: Also counts while this machine is suspended, as the server's clock does.
+_CLOCK = SystemClock()
 
 
 class ServerClock:
@@ -26,11 +27,11 @@ class ServerClock:
         """Start from the local time; `ask` gives the server's time."""
         self._ask = ask
         self._base = datetime.now(UTC)
-        self._at = time.monotonic()
+        self._at = _CLOCK.monotonic()
         self._refreshing: asyncio.Task[None] | None = None
 
     def now(self) -> datetime:
-        return whole_milliseconds(self._base + timedelta(seconds=time.monotonic() - self._at))
+        return whole_milliseconds(self._base + timedelta(seconds=_CLOCK.monotonic() - self._at))
 
     async def start(self) -> None:
         """Ask the server, and again once a minute until `stop`."""
@@ -53,7 +54,7 @@ class ServerClock:
 
     async def _sample(self) -> tuple[float, datetime, float]:
         """How long the question took, the answer, and the moment at which the answer was true."""
-        asked = time.monotonic()
+        asked = _CLOCK.monotonic()
         answer = await self._ask()
-        took = time.monotonic() - asked
+        took = _CLOCK.monotonic() - asked
         return took, answer, asked + took / 2

@@ -45,7 +45,7 @@ from taskframework.stores.mongo.documents import (
 from taskframework.stores.mongo.earlier_release import EarlierRelease
 from taskframework.stores.mongo.expressions import has_passed, in_scope
 from taskframework.stores.mongo.faults import DuplicateDocumentError
-from taskframework.stores.mongo.indexes import SUBTASKS, WAITING_FOR_LIMIT
+from taskframework.stores.mongo.indexes import DEAD_MESSAGES, LIST_BY_STATUS, SUBTASKS, WAITING_FOR_LIMIT
 from taskframework.stores.mongo.inserts import Inserter, insert_tasks
 from taskframework.stores.mongo.records import RECORD_FAILPOINT, RecordCalls
 from taskframework.stores.mongo.retention import Purge
@@ -203,7 +203,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
 
     async def claims_of(self, task_ids: Several[str]) -> dict[str, str]:
         claimed = {"status": TaskStatus.RUNNING, "lease.claim_id": {"$type": "string"}}
-        running = {**queries.with_ids(list(task_ids)), **claimed}
+        running = {**queries.with_ids(task_ids), **claimed}
         found = await self._tasks.find(running, fields=("lease.claim_id",), index=BY_ID)
         return {document["_id"]: document["lease"]["claim_id"] for document in found}
 
@@ -212,7 +212,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         return None if document is None else task_of(document)
 
     async def get_many(self, task_ids: Several[str], scope: Scope) -> dict[str, Task]:
-        found = await self._tasks.find({**queries.with_ids(list(task_ids)), **in_scope(scope)}, index=BY_ID)
+        found = await self._tasks.find({**queries.with_ids(task_ids), **in_scope(scope)}, index=BY_ID)
         return {task.task_id: task for task in map(task_of, found)}
 
     async def list_tasks(
@@ -292,7 +292,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
             sort=queries.newest_first("created_at"),
             limit=1,
             fields=("not_before",),
-            index="list_by_status",
+            index=LIST_BY_STATUS,
         )
         return with_utc(found[0]["not_before"]) if found else None
 
@@ -300,12 +300,14 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         removed = await self._parts.purge(finished, dead_letters, limit)
         if dead_letters is not None and removed < limit:
             old = has_passed("at", by=dead_letters)
-            oldest = self._dead_messages.find(old, sort={"at": 1}, limit=limit - removed, fields=["_id"], index="list")
-            removed += await self._dead_messages.delete_by_ids([message["_id"] for message in await oldest], old)
+            oldest = await self._dead_messages.find(
+                old, sort={"at": 1}, limit=limit - removed, fields=["_id"], index=DEAD_MESSAGES
+            )
+            removed += await self._dead_messages.delete_by_ids([message["_id"] for message in oldest], old)
         return removed
 
     async def finished_at(self, task_ids: Several[str]) -> dict[str, datetime | None]:
-        found = await self._tasks.find(queries.with_ids(list(task_ids)), fields=("finished_at",), index=BY_ID)
+        found = await self._tasks.find(queries.with_ids(task_ids), fields=("finished_at",), index=BY_ID)
         ends = {task["_id"]: task["finished_at"] for task in found}
         return {task_id: None if end is None else with_utc(end) for task_id, end in ends.items()}
 
@@ -314,7 +316,9 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
         order = queries.newest_first("at")
-        found = await self._dead_messages.find(queries.after(cursor, "at"), sort=order, limit=limit + 1, index="list")
+        found = await self._dead_messages.find(
+            queries.after(cursor, "at"), sort=order, limit=limit + 1, index=DEAD_MESSAGES
+        )
         return _page(found, limit, dead_message_of, lambda document: queries.cursor_by_time(document, "at"))
 
     @property

@@ -38,11 +38,11 @@ def _skip(skip: Skip) -> Write:
 def unblocks(requests: JointRequests[Unblock]) -> Write:
     due = {"$max": ["$not_before", NOW]}
     dispatch_at = plus(due, requests.each(lambda unblock: milliseconds(unblock.dispatch_after)))
-    return Write(has_turn(requests), [set_fields(unblocked(due, next_dispatch_at=dispatch_at))])
+    return Write(blocked_in_generation(requests), [set_fields(unblocked(due, next_dispatch_at=dispatch_at))])
 
 
-def has_turn(requests: JointRequests[Unblock] | JointRequests[ClaimTurn]) -> Document:
-    """Filter: the tasks wait for their turn in this generation."""
+def blocked_in_generation(requests: JointRequests[Unblock] | JointRequests[ClaimTurn]) -> Document:
+    """Filter: the tasks are BLOCKED, in the generations that the requests name."""
     return {**requests.where(generation=lambda request: request.generation), "status": TaskStatus.BLOCKED}
 
 
@@ -60,8 +60,8 @@ def _move_position(move: MovePosition) -> Write:
 
 def skipped_in_stream() -> Stage:
     """`model.stream_moves.skipped_in_stream`."""
-    has_turn = {"$and": [_IS_SERIAL, IS_RUNNING]}
-    goes_on = {"$and": [is_set("$stream"), {"$not": ["$stream.is_skipped"]}, {"$not": [has_turn]}]}
+    is_running_in_turn = {"$and": [_IS_SERIAL, IS_RUNNING]}
+    goes_on = {"$and": [is_set("$stream"), {"$not": ["$stream.is_skipped"]}, {"$not": [is_running_in_turn]}]}
     changes = _skipped()
     del changes["revision"]  # the event that follows raises it
     return choose_change(goes_on, changes, {})

@@ -14,7 +14,7 @@ from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import in_status
-from taskframework.stores.mongo.indexes import WAITING
+from taskframework.stores.mongo.indexes import ENDED, LIST_BY_STATUS, WAITING
 
 
 class TrafficCalls(ABC):
@@ -82,7 +82,7 @@ def _of_all(selection: CountedTasks, since: datetime | None) -> tuple[Document, 
     if selection.time == "finished_at":
         times["$type"] = "date"  # as in the partial index
     members = {"status": in_status(*selection.statuses)} | ({selection.time: times} if times else {})
-    return members, selection.time, "ended" if selection.time == "finished_at" else "list_by_status"
+    return members, selection.time, ENDED if selection.time == "finished_at" else LIST_BY_STATUS
 
 
 def _of_queue(selection: CountedTasks, task_type: str, lane: Priority) -> tuple[Document, str, str]:

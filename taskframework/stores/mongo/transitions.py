@@ -88,7 +88,13 @@ from taskframework.stores.mongo.expressions import (
 )
 from taskframework.stores.mongo.joint import JointRequests, combine_filters
 from taskframework.stores.mongo.queries import driven
-from taskframework.stores.mongo.streams import blocked_if_serial, has_turn, skipped_in_stream, unblocked, unblocks
+from taskframework.stores.mongo.streams import (
+    blocked_if_serial,
+    blocked_in_generation,
+    skipped_in_stream,
+    unblocked,
+    unblocks,
+)
 from taskframework.stores.mongo.writes import Write, build_single_write, claimable, under_claim
 
 
@@ -140,7 +146,7 @@ def _claimed(claims: JointRequests[Claim] | JointRequests[ClaimTurn]) -> Changes
 
 def _turn_claims(claims: JointRequests[ClaimTurn]) -> Write:
     expected = claims.where(task_type=lambda claim: claim.task_type, priority=lambda claim: claim.priority)
-    guard = combine_filters(has_turn(claims), expected, has_passed("not_before"), is_ahead(DEADLINE.field))
+    guard = combine_filters(blocked_in_generation(claims), expected, has_passed("not_before"), is_ahead(DEADLINE.field))
     guard |= {"unique": None, "crashes": 0, "cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
     began = unblocked(NOW)
     del began["revision"]  # the claim raises it
@@ -256,35 +262,33 @@ def _supersede(newer: Supersede) -> Write:
     return Write(guard, [_with_cancel_request(BY_NEWER_VERSION, newer.reason)])
 
 
-def _with_cancel_request(by: str, reason: str | None) -> Document:
+def _with_cancel_request(by: str, reason: str | None, ended: Changes | None = None) -> Document:
+    """The stage that asks a running task to stop, and ends any other: cancelled, or with the changes in `ended`."""
     data = literal({"by": by, "reason": reason})
     asked = {"cancel": {"by": literal(by), "at": NOW, "reason": literal(reason)}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
-    cancelled = {**asked, **with_final_status(TaskStatus.CANCELLED), **with_event("cancelled", data=data)}
-    return choose_change(IS_RUNNING, requested, cancelled)
+    cancelled = {**with_final_status(TaskStatus.CANCELLED), **with_event("cancelled", data=data)}
+    return choose_change(IS_RUNNING, requested, {**asked, **(cancelled if ended is None else ended)})
 
 
 @build_single_write.register
 def _expire(expire: Expire) -> Write:
     guard = {"_id": expire.task_id, "status": in_status(*LIVE), "cancel": None, **has_passed("deadline")}
-    data = {"by": BY_DEADLINE, "reason": DEADLINE_REASON}
-    asked = {"cancel": {"by": data["by"], "at": NOW, "reason": data["reason"]}}
-    requested = {**asked, **with_event("cancel_requested", data=literal(data))}
-    failed = {
-        **asked,
-        **with_error(error_of(deadline_error())),
-        **with_final_status(TaskStatus.FAILED),
-        **with_event("failed"),
-    }
-    return Write(guard, [skipped_in_stream(), choose_change(IS_RUNNING, requested, failed)])
+    error = with_error(error_of(deadline_error()))
+    failed = {**error, **with_final_status(TaskStatus.FAILED), **with_event("failed")}
+    return Write(guard, [skipped_in_stream(), _with_cancel_request(BY_DEADLINE, DEADLINE_REASON, failed)])
 
 
 @build_single_write.register
 def _end_unstarted(end: EndUnstarted) -> Write:
     guard = {"_id": end.task_id, **driven(START), **has_passed("start_by")}
-    error = framework_error("queue_timeout", NOT_STARTED, retryable=False)
-    dead = {**with_error(error_of(error)), **with_final_status(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
-    return Write(guard, [set_fields(dead)])
+    return Write(guard, [set_fields(_dead_letter("queue_timeout", NOT_STARTED))])
+
+
+def _dead_letter(code: str, message: str) -> Changes:
+    """The changes of a task that the framework gives up before an attempt."""
+    error = framework_error(code, message, retryable=False)
+    return {**with_error(error_of(error)), **with_final_status(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
 
 
 @build_single_write.register
@@ -292,8 +296,7 @@ def _postpone(postpone: Postpone) -> Write:
     guard = {**claimable(JointRequests([postpone])), "cancel": None}
     counted = {"no_handler": plus("$no_handler", 1)}
     again = {"next_dispatch_at": later(postpone.delay), "revision": plus("$revision", 1), "updated_at": NOW}
-    error = framework_error("no_handler", NO_HANDLER, retryable=False)
-    dead = {**with_error(error_of(error)), **with_final_status(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
+    dead = _dead_letter("no_handler", NO_HANDLER)
     return Write(guard, [set_fields(counted), choose_change({"$lte": ["$no_handler", postpone.limit]}, again, dead)])
 
 

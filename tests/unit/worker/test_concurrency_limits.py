@@ -459,7 +459,7 @@ async def test_each_free_slot_gives_the_turn_to_the_next_task_in_line(stage: Sta
     line = SlotLine(look, "w", stage.clock)
     came = {"third": 3.0, "first": 1.0, "second": 2.0}
     takes = {name: replace(take_request("one", name), number=2, since=since) for name, since in came.items()}
-    waits = {name: asyncio.create_task(line.wait_for_turn(take)) for name, take in takes.items()}
+    waits = {name: asyncio.create_task(line.wait_for_free_slot(take)) for name, take in takes.items()}
     await eventually(lambda: bool(looks))
     assert looks[0].task_id == "first"
     line.note(Slots(2, (holder("x"),)))

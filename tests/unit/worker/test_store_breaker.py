@@ -135,7 +135,7 @@ async def test_a_ping_that_fails_as_it_is_cancelled_leaves_no_probe_behind() -> 
             raise StoreUnavailableError from None
 
     breaker = StoreBreaker(ping, FakeClock())
-    breaker.suspect(StoreUnavailableError("too slow"))
+    breaker.check_soon(StoreUnavailableError("too slow"))
     await pinging.wait()
     await breaker.stop()
     assert breaker._probing is not None
@@ -216,7 +216,7 @@ async def test_many_failed_calls_at_once_are_one_ping() -> None:
 
     breaker = StoreBreaker(ping, FakeClock())
     for _ in range(10):
-        breaker.suspect(StoreUnavailableError("too late"))
+        breaker.check_soon(StoreUnavailableError("too late"))
     await eventually(lambda: bool(pinged))
     assert not breaker.is_open, "one call that fails may only have been slow"
     answer.set()
@@ -227,6 +227,6 @@ async def test_many_failed_calls_at_once_are_one_ping() -> None:
 
 async def test_a_breaker_that_stops_ends_its_suspicion() -> None:
     breaker = StoreBreaker(asyncio.Event().wait, FakeClock())  # type: ignore[arg-type]
-    breaker.suspect(StoreUnavailableError("too late"))
+    breaker.check_soon(StoreUnavailableError("too late"))
     await breaker.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}
