@@ -61,10 +61,7 @@ class Finding:
 
 
 def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
-    """Check versions, settings, program, store, tasks, workers, broker, Redis and keys of tokens.
-
-    Exit code 1 if something is wrong.
-    """
+    """Check versions, settings, program, servers, and what the store contains. Exit code 1 if something is wrong."""
     if api := os.environ.get(API_VARIABLE):
         note(
             f"doctor checks the store and the broker in the settings of this machine, not the API in {API_VARIABLE}. "

@@ -47,7 +47,11 @@ _COMMANDS = {
     "keys": ("Use", "keys:app", "API keys: create, list, revoke."),
     "audit": ("Use", "audit:app", "The audit log: what operators did, when and why."),
     "events": ("Use", "events:app", "External events, as other programs receive them."),
-    "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store, tasks, workers, broker and Redis."),
+    "doctor": (
+        "Check",
+        "doctor:doctor",
+        "Check versions, settings, program, servers, and what the store contains.",
+    ),
     "config": ("Check", "config:app", "The settings in force."),
     "topology": ("Check", "topology:app", "Exchanges and queues on the broker."),
 }

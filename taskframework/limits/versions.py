@@ -10,7 +10,7 @@ from taskframework.model.interventions import Supersede
 from taskframework.model.options import Unique
 from taskframework.model.records import Record
 from taskframework.model.task import Task
-from taskframework.model.versions import VERSIONS, Newest, is_newer, is_older, newest_record, record_id
+from taskframework.model.versions import VERSIONS, Newest, after_newest, is_newer, is_older, newest_record, record_id
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_record
@@ -30,20 +30,20 @@ async def read_newest(records: Records, user_id: str, key: str) -> Newest | None
 
 
 async def supersede_before(moves: TaskMoves, newest: Newest) -> None:
-    """End the task that the record named before; it still waits if the process that submitted the newest task died.
+    """End the tasks that the record named before; they still wait if the process that submitted the newest task died.
 
     Call this before a newer version is accepted, and before the same version is accepted again. Otherwise an older task
     that a worker has checked already could begin after that.
     """
-    if newest.before is not None:
-        await moves.make(Supersede(newest.before, newest.version, newest.stops_older))
+    for task_id in newest.superseded:
+        await moves.make(Supersede(task_id, newest.version, newest.stops_older))
 
 
 async def become_newest(
     store: TaskStore, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta
 ) -> Newest | None:
-    """Make the record of a key name this task, and supersede the task that the record named before. If the record names
-    a newer task, supersede this task.
+    """Make the record of a key name this task, and supersede the tasks that the record named before. If the record
+    names a newer task, supersede this task.
 
     Args:
         store: where the record is.
@@ -65,10 +65,8 @@ async def become_newest(
     if is_older(unique, before):
         await moves.make(Supersede(task.task_id, before.version))
         return before
-    if is_newer(unique, before):
-        await moves.make(Supersede(before.task_id, unique.version, unique.stops_older))
-    else:  # another process has written this task into the record, and may have died after that
-        await supersede_before(moves, before)
+    # If the record named this task already, another process has written it, and may have died after that.
+    await supersede_before(moves, after_newest(task.task_id, unique, before) if is_newer(unique, before) else before)
     return None
 
 
@@ -77,7 +75,7 @@ async def _write_newest(
 ) -> Newest | None:
     """Write the task into the record unless the record names a newer one; return what the record named before.
 
-    This write forgets the task that the record names in `before`, so that task is ended first.
+    This write forgets which tasks the newest one supersedes, so they are superseded first.
     """
     for _ in range(_MAX_ROUNDS):
         record = await _read(records, task.user_id, unique.key)

@@ -145,13 +145,16 @@ class TurnState(Enum):
     OVER = "the next one has its turn"
 
 
-def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
+def turn_state(turn: Turn | None, holder: Task | None, *, is_halted: bool = False) -> TurnState:
     """What a turn means for the other tasks.
 
     Args:
         turn: the turn in the record of the stream.
         holder: the task that has the turn; None if it was deleted.
+        is_halted: what the record says. A stream that halts goes on halting after its failed task was deleted.
     """
+    if holder is None and is_halted:
+        return TurnState.FAILED
     if turn is None or holder is None or holder.generation != turn.generation:
         return TurnState.OVER
     if holder.status is TaskStatus.BLOCKED:

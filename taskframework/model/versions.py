@@ -19,6 +19,8 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import LIVE, SUCCEEDED
 from taskframework.model.task import Task
 
+#: How many older tasks of a key a record names. Rarely more than one of them still runs.
+_MAX_OLDER = 20
 #: Only the message of a task with a version has this header: `version/run/key`. So other tasks cost a worker nothing.
 UNIQUE_HEADER = "x-unique"
 
@@ -33,6 +35,15 @@ class Newest:
     #: The task that was the newest before, or None; and whether that task is asked to stop if it runs.
     before: str | None = None
     stops_older: bool = False
+    #: Tasks that were the newest before that one and were not asked to stop, the newest first. Some may still run, and
+    #: a version that stops older ones asks them too.
+    older: tuple[str, ...] = ()
+
+    @property
+    def superseded(self) -> tuple[str, ...]:
+        """The tasks that this one supersedes. Older ones that have not begun were superseded before this."""
+        before = () if self.before is None else (self.before,)
+        return before + self.older if self.stops_older else before
 
 
 VERSIONS = RecordKind("unique", Newest)
@@ -63,6 +74,15 @@ def answers_resubmission(task: Task) -> bool:
     return task.status in LIVE | SUCCEEDED
 
 
+def after_newest(task_id: str, unique: Unique, newest: Newest | None) -> Newest:
+    """The content of the record after this task has become the newest."""
+    if newest is None:
+        return Newest(task_id, unique.version, unique.run, None, unique.stops_older)
+    # A version that stops older ones has asked all of them before this.
+    not_asked = () if newest.stops_older or newest.before is None else (newest.before, *newest.older)
+    return Newest(task_id, unique.version, unique.run, newest.task_id, unique.stops_older, not_asked[:_MAX_OLDER])
+
+
 def newest_record(task: Task, unique: Unique, existing: Record | None, kept: timedelta) -> Record:
     """The record that names this task.
 
@@ -72,8 +92,7 @@ def newest_record(task: Task, unique: Unique, existing: Record | None, kept: tim
         existing: the record that was read; None if there was no record.
         kept: the shortest time for which the record is kept, counted from the time at which the task can begin.
     """
-    before = None if existing is None else VERSIONS.content(existing).task_id
-    content = Newest(task.task_id, unique.version, unique.run, before, unique.stops_older)
+    content = after_newest(task.task_id, unique, None if existing is None else VERSIONS.content(existing))
     expires_at = max(task.not_before, task.created_at) + kept + GRACE
     if existing is None:
         return VERSIONS.new(task.user_id, unique.key, content=content, expires_at=expires_at)

@@ -2,7 +2,8 @@
 
 How long a reader waits:
 
-- for a live task: until its deadline; without a deadline, for the time in the settings after a higher position ended;
+- for a live task: until its deadline; without a deadline, for the time in the settings after a higher position ended,
+  or after its own replay if that was later;
 - for a position without a task: for `GIVEN_UP_AFTER` after a higher position was stored. If the process that took the
   position stores its task later, `StreamGaps` moves this task to a later position.
 
@@ -115,8 +116,10 @@ class StreamResults:
         if task.deadline is not None:
             return task.deadline
         later = await self._store.stream_times(stream, limit=_READ_AFTER_GAP, after_position=position_of(task))
-        ended = _earliest(times.finished_at for times in later)
-        return None if ended is None else ended + self._gap
+        if (ended := _earliest(times.finished_at for times in later)) is None:
+            return None
+        replayed = [entry.at for entry in task.history if entry.type == "replayed"]
+        return max([ended, *replayed]) + self._gap
 
     async def _give_up(self, stream: StreamKey, state: Stream, position: int) -> tuple[Stream, datetime | None]:
         """Give up a position without a task, and the empty positions after it, if their time has come; otherwise return

@@ -103,7 +103,7 @@ class StreamTurns:
             state = await self._read(stream) if state is None else state
             present_turn = state.turn
             holder = None if present_turn is None else await self._tasks.get(present_turn.task_id)
-            match turn_state(present_turn, holder):
+            match turn_state(present_turn, holder, is_halted=state.is_halted):
                 case TurnState.LIVE:
                     return
                 case TurnState.WAITS if present_turn is not None:

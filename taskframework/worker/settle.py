@@ -11,9 +11,9 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
-from taskframework.errors import StoreError, StoreUnavailableError, TaskframeworkError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskframeworkError, ValueNotStorableError
 from taskframework.model.events import AttemptFinished, Settlement, Stale
-from taskframework.model.outcome import Failed, Outcome
+from taskframework.model.outcome import Failed, Outcome, failure
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import DEAD
@@ -83,7 +83,10 @@ class SettleStation:
         if isinstance(outcome, Failed) and outcome.pauses_limit and outcome.delay is not None:
             await self._hold_limit(registration, attempt.task, outcome.delay)
         request = AttemptFinished(attempt.task, attempt.fence, self._worker_id, outcome)
-        reply = await self._store_outcome(request, attempt)
+        try:
+            reply = await self._store_outcome(request, attempt)
+        except ValueNotStorableError as error:  # the task's values are too large together, in the form of the store
+            reply = await self._store_outcome(replace(request, outcome=failure(error, "bad_result")), attempt)
         await failpoint.reached("settle.before_ack")
         if isinstance(reply, Stale):
             self._on_stale(attempt.task.task_type)

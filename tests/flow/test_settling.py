@@ -149,3 +149,27 @@ def _is_gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+class TooLarge(BackgroundTaskExecutable[list[int], list[int]]):
+    """Each of its values is within its limit as JSON; as BSON an integer takes six times as many bytes."""
+
+    task_type = "too-large"
+
+    async def execute(self, context: TaskContext[list[int]]) -> list[int]:
+        for number in range(4):
+            await context.once(f"step {number}", lambda: [1] * 125_000)
+        return [1] * 500_000
+
+
+async def test_a_result_for_which_the_document_has_no_room_left_fails_the_task(run: Run, urls: dict[str, str]) -> None:
+    async with run(extra=[TooLarge]) as framework:
+        others = [await framework.submit("counts") for _ in range(5)]
+        ended = await (await framework.submit(TooLarge, [1] * 500_000)).finished(timeout=60)
+        assert [(await other.finished(timeout=60)).status for other in others] == [TaskStatus.COMPLETED] * 5
+    if urls["broker"].startswith("embedded"):
+        assert ended.status is TaskStatus.COMPLETED
+        return
+    assert (ended.status, ended.attempts, ended.error and ended.error.code) == (TaskStatus.FAILED, 1, "bad_result")
+    assert ended.error is not None
+    assert "larger than the 16 MB" in ended.error.message

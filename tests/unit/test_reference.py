@@ -20,7 +20,7 @@ from taskframework.model.status import TaskStatus
 
 _PACKAGE = Path(taskframework.__file__).parent
 #: Where the code of a task's error is said.
-_SAID = re.compile(r"(?:framework_error|describe)\((?:[^()]|\([^()]*\))*\)")
+_SAID = re.compile(r"(?:framework_error|failure)\((?:[^()]|\([^()]*\))*\)")
 _CODE = re.compile(r'"([a-z]+(?:_[a-z]+)*)"')
 
 

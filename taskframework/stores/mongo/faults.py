@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
@@ -38,6 +38,8 @@ _ACCESS_HINTS = {
     18: "Check user and password in store.url. A user that was made in another database needs that name, for example "
     "?authSource=admin.",
 }
+#: Codes if the document would be larger after the write than the 16 MB that MongoDB allows.
+_TOO_LARGE_CODES = frozenset({10_334, 17_419, 17_420})
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
 
@@ -52,8 +54,12 @@ class IndexMissingError(StoreError):
     hint = "Repeat it later: an index of a large collection takes minutes."
 
 
+#: Why MongoDB refused one write.
+Refusal: TypeAlias = StoreError | ValueNotStorableError
+
+
 class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
-    def __init__(self, refused: dict[int, StoreError]) -> None:
+    def __init__(self, refused: dict[int, Refusal]) -> None:
         self.refused = refused
 
 
@@ -99,10 +105,16 @@ async def driver_call(seconds: float) -> AsyncIterator[None]:
             raise StoreUnavailableError(f"MongoDB: no answer within {seconds:g} s.") from error
 
 
-def write_error(entry: Mapping[str, Any]) -> StoreError:
+def write_error(entry: Mapping[str, Any]) -> Refusal:
     if entry["code"] == _DUPLICATE_KEY:
         return DuplicateDocumentError()
+    if entry["code"] in _TOO_LARGE_CODES:
+        return _too_large_error()
     return StoreError(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
+
+
+def _too_large_error() -> ValueNotStorableError:
+    return ValueNotStorableError("task", "its document would be larger than the 16 MB that MongoDB allows")
 
 
 def _reason_of(text: str) -> str:
@@ -116,11 +128,13 @@ def _reason_of(text: str) -> str:
     return redacted(_AFTER_THE_REASON.split(text, maxsplit=1)[0][:300]).rstrip(".")
 
 
-def _translate(error: PyMongoError) -> StoreError:
+def _translate(error: PyMongoError) -> Refusal:
     reason = _reason_of(str(error))
     code = error.code if isinstance(error, OperationFailure) else None
     if code == _DUPLICATE_KEY:
         return DuplicateDocumentError()
+    if code in _TOO_LARGE_CODES:
+        return _too_large_error()
     if hint := _ACCESS_HINTS.get(code or 0):
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     if _NO_INDEX in str(error):

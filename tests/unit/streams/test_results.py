@@ -138,6 +138,20 @@ async def test_a_replay_gives_the_position_a_result_after_all(here: Installation
     assert await shown(here) == ["C", "C"]
 
 
+async def test_readers_wait_for_a_replay_as_for_any_live_task(here: Installation) -> None:
+    first, second = await ordered(here, 2)
+    await here.end(first, fails=True)
+    await here.end(second)
+    assert await shown(here) == ["F", "C"]
+    here.clock.advance(2 * GAP)
+    await here.services.tasks.retry(first.task_id, EVERYONE, by="operator")
+    assert await shown(here) == []
+    here.clock.advance(GAP - SECOND)
+    assert await shown(here) == []
+    here.clock.advance(SECOND)
+    assert await shown(here) == ["S", "C"]
+
+
 async def test_positions_without_a_task_are_given_up_half_a_minute_after_a_later_one_was_stored(
     here: Installation,
 ) -> None:

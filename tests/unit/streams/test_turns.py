@@ -209,6 +209,19 @@ async def test_a_halted_stream_is_let_go_on_without_what_halted_it(here: Install
     assert not (await here.stream()).is_halted, "a late word of the failure halts nothing"
 
 
+async def test_a_stream_stays_halted_after_the_task_that_halted_it_was_deleted(here: Installation) -> None:
+    first, second = await here.submit_many(2, stream={"on_failure": "halt"})
+    failed = await here.end(first, fails=True)
+    await here.store.mark(MarkPublished(failed.task_id, failed.sequence))
+    here.clock.advance(3 * HOUR)
+    assert await here.store.purge(finished=HOUR, dead_letters=HOUR, limit=10) == 1
+    third = await here.submit()
+    await here.look(await here.get(second))
+    assert await here.statuses(second, third) == [BLOCKED, BLOCKED]
+    status = await here.services.streams.go_on(KEY, position=0)
+    assert (await here.statuses(second, third), status.view()["is_halted"]) == ([QUEUED, BLOCKED], False)
+
+
 async def test_a_submission_that_knows_only_of_the_halt_sees_that_the_stream_was_let_go_on(
     here: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,6 +223,21 @@ async def test_a_running_version_continues_unless_the_newer_one_asks_to_cancel_i
     assert (running.status, running.cancel is not None) == (TaskStatus.RUNNING, on_running == "cancel")
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_version_that_cancels_asks_every_older_one_that_runs(here: Installation, dies: bool) -> None:
+    running = []
+    for version in (1, 2, 3):
+        running.append(await here.submit(version))
+        assert await here.begin(running[-1]) is not None
+    if dies:
+        failpoint.arm("version.after_record", die)
+        with pytest.raises(RuntimeError):
+            await here.submit(4, on_running="cancel")
+        failpoint.disarm()
+    await here.submit(4, on_running="cancel")
+    assert all([(await here.get(task)).cancel is not None for task in running])
+
+
 @pytest.mark.parametrize("which", ["older", "newer"])
 async def test_an_older_version_that_a_dead_submitter_left_is_ended_by_the_worker_that_gets_either(
     here: Installation, which: str
