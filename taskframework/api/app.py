@@ -129,7 +129,7 @@ def _require_store(framework: Framework) -> None:
             )
 
 
-def _suspect_store(framework: Framework, error: StoreUnavailableError) -> None:
+def _check_store_soon(framework: Framework, error: StoreUnavailableError) -> None:
     """Find out early that the store is away: then further requests are answered at once."""
     with suppress(StoreOnlyError, NotRunningError):
         framework.process.breaker.check_soon(error)
@@ -153,6 +153,6 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
         routes=[route for router in routers for route in router.routes],
     )
     app.state.framework = framework
-    app.state.on_store_failure = partial(_suspect_store, framework)
+    app.state.on_store_failure = partial(_check_store_soon, framework)
     handle_problems(app)
     return app

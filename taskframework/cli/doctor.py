@@ -220,7 +220,7 @@ async def _check_token_keys(place: str) -> Finding:
         keys = await TokenKeys.at(place).read()
     except TaskframeworkError as error:
         return Finding("tokens", found, [str(error)])
-    return Finding("tokens", found | {"ids": ", ".join(key.id or "a key without an id" for key in keys)})
+    return Finding("tokens", found | {"ids": ", ".join(str(key.id or "a key without an id") for key in keys)})
 
 
 async def _check_store_contents(store: TaskStore, settings: Settings) -> list[Finding]:

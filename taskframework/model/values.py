@@ -27,7 +27,7 @@ _ENUM_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 Json = Any
 
 #: Most bytes of each value as JSON. All of them, the last errors and the history must also fit into one MongoDB
-#: document, which has at most 16 MB. Values that take many more bytes there, such as lists of small numbers, may not.
+#: document, which has at most 16 MB. Values that take many more bytes there, such as lists of numbers, may not fit.
 MAX_PARAMETERS_BYTES = 1024 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_PROGRESS_BYTES = 16 * 1024

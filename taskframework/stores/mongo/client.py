@@ -21,14 +21,13 @@ from pymongo.read_concern import ReadConcern
 
 from taskframework import failpoint
 from taskframework.background import current_loop, refuse_other_loop
-from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError
+from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.mongo.codec import CODEC, with_plain_integers
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.faults import (
     UNCERTAIN_CODES,
     IndexMissingError,
     PartlyRefused,
-    Refusal,
     driver_call,
     driver_errors,
     write_error,
@@ -181,12 +180,12 @@ class Collection:
 
     async def update_each(
         self, updates: Sequence[tuple[Document, Sequence[Any]]], points: Points
-    ) -> dict[int, Refusal]:
+    ) -> dict[int, StoreError]:
         """Make independent updates at once; return the errors of the updates that the server refused, by position."""
         operations = [pymongo.UpdateOne(filter, list(update), hint=BY_ID) for filter, update in updates]
         return await self._each(self._raw.bulk_write(operations, ordered=False), points)
 
-    async def insert_each(self, documents: Sequence[Any], points: Points) -> dict[int, Refusal]:
+    async def insert_each(self, documents: Sequence[Any], points: Points) -> dict[int, StoreError]:
         """Insert independent documents at once; return the errors of documents that the server refused, by position."""
         return await self._each(self._raw.insert_many(documents, ordered=False), points)
 
@@ -197,12 +196,12 @@ class Collection:
             await failpoint.replied(points, _connection_closed_error)
             return bool(result.matched_count)
 
-    async def insert_once(self, document: Any, points: Points) -> dict[int, Refusal]:
+    async def insert_once(self, document: Any, points: Points) -> dict[int, StoreError]:
         """`insert_each` of one document, but sent only once: see `_write_once`."""
         reply = await self._write_once({"insert": self._raw.name, "documents": [document]}, points)
         return {entry["index"]: write_error(entry) for entry in reply.get("writeErrors", ())}
 
-    async def _each(self, write: Awaitable[Any], points: Points) -> dict[int, Refusal]:
+    async def _each(self, write: Awaitable[Any], points: Points) -> dict[int, StoreError]:
         try:
             async with self._call():
                 try:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
@@ -54,12 +54,15 @@ class IndexMissingError(StoreError):
     hint = "Repeat it later: an index of a large collection takes minutes."
 
 
-#: Why MongoDB refused one write.
-Refusal: TypeAlias = StoreError | ValueNotStorableError
+class DocumentTooLargeError(ValueNotStorableError, StoreError):
+    """MongoDB: the values of a task are within their limits one by one, but not together."""
+
+    def __init__(self) -> None:
+        super().__init__("task", "its document would be larger than the 16 MB that MongoDB allows")
 
 
 class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
-    def __init__(self, refused: dict[int, Refusal]) -> None:
+    def __init__(self, refused: dict[int, StoreError]) -> None:
         self.refused = refused
 
 
@@ -105,16 +108,12 @@ async def driver_call(seconds: float) -> AsyncIterator[None]:
             raise StoreUnavailableError(f"MongoDB: no answer within {seconds:g} s.") from error
 
 
-def write_error(entry: Mapping[str, Any]) -> Refusal:
+def write_error(entry: Mapping[str, Any]) -> StoreError:
     if entry["code"] == _DUPLICATE_KEY:
         return DuplicateDocumentError()
     if entry["code"] in _TOO_LARGE_CODES:
-        return _too_large_error()
+        return DocumentTooLargeError()
     return StoreError(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
-
-
-def _too_large_error() -> ValueNotStorableError:
-    return ValueNotStorableError("task", "its document would be larger than the 16 MB that MongoDB allows")
 
 
 def _reason_of(text: str) -> str:
@@ -128,13 +127,13 @@ def _reason_of(text: str) -> str:
     return redacted(_AFTER_THE_REASON.split(text, maxsplit=1)[0][:300]).rstrip(".")
 
 
-def _translate(error: PyMongoError) -> Refusal:
+def _translate(error: PyMongoError) -> StoreError:
     reason = _reason_of(str(error))
     code = error.code if isinstance(error, OperationFailure) else None
     if code == _DUPLICATE_KEY:
         return DuplicateDocumentError()
     if code in _TOO_LARGE_CODES:
-        return _too_large_error()
+        return DocumentTooLargeError()
     if hint := _ACCESS_HINTS.get(code or 0):
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     if _NO_INDEX in str(error):

@@ -15,7 +15,7 @@ from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.codec import encode_document
 from taskframework.stores.mongo.documents import Document, document_of, task_of
-from taskframework.stores.mongo.faults import DuplicateDocumentError, Refusal
+from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.retrying import retry_within
 
 _GROUP_SIZE = 500
@@ -72,7 +72,7 @@ class Inserter:
         """Wait until all requested inserts are written."""
         await self._group.drain()
 
-    async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | Refusal]:
+    async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         """Insert independent documents, each with a reply of its own."""
         if 0 < len(documents) <= _GROUP_SIZE:  # not with `gather`: its asyncio task costs half as much as an insert
             return await self._insert_some(documents)
@@ -80,7 +80,7 @@ class Inserter:
         replies = await asyncio.gather(*map(self._insert_some, groups))
         return [reply for group in replies for reply in group]
 
-    async def _insert_some(self, documents: Sequence[Any]) -> Sequence[Reply | Refusal]:
+    async def _insert_some(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         try:
             if len(documents) == 1:
                 return [await self._group(documents[0])]  # together with the documents of other callers
@@ -88,10 +88,10 @@ class Inserter:
         except StoreError as error:
             return [error] * len(documents)
 
-    async def _insert_group(self, documents: Sequence[Any]) -> Sequence[Reply | Refusal]:
+    async def _insert_group(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         may_be_applied = False
 
-        async def insert_together() -> Sequence[Reply | Refusal]:
+        async def insert_together() -> Sequence[Reply | StoreError]:
             nonlocal may_be_applied
             try:
                 return await self._replies(documents, await self._write_group(documents), may_be_applied)
@@ -101,15 +101,15 @@ class Inserter:
 
         return await retry_within(insert_together, self._retry_time)
 
-    async def _write_group(self, documents: Sequence[Any]) -> dict[int, Refusal]:
+    async def _write_group(self, documents: Sequence[Any]) -> dict[int, StoreError]:
         if len(documents) == 1:
             return await self._collection.insert_once(documents[0], self._points)
         return await self._collection.insert_each(documents, self._points)
 
     async def _replies(
-        self, documents: Sequence[Any], refused: dict[int, Refusal], may_be_applied: bool
-    ) -> Sequence[Reply | Refusal]:
-        replies: list[Reply | Refusal] = [refused.get(at) for at in range(len(documents))]
+        self, documents: Sequence[Any], refused: dict[int, StoreError], may_be_applied: bool
+    ) -> Sequence[Reply | StoreError]:
+        replies: list[Reply | StoreError] = [refused.get(at) for at in range(len(documents))]
         duplicates = [at for at, error in refused.items() if isinstance(error, DuplicateDocumentError)]
         twins = await self._twins([documents[at] for at in duplicates])
         for at, twin in zip(duplicates, twins, strict=True):
@@ -148,10 +148,10 @@ def _encoded(task: Task) -> Any:
         return error
 
 
-def _inserted(task: Task, reply: Reply | Refusal) -> Inserted | Exception:
+def _inserted(task: Task, reply: Reply | StoreError) -> Inserted | Exception:
     if reply is None:
         return Inserted(task, is_new=True)
-    if isinstance(reply, Refusal):
+    if isinstance(reply, StoreError):
         return reply
     try:
         existing = task_of(reply.document)

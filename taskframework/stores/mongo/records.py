@@ -20,7 +20,7 @@ from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.codec import encode_document
 from taskframework.stores.mongo.documents import Document, encode_value, with_utc
 from taskframework.stores.mongo.expressions import Changes, Expression, has_passed
-from taskframework.stores.mongo.faults import DuplicateDocumentError, Refusal
+from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.indexes import EXPIRING
 from taskframework.stores.mongo.inserts import Inserter, Reply
 from taskframework.stores.mongo.joint import JointRequests
@@ -169,8 +169,8 @@ def _same_revision(record: Record) -> Document:
     return {"_id": record.id, "revision": record.revision}
 
 
-def _was_inserted(reply: Reply | Refusal, record: Record) -> bool:
-    if isinstance(reply, Refusal):
+def _was_inserted(reply: Reply | StoreError, record: Record) -> bool:
+    if isinstance(reply, StoreError):
         raise reply
     return reply is None or reply.document["revision"] == record.revision
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from taskframework.errors import StoreClosedError, StoreUnavailableError
+from taskframework.errors import StoreClosedError, StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, RenewLease
@@ -44,7 +44,7 @@ from taskframework.stores.mongo.documents import (
 )
 from taskframework.stores.mongo.earlier_release import EarlierRelease
 from taskframework.stores.mongo.expressions import has_passed, in_scope
-from taskframework.stores.mongo.faults import DuplicateDocumentError, Refusal
+from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.indexes import DEAD_MESSAGES, LIST_BY_STATUS, SUBTASKS, WAITING_FOR_LIMIT
 from taskframework.stores.mongo.inserts import Inserter, insert_tasks
 from taskframework.stores.mongo.records import RECORD_FAILPOINT, RecordCalls
@@ -361,7 +361,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         return self._parts.heartbeats
 
 
-async def _insert_messages(messages: Collection, documents: Sequence[Any]) -> Sequence[Refusal | None]:
+async def _insert_messages(messages: Collection, documents: Sequence[Any]) -> Sequence[StoreError | None]:
     refused = await messages.insert_each(documents, ("keep.reply",))
     replies = [refused.get(place) for place in range(len(documents))]
     return [None if isinstance(reply, DuplicateDocumentError) else reply for reply in replies]
