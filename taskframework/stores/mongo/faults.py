@@ -59,6 +59,7 @@ class DocumentTooLargeError(ValueNotStorableError, StoreError):
 
     def __init__(self) -> None:
         super().__init__("task", "its document would be larger than the 16 MB that MongoDB allows")
+        self.hint = "Store large data elsewhere, and give the task its location."
 
 
 class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole write)
