@@ -103,6 +103,10 @@ def explain_waiting_for_stream(facts: Facts) -> Cause | None:
     key, position = ("", None) if place is None else (place.key, place.position)
     holder, is_halted = facts.turn_holder, stream is not None and stream.is_halted
     details: dict[str, Any] = {"key": key, "position": position, "is_halted": is_halted, "turn": _turn_details(facts)}
+    if stream is not None and is_halted and stream.turn is not None and holder is None:
+        because = f"Stream {key!r} is halted: task {stream.turn.task_id}, which has the turn, failed and was deleted."
+        change = f"Let the others continue without it: {go_on_command(task.user_id, key, stream.turn.position)}"
+        return Cause("waiting_for_stream", because, change, details)
     if holder is None or holder.task_id == task.task_id or (holder.status.is_final and not is_halted):
         because = f"The turn in stream {key!r} is about to move to the next task."
         at = "in a moment" if task.unblock_at is None else f"at {rfc3339(task.unblock_at)}"

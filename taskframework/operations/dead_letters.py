@@ -15,7 +15,7 @@ from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 from taskframework.operations.letter_views import DeadLetter, of_message, of_task
-from taskframework.operations.tasks import TaskOperations
+from taskframework.operations.tasks import TaskOperations, not_retried_error
 from taskframework.stores.base import TaskStore
 from taskframework.submission.edits import Edits
 
@@ -262,8 +262,10 @@ class DeadLetterOperations:
             return LetterOutcome(name, await self._explain_problem(problem, name, scope))
 
     async def _explain_problem(self, problem: TaskframeworkError, letter_id: str, scope: Scope) -> TaskframeworkError:
-        """Return the problem, or that another caller replayed the task before, if this is the reason."""
+        """Return the problem, or what explains it: the id is that of a batch, or another caller replayed the task."""
         task = await self._store.get(letter_id, scope)
+        if task is not None and task.batch is not None:
+            return not_retried_error(task)
         if task is None or task.generation == 0 or task.status in DEAD:
             return problem
         return AlreadyReplayedError(task)

@@ -135,13 +135,13 @@ class TaskOperations:
             request = RetryNow(task_id, scope, by, self._dispatch_after, task.dispatch_epoch, reason, replay_id)
             return await self._retry_now(task, request)
         if revision not in (None, task.revision):
-            raise _not_retried_error(task)
+            raise not_retried_error(task)
         if reopen:
             await self._reopen_parents(task, scope, by)
         replay = Replay(task_id, scope, by, self._dispatch_after, task.revision, edited, reason, replay_id)
         replayed = await self._moves.make(replay)
         if replayed is None:
-            raise _not_retried_error(await self.get(task_id, scope))
+            raise not_retried_error(await self.get(task_id, scope))
         if reopen:  # a count that began before the replay may end the parent again, or may have ended it already
             await self._store.mark(*(CountAgain(parent.task_id) for parent in await self._parents(replayed, scope)))
             await self._reopen_parents(replayed, scope, by)
@@ -152,7 +152,7 @@ class TaskOperations:
             return due
         present = await self.get(task.task_id, request.scope)
         if present.status is not TaskStatus.RETRYING and present.attempts == task.attempts:
-            raise _not_retried_error(present)  # the task is cancelled, or has ended
+            raise not_retried_error(present)  # the task is cancelled, or has ended
         return present
 
     async def discard(self, task_id: str, scope: Scope, *, by: str, reason: str | None) -> Task:
@@ -182,7 +182,7 @@ class TaskOperations:
         if task.status is TaskStatus.RETRYING:
             return task
         if task.batch is not None or task.status not in REPLAYABLE or task.cascade_at is not None:
-            raise _not_retried_error(task)
+            raise not_retried_error(task)
         await self._check_version(task)
         if finished := await self._finished_parents(task, scope):
             refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
@@ -327,7 +327,7 @@ def _refuse(
     return TransitionRefusedError(task.task_id, action, task.status, hint=hint, message=message)
 
 
-def _not_retried_error(task: Task) -> TransitionRefusedError:
+def not_retried_error(task: Task) -> TransitionRefusedError:
     """Return the error that says why a task cannot be queued again."""
     name, message, hint = task.task_id, "", ""
     if task.batch is not None:

@@ -15,6 +15,7 @@ import pytest
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
+from taskframework.model.task import Batch
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
@@ -155,3 +156,14 @@ async def test_a_second_replay_answers_that_it_is_queued_already(api: Api) -> No
 )
 async def test_a_wrong_replay_is_refused(api: Api, body: object) -> None:
     problem_of(await api.post(f"{DEAD_LETTERS}/replay", json=body), 422, "invalid_request")
+
+
+async def test_a_batch_that_failed_is_no_dead_letter_and_the_answer_says_what_to_do(open_api: OpenApi) -> None:
+    async with open_api() as api:
+        store = api.framework.services.store
+        batch = new_task(now=store.now(), status=TaskStatus.FAILED, batch=Batch(), task_type="count-words")
+        await insert_one(store, batch)
+        replay = await api.post(f"{DEAD_LETTERS}/replay", json={"ids": [batch.task_id]})
+        [outcome] = replay.json()["items"]
+    assert "is a batch" in str(outcome)
+    assert f"taskframework batch retry-failed {batch.task_id}" in str(outcome)

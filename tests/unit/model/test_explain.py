@@ -125,6 +125,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(blocked(), stream=HALTED, turn_holder=holder(TaskStatus.FAILED)),
         *("waiting_for_stream", "halted: task first", "streams go-on --user alice --position 6 orders"),
     ),
+    "a halted stream whose task was deleted": (
+        facts(blocked(), stream=HALTED),
+        *("waiting_for_stream", "failed and was deleted", "streams go-on --user alice --position 6 orders"),
+    ),
     "a turn that is free": (
         facts(blocked(), stream=Stream(turn=Turn("first", 0, 6)), turn_holder=holder(TaskStatus.COMPLETED)),
         *("waiting_for_stream", "about to move to the next task", "A process checks"),
