@@ -23,6 +23,7 @@ from taskframework.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
     TaskUnreadableError,
+    ValueNotStorableError,
 )
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
@@ -272,10 +273,15 @@ async def test_one_write_of_many_that_the_server_refuses_fails_alone(driver: Mon
             *(store.apply(Complete(fence, "worker", half if n == 2 else n)) for n, fence in enumerate(fences)),
             return_exceptions=True,
         )
-        assert type(replies.pop(2)) is StoreError
+        refused = replies.pop(2)
+        assert isinstance(refused, ValueNotStorableError)
+        assert isinstance(refused, StoreError)
+        assert "larger than the 16 MB that MongoDB allows. Store large data elsewhere" in str(refused)
         assert [(task.status, task.result) for task in replies if isinstance(task, Task)] == [
             (TaskStatus.COMPLETED, n) for n in (0, 1, 3, 4, 5)
         ]
+        with pytest.raises(ValueNotStorableError, match="larger than the 16 MB"):
+            await store.apply(Complete(fences[2], "worker", half))
 
 
 @pytest.mark.parametrize("is_one_call", [True, False])

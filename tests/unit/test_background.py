@@ -254,7 +254,8 @@ async def test_a_loop_survives_a_failure_and_a_cancellation_of_another_but_not_i
                 raise ValueError("a bug") if rounds == 1 else asyncio.CancelledError
 
     loop = asyncio.create_task(repeat())
-    await begun.wait()
+    await asyncio.wait([loop, asyncio.create_task(begun.wait())], return_when=asyncio.FIRST_COMPLETED)
+    assert begun.is_set(), "a failure has ended the loop"
     assert caplog.messages == ["the loop failed and continues"] * 2
     await end(loop)
     assert loop.cancelled()

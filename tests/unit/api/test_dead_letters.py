@@ -158,10 +158,13 @@ async def test_a_wrong_replay_is_refused(api: Api, body: object) -> None:
     problem_of(await api.post(f"{DEAD_LETTERS}/replay", json=body), 422, "invalid_request")
 
 
-async def test_a_batch_that_failed_is_no_dead_letter_and_the_answer_says_what_to_do(open_api: OpenApi) -> None:
+@pytest.mark.parametrize("status", [TaskStatus.FAILED, TaskStatus.COMPLETED_WITH_ERRORS])
+async def test_a_batch_that_failed_is_not_replayed_and_the_answer_says_what_to_do(
+    open_api: OpenApi, status: TaskStatus
+) -> None:
     async with open_api() as api:
         store = api.framework.services.store
-        batch = new_task(now=store.now(), status=TaskStatus.FAILED, batch=Batch(), task_type="count-words")
+        batch = new_task(now=store.now(), status=status, batch=Batch(), task_type="count-words")
         await insert_one(store, batch)
         replay = await api.post(f"{DEAD_LETTERS}/replay", json={"ids": [batch.task_id]})
         [outcome] = replay.json()["items"]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -16,6 +16,7 @@ from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.errors import ParentFinishedError, StoreUnavailableError, TransitionRefusedError
+from taskframework.model.drivers import CASCADE, SPAWN, Driver
 from taskframework.model.events import TaskCompletedEvent, TaskSubmittedEvent
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.options import StreamPlace, Unique
@@ -378,6 +379,20 @@ def repair(store: SqliteStore, clock: FakeClock, bus: EventBus) -> Callable[[], 
             await work.finished()
 
     return look
+
+
+@pytest.mark.parametrize(("limit", "has_more"), [(1, True), (2, False)])
+@pytest.mark.parametrize("driver", [SPAWN, CASCADE])
+async def test_the_repair_says_whether_more_parents_are_due(
+    store: SqliteStore, clock: FakeClock, bus: EventBus, driver: Driver, limit: int, has_more: bool
+) -> None:
+    [parent, *_] = family(store, [], check_at=None, **{driver.field: store.now()})
+    await store.insert([parent])
+    moves, work = TaskMoves(store, bus), AsyncMock()
+    work.start = Mock()
+    parents = ParentRepair(store, moves, work, SubtaskReporter(store, moves, clock), work, limit)
+    assert await parents.run_once() is has_more
+    assert work.start.call_count == 1
 
 
 async def test_a_count_that_a_dead_process_left_undone_is_done_soon(

@@ -19,7 +19,7 @@ from taskframework.limits.versions import read_newest
 from taskframework.model.interventions import Replay
 from taskframework.model.message import TaskMessage
 from taskframework.model.query import TaskFilter
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Transition
@@ -234,8 +234,12 @@ async def test_a_version_that_cancels_asks_every_older_one_that_runs(here: Insta
         with pytest.raises(RuntimeError):
             await here.submit(4, on_running="cancel")
         failpoint.disarm()
-    await here.submit(4, on_running="cancel")
+    fourth = await here.submit(4, on_running="cancel")
     assert all([(await here.get(task)).cancel is not None for task in running])
+    await here.submit(5, on_running="cancel")
+    newest = await read_newest(here.store, ANONYMOUS, "page")
+    assert newest is not None
+    assert newest.superseded == (fourth.task_id,), "it asks nobody for a second time"
 
 
 @pytest.mark.parametrize("which", ["older", "newer"])
