@@ -40,3 +40,11 @@ async def test_a_write_that_fails_sooner_is_tried_more_often(monkeypatch: pytest
     with pytest.raises(StoreUnavailableError, match="attempt 3"):
         await retry_within(write, TEN_SECONDS, first=first)
     assert (first.calls, write.calls) == (1, 3)
+
+
+async def test_no_attempt_begins_when_its_pause_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.uniform", lambda _, longest: longest)  # 50 ms, as the pause after the first attempt
+    write = _Hanging(4.96, monkeypatch)
+    with pytest.raises(StoreUnavailableError, match="attempt 2"):
+        await retry_within(write, TEN_SECONDS)
+    assert write.calls == 2

@@ -33,7 +33,6 @@ async def retry_within(
     Raises:
         StoreUnavailableError: the error of the last attempt.
     """
-
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + retry_time.total_seconds()
 
@@ -48,7 +47,8 @@ async def retry_within(
         await asyncio.sleep(_PAUSE.multiplier)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(StoreUnavailableError),
-            stop=lambda _: loop.time() >= ends_at,
+            # An attempt that began after the end would hide the reason behind a time limit that is over.
+            stop=lambda state: loop.time() + state.upcoming_sleep >= ends_at,
             wait=_PAUSE,
             reraise=True,
         )

@@ -46,6 +46,12 @@ def test_a_name_that_no_bucket_can_have_is_refused_where_it_is_written(name: str
         assert f"The name of a rate limit is {name!r}." in refused.value.message
 
 
+def test_a_name_that_is_no_text_is_refused_where_it_is_written() -> None:
+    wrong: Any = 5
+    with pytest.raises(RegistrationError, match="The name of a rate limit is 5"):
+        RateLimit(wrong)
+
+
 @pytest.mark.parametrize("key", ["", 7])
 def test_a_key_of_a_limit_that_is_no_text_is_refused(key: Any) -> None:
     for make in (lambda: RateLimit("openai", key), lambda: ConcurrencyLimit(3, key)):
