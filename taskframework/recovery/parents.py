@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.aggregation.parent_work import RESERVATION_TIME, ParentWork
-from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.reporter import SubtaskReporter
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN, Driver
 from taskframework.model.marks import MoveDriver
 from taskframework.model.waiting import Wake

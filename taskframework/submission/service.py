@@ -35,6 +35,7 @@ R = TypeVar("R", default=Any, covariant=True)
 _STORE_BATCH_SIZE = 1_000
 #: Of how many keys versions are stored side by side: about as many calls as one write of the store takes together.
 _MAX_KEYS_AT_ONCE = 100
+_REQUEST_FIELDS = OPTIONS | {"task_type", "parameters", "user_id"}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -92,7 +93,7 @@ class SubmitRequest(Generic[R]):
         Raises:
             TypeError: for an option that does not exist.
         """
-        refuse_unknown("a submission", options, {*OPTIONS, "task_type", "parameters", "user_id"})
+        refuse_unknown("a submission", options, _REQUEST_FIELDS)
         object.__setattr__(self, "task_type", task_type)
         object.__setattr__(self, "parameters", parameters)
         object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)

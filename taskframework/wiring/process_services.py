@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.early_signals import EarlySignals
-from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.reporter import SubtaskReporter
 from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker

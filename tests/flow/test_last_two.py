@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from taskframework import Settings
-from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.reporter import SubtaskReporter
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
 from taskframework.model.events import TaskCompletedEvent, TaskResumedEvent

@@ -14,7 +14,7 @@ from taskframework.model import task as model
 model.SCHEMA_VERSION = 1  # before anything else reads it
 
 from taskframework.aggregation.parent_work import ParentWork  # noqa: E402
-from taskframework.aggregation.parents import SubtaskReporter  # noqa: E402
+from taskframework.aggregation.reporter import SubtaskReporter  # noqa: E402
 from taskframework.cli.main import main  # noqa: E402
 from taskframework.model.task import Task  # noqa: E402
 from taskframework.recovery.batches import BatchRepair  # noqa: E402

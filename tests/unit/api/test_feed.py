@@ -156,13 +156,14 @@ async def test_one_caller_has_a_limited_number_of_event_streams(feed: Feed, monk
     await feed.join(EVERYONE, caller="tf_1")
 
 
-async def test_a_watcher_may_join_without_the_broker_and_hears_events_when_it_is_back(
+async def test_a_watcher_of_one_task_may_join_without_the_broker_and_hears_events_when_it_is_back(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "_JOIN_TIMEOUT_SECONDS", 0.01)
     broker.interrupt()
-    watcher = await feed.join(EVERYONE)
+    watcher = await feed.join(EVERYONE, "t")
     broker.restore()
+    await asyncio.sleep(2 * feed_module._CHECK_SECONDS)  # the check that ends the streams of all tasks leaves it
     await publish(broker, event(1))
     assert len(await watcher.take(5)) == 1
 

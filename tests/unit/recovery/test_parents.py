@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from taskframework.aggregation.cascade import Cascade
-from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.reporter import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.errors import ParentFinishedError, StoreUnavailableError, TransitionRefusedError
