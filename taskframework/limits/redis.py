@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from taskframework.clock import Clock
 from taskframework.errors import ExtraMissingError
@@ -178,12 +178,12 @@ class RedisBuckets:
         await self._redis.aclose()
 
     async def _list_known(self, limit: int) -> list[tuple[str, Bucket]]:
-        await cast("Awaitable[int]", self._redis.hset(*self._write_check))
+        await self._redis.hset(*self._write_check)
         keys: list[str] = []
         cursor = 0
         for _ in range(_MAX_SCANS):
             cursor, found = await self._redis.scan(cursor, match=f"{self._prefix}rate/*", count=_SCANNED_KEYS)
-            keys += found
+            keys += map(str, found)
             if cursor == 0 or len(keys) >= limit:
                 break
         known = sorted(set(keys))[:limit]  # a scan may return a key more than once

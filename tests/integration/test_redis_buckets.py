@@ -7,7 +7,7 @@ import itertools
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, cast
 
@@ -90,8 +90,8 @@ async def test_turns_that_nobody_uses_are_forgotten_as_the_rule_says(
             seconds, microseconds = await redis.time()
             now = seconds + microseconds / 1_000_000
             before = Bucket(full_at=now - idle, line_at=now + 3_600, late_at=now + 1_800)
-            fields = {"full_at": before.full_at, "line_at": before.line_at, "late_at": before.late_at}
-            await cast("Awaitable[int]", redis.hset(f"{prefix}:{record_id}", mapping=fields))
+            fields: dict[Any, Any] = {"full_at": before.full_at, "line_at": before.line_at, "late_at": before.late_at}
+            await redis.hset(f"{prefix}:{record_id}", mapping=fields)
             take = TakePermits(record_id, FAST, 1, 0, in_line, has_turn)
             bucket = await buckets.take(take)
             assert same(bucket, take.apply(before, bucket.asked_at)), (idle, take)

@@ -41,7 +41,7 @@ class RedisResults:
         self._redis: Redis = Redis.from_url(PLACES.redis_url)
 
     def count(self, limit: int) -> int:
-        return self._contender.submitted - cast(int, self._redis.zcard(default_queue_name))
+        return self._contender.submitted - self._redis.zcard(default_queue_name)
 
     def has_all(self, tasks: int) -> bool:
         return bool(self._redis.zcard(default_queue_name) == 0)
