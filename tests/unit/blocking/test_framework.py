@@ -441,8 +441,9 @@ def test_a_process_forked_after_the_first_call_gets_an_error(tmp_path: Path) -> 
 
 
 _COUNT = """
-import sqlite3
-print(sqlite3.connect("taskframework.db").execute("SELECT count(*) FROM tasks").fetchone()[0])
+import contextlib, sqlite3
+with contextlib.closing(sqlite3.connect("taskframework.db")) as stored:
+    print(stored.execute("SELECT count(*) FROM tasks").fetchone()[0])
 """
 _POOL = """
 import concurrent.futures
