@@ -11,6 +11,9 @@ from typing import Protocol, SupportsFloat
 
 #: The moment from which timestamps count.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Seconds between the tries of something that is too early by the store's clock. A process only estimates that clock,
+#: and the estimate is wrong by up to half a round trip, which is long only on a very busy machine.
+EARLY_RETRY_PAUSES_SECONDS = (0.01, 0.05, 0.25)
 _SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 
 

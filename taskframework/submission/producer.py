@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind
 from taskframework import failpoint
 from taskframework.background import Background, end
 from taskframework.brokers.base import Broker
-from taskframework.clock import Clock
+from taskframework.clock import EARLY_RETRY_PAUSES_SECONDS, Clock
 from taskframework.errors import BrokerError, BrokerUnavailableError, StoreError
 from taskframework.limits.dispatch_turns import DispatchTurns
 from taskframework.model.events import TaskEvent
@@ -33,9 +33,6 @@ from taskframework.telemetry import current_traceparent, is_tracing, span
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between the tries of a timer that is early by the store's clock. The estimate of this clock may be wrong by a
-#: part of a round trip, and the sweeper would come up to a second late.
-_RETRY_PAUSES_SECONDS = (0.01, 0.05, 0.25)
 #: The most publications under way at once. A publication that waits for its confirm does not delay the others.
 _MAX_SENDERS = 256
 
@@ -214,7 +211,7 @@ class TaskMessageProducer:
 
     async def _reserve(self, task: Task) -> Task | None:
         reservation = self.reservation(task.task_id, task.dispatch_epoch)
-        for pause in _RETRY_PAUSES_SECONDS:
+        for pause in EARLY_RETRY_PAUSES_SECONDS:
             if (reserved := await self._store.apply(reservation)) is not None:
                 return reserved
             await self._clock.sleep(pause)

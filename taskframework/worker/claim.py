@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from taskframework.clock import Clock
+from taskframework.clock import EARLY_RETRY_PAUSES_SECONDS, Clock
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.events import start_of_attempt
 from taskframework.model.interventions import Postpone
@@ -101,14 +101,16 @@ class ClaimStation:
             except TaskUnreadableError:
                 return await self._postpone_unread(claim)
             return await self._postpone(claim) if exists else Refusal.NO_DOCUMENT
-        asked_at = self._clock.monotonic()
-        made = await self._moves.make_once(claim, start_of_attempt)
-        if isinstance(made, NotMade):
-            if made.present is not None and (wait := self._seconds_too_early(claim, made.present)) is not None:
-                await self._clock.sleep(wait)
-                return await self.claim(claim, is_repeated=is_repeated)
-            return await self._refuse(claim, made)
-        return self._attempt(made.task, claim.claim_id, asked_at, is_repeated=is_repeated)
+        pauses = iter((0.0, *EARLY_RETRY_PAUSES_SECONDS))
+        while True:
+            asked_at = self._clock.monotonic()
+            made = await self._moves.make_once(claim, start_of_attempt)
+            if not isinstance(made, NotMade):
+                return self._attempt(made.task, claim.claim_id, asked_at, is_repeated=is_repeated)
+            early, pause = self._time_until_due(claim, made.present), next(pauses, None)
+            if early is None or early > _MAX_EARLY_WAIT or pause is None:
+                return await self._refuse(claim, made)
+            await self._clock.sleep(max(early.total_seconds(), pause))
 
     async def claim_turn(self, claim: ClaimTurn, *, is_repeated: bool) -> RunningAttempt | None:
         """Try to claim a task that has the turn of its stream; `is_repeated` as in `claim`.
@@ -131,16 +133,17 @@ class ClaimStation:
             lease = min(lease, task.lease.expires_at - self._store.now())
         return RunningAttempt(task, Fence(task.task_id, task.fencing_token, claim_id), asked_at + lease.total_seconds())
 
-    def _seconds_too_early(self, claim: Claim, task: Task) -> float | None:
-        """Return by how many seconds a message came too early, if it has no other fault and the time is short.
+    def _time_until_due(self, claim: Claim, task: Task | None) -> timedelta | None:
+        """Return the time until the claim can be repeated; None if the message has another fault than being too early.
 
         The broker and this process measure a delay by their own clocks, but the store's clock decides. If a message
-        that is milliseconds early were dropped, the sweeper would send another one, seconds late.
+        that is milliseconds early were dropped, the sweeper would send another one, seconds late. The returned time is
+        negative if the task became due before the refusal came, or if the estimate is ahead of the store's clock.
         """
-        if claim.apply(task, task.not_before) is None:
-            return None  # the message has another fault
-        early = task.not_before - self._store.now() + _CLOCK_TOLERANCE
-        return early.total_seconds() if timedelta(0) < early <= _MAX_EARLY_WAIT else None
+        now = self._store.now()
+        if task is None or claim.apply(task, max(now, task.not_before)) is None:
+            return None
+        return task.not_before - now + _CLOCK_TOLERANCE
 
     async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
         """Leave a task that is not claimed here to the sweeper, which sends another message when the task is due."""

@@ -19,6 +19,10 @@ from tests.support.process import ServerFailed, wait_until
 
 COMMAND = (sys.executable, "-m", "taskframework")
 
+#: Seconds after which a wait for a process has failed. On a machine with many times more work than processors a worker
+#: needs half a minute to start.
+_TIMEOUT_SECONDS = 120.0
+
 #: A user's program: what the tests of the command line run.
 PROGRAM = '''
 import asyncio
@@ -147,7 +151,7 @@ class Started:
         """The JSON log lines so far."""
         return [json.loads(line) for line in self.err if line.startswith("{")]
 
-    def event(self, name: str, *, timeout: float = 30) -> dict[str, Any]:
+    def event(self, name: str, *, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
         """Wait for a log line with this event."""
 
         def found() -> list[dict[str, Any]]:
@@ -156,7 +160,7 @@ class Started:
         self._wait(lambda: bool(found()), f"event {name}", timeout)
         return found()[0]
 
-    def line(self, part: str, *, timeout: float = 30) -> str:
+    def line(self, part: str, *, timeout: float = _TIMEOUT_SECONDS) -> str:
         """Wait for a line of either output that contains `part`."""
 
         def found() -> list[str]:
@@ -168,12 +172,12 @@ class Started:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def end(self, number: signal.Signals = signal.SIGTERM, *, timeout: float = 20) -> int:
+    def end(self, number: signal.Signals = signal.SIGTERM, *, timeout: float = _TIMEOUT_SECONDS) -> int:
         """Send a signal and return the exit code."""
         self.send(number)
         return self.wait(timeout=timeout)
 
-    def wait(self, *, timeout: float = 20) -> int:
+    def wait(self, *, timeout: float = _TIMEOUT_SECONDS) -> int:
         try:
             code = self._popen.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -38,11 +38,16 @@ class Forgetful(SqliteStore):
     """Loses the reply to what it did, when told."""
 
     loses_reply = False
+    #: How long the answer to the next claim takes.
+    seconds_of_answer = 0.0
     #: Answers a claim that an earlier asking made, as MongoDB's groups do.
     answers_again = False
 
     async def apply(self, transition: Transition) -> Task | None:
         task = await super().apply(transition)
+        assert isinstance(self._clock, FakeClock)
+        self._clock.advance(self.seconds_of_answer)
+        self.seconds_of_answer = 0.0
         if task is None and self.answers_again:
             task = await self.get(transition.task_id, EVERYONE)
         if self.loses_reply:
@@ -158,6 +163,49 @@ async def test_a_message_that_is_a_little_early_is_claimed_in_time(
     await eventually(lambda: clock.sleeping == 1)
     clock.advance(timedelta(milliseconds=milliseconds + 5))
     assert isinstance(await claiming, RunningAttempt)
+
+
+@pytest.mark.parametrize("seconds_of_answer", [0.4, 0.5, 30])
+async def test_a_task_that_becomes_due_while_its_claim_is_refused_is_claimed(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, seconds_of_answer: float
+) -> None:
+    """On a busy machine the answer came after the time of the task, and its message was dropped."""
+    due = clock.now() + timedelta(milliseconds=400)
+    task = (await insert_one(store, new_task(now=clock.now(), not_before=due))).task
+    store.seconds_of_answer = seconds_of_answer
+    claiming = asyncio.create_task(asked(station, message_of(task)))
+    await eventually(lambda: clock.sleeping == 1 or claiming.done())
+    clock.advance(0.005)
+    assert isinstance(await claiming, RunningAttempt)
+
+
+@pytest.mark.parametrize(("ahead", "outcome"), [(0.3, RunningAttempt), (0.5, Refusal)])
+async def test_a_claim_is_asked_for_again_if_the_clock_of_the_store_is_behind_its_estimate(
+    store: Forgetful,
+    station: ClaimStation,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead: float,
+    outcome: type[object],
+) -> None:
+    task = (await insert_one(store, new_task(now=clock.now(), not_before=clock.now() + timedelta(seconds=ahead)))).task
+    monkeypatch.setattr(store, "now", lambda: clock.now() + timedelta(seconds=ahead + 0.005))
+    claiming = asyncio.create_task(asked(station, message_of(task)))
+    for pause in (0.0, 0.01, 0.05, 0.25):
+        await eventually(lambda: clock.sleeping == 1 or claiming.done())
+        clock.advance(pause)
+    assert isinstance(await claiming, outcome)
+
+
+async def test_a_claim_that_came_too_late_for_the_deadline_is_not_asked_for_again(
+    store: Forgetful, station: ClaimStation, clock: FakeClock
+) -> None:
+    due = clock.now() + timedelta(milliseconds=400)
+    deadline = due + timedelta(milliseconds=100)
+    task = (await insert_one(store, new_task(now=clock.now(), not_before=due, deadline=deadline))).task
+    store.seconds_of_answer = 0.6
+    assert await asked(station, message_of(task)) is Refusal.NOT_NEEDED
+    assert clock.monotonic() == 0.6
 
 
 async def test_a_message_of_another_type_is_not_waited_for(
