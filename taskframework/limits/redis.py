@@ -183,7 +183,7 @@ class RedisBuckets:
         cursor = 0
         for _ in range(_MAX_SCANS):
             cursor, found = await self._redis.scan(cursor, match=f"{self._prefix}rate/*", count=_SCANNED_KEYS)
-            keys += map(str, found)
+            keys += map(str, found)  # they are texts, which the types of redis 8 do not know
             if cursor == 0 or len(keys) >= limit:
                 break
         known = sorted(set(keys))[:limit]  # a scan may return a key more than once

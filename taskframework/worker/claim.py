@@ -38,6 +38,9 @@ class Refusal(enum.Enum):
 _MAX_EARLY_WAIT = timedelta(seconds=1)
 #: Added to the computed wait, because this process only estimates the store's clock.
 _CLOCK_TOLERANCE = timedelta(milliseconds=5)
+#: The shortest waits, in seconds, before a claim that was refused as too early is repeated. First at once, because the
+#: task may be due meanwhile; then as long as the estimate of the store's clock may be wrong.
+_REPEAT_PAUSES_SECONDS = (0.0, *EARLY_RETRY_PAUSES_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class ClaimStation:
             except TaskUnreadableError:
                 return await self._postpone_unread(claim)
             return await self._postpone(claim) if exists else Refusal.NO_DOCUMENT
-        pauses = iter((0.0, *EARLY_RETRY_PAUSES_SECONDS))
+        pauses = iter(_REPEAT_PAUSES_SECONDS)
         while True:
             asked_at = self._clock.monotonic()
             made = await self._moves.make_once(claim, start_of_attempt)
