@@ -20,7 +20,7 @@ from taskframework.model.pauses import PAUSE, RESUMED
 from taskframework.model.rate_limits import RATE
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
-from taskframework.model.slots import SLOTS
+from taskframework.model.slots import SLOTS, Slots
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import CHOICE_FACTOR, choose_due
@@ -117,4 +117,6 @@ def _waited_before(task: Task, time: datetime) -> bool:
 
 def _is_full(record: Record | None) -> bool:
     """Return whether every slot of a type's concurrency limit is held, or kept for a task in the line."""
-    return record is not None and SLOTS.content(record).free <= 0
+    slots = Slots() if record is None else SLOTS.content(record)
+    # A slot that is given back long after its time makes a record that does not know how many slots there are.
+    return slots.number > 0 and slots.free <= 0

@@ -157,6 +157,14 @@ async def test_time_in_which_all_slots_of_the_type_are_held_does_not_count(stage
     assert await stage.status(task) is TaskStatus.DEAD_LETTER
 
 
+async def test_a_slot_that_is_given_back_late_holds_back_nothing(stage: Stage) -> None:
+    task = await stage.submit()
+    await stage.store.change_record(GiveSlotBack(SLOTS.id_of("plain"), "a claim of long ago"))
+    stage.clock.advance(WAIT.total_seconds())
+    await stage.run_once()
+    assert await stage.status(task) is TaskStatus.DEAD_LETTER
+
+
 async def test_the_queue_timeout_starts_again_at_the_end_of_a_pause(stage: Stage) -> None:
     pauses = Pauses(stage.store)
     repair = PauseRepair(stage.store, pauses, timedelta(minutes=15))
