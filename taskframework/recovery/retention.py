@@ -94,12 +94,15 @@ class RetentionRepair:
         await self._store.delete_records(expired)
 
     async def _check_streams(self, records: Sequence[Record]) -> None:
-        """Keep the record of a stream while a task of the stream is stored, so that no position is given twice."""
+        """Keep the record of a stream while a task of the stream is stored, so that no position is given twice.
+
+        The record of a halted stream stays until somebody lets the stream continue, even if all its tasks are deleted.
+        """
         until = self._store.now() + record_kept_for(self._finished)
         for record in records:
-            stream = stream_key_of(record.id)
-            if await self._store.stream_times(stream, limit=1):
-                kept = STREAMS.changed(record, STREAMS.content(record), expires_at=until)
+            content = STREAMS.content(record)
+            if content.is_halted or await self._store.stream_times(stream_key_of(record.id), limit=1):
+                kept = STREAMS.changed(record, content, expires_at=until)
                 await self._store.write_records([kept])
             else:
                 await self._store.delete_records([record])

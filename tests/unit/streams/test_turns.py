@@ -222,6 +222,20 @@ async def test_a_stream_stays_halted_after_the_task_that_halted_it_was_deleted(h
     assert (await here.statuses(second, third), status.view()["is_halted"]) == ([QUEUED, BLOCKED], False)
 
 
+async def test_a_stream_stays_halted_after_all_its_tasks_were_deleted(here: Installation) -> None:
+    failed = await here.end(await here.submit(stream={"on_failure": "halt"}), fails=True)
+    await here.store.mark(MarkPublished(failed.task_id, failed.sequence))
+    repair = RetentionRepair(here.store, finished=HOUR, dead_letters=HOUR, idempotency_keys=HOUR, limit=10)
+    for _ in range(3):
+        here.clock.advance(3 * HOUR)
+        await repair.purge()
+    assert await here.store.get(failed.task_id, EVERYONE) is None
+    later = await here.submit()
+    assert await here.statuses(later) == [BLOCKED]
+    await here.services.streams.go_on(KEY)
+    assert await here.statuses(later) == [QUEUED]
+
+
 async def test_a_submission_that_knows_only_of_the_halt_sees_that_the_stream_was_let_go_on(
     here: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
