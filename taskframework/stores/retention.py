@@ -70,22 +70,22 @@ class FamiliesOver:
     """The parents below which the time of every task is over, as far as this process has found out.
 
     To find that out, all tasks of a family are read. They are deleted in many steps, and each step needs to know it. It
-    stays true as long as the time of the parent itself is over: no task of an ended family begins again unless its
-    parent does.
+    stays true until the parent ends again: no task of an ended family begins again unless its parent does.
     """
 
     def __init__(self) -> None:
-        self._parents = set[str]()
+        self._ends = set[tuple[str, object]]()
         self._times: object = None
 
     def start_look(self, times: object) -> None:
         """Forget all, if the times for which tasks are kept have changed, or very many families are known."""
-        if times != self._times or len(self._parents) > _MAX_FAMILIES:
-            self._parents.clear()
+        if times != self._times or len(self._ends) > _MAX_FAMILIES:
+            self._ends.clear()
         self._times = times
 
-    def __contains__(self, parent: str) -> bool:
-        return parent in self._parents
+    def knows(self, parent: str, finished_at: object) -> bool:
+        """Return whether this is known of the family of a parent that ended at this time."""
+        return (parent, finished_at) in self._ends
 
-    def add(self, parent: str) -> None:
-        self._parents.add(parent)
+    def add(self, parent: str, finished_at: object) -> None:
+        self._ends.add((parent, finished_at))

@@ -83,29 +83,30 @@ class Purge:
         if not parents:
             return set()
         ids: Document = {"_id": {"$in": sorted(parents)}}
-        stored = await self._tasks.find(ids, fields=("parent.task_id",), index=BY_ID)
+        stored = await self._tasks.find(ids, fields=("parent.task_id", "finished_at"), index=BY_ID)
         staying = {task["_id"] for task in await self._tasks.find({**ids, "$nor": [due]}, fields=("_id",), index=BY_ID)}
         above = {task["_id"]: task["parent"]["task_id"] for task in stored if task.get("parent")}
         staying_above = await self._staying(set(above.values()), due)
         staying |= {task_id for task_id, parent in above.items() if parent in staying_above}
-        others = [task["_id"] for task in stored if task["_id"] not in staying]
-        are_over = await asyncio.gather(*(self._is_over(task_id, due) for task_id in others))
-        return staying | {task_id for task_id, is_over in zip(others, are_over, strict=True) if not is_over}
+        others = [task for task in stored if task["_id"] not in staying]
+        are_over = await asyncio.gather(*(self._is_over(task, due) for task in others))
+        return staying | {task["_id"] for task, is_over in zip(others, are_over, strict=True) if not is_over}
 
-    async def _is_over(self, parent: str, due: Document) -> bool:
-        """Return whether the time of every task below this one is over."""
-        if parent in self._families:
+    async def _is_over(self, parent: Document, due: Document) -> bool:
+        """Return whether the time of every task below this ended one is over."""
+        family = (parent["_id"], parent["finished_at"])
+        if self._families.knows(*family):
             return True
-        below: Document = {"parent.task_id": parent}
+        below: Document = {"parent.task_id": parent["_id"]}
         for statuses in (_LIKELY_TO_STAY, FINAL - _LIKELY_TO_STAY):
             undue = {**below, "status": in_status(*statuses), "$nor": [due]}
             if await self._tasks.find(undue, limit=1, fields=("_id",), index=SUBTASKS):
                 return False
-        parents = await self._tasks.find({**below, "subtasks": {"$ne": None}}, fields=("_id",), index=SUBTASKS)
+        parents = await self._tasks.find({**below, "subtasks": {"$ne": None}}, fields=("finished_at",), index=SUBTASKS)
         for task in parents:
-            if not await self._is_over(task["_id"], due):
+            if not await self._is_over(task, due):
                 return False
-        self._families.add(parent)
+        self._families.add(*family)
         return True
 
     async def _kept_by_stream(self, tasks: Iterable[Document]) -> set[str]:

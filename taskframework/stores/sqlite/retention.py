@@ -22,9 +22,10 @@ _IS_DUE = (
     f"ELSE t.finished_at <= CASE WHEN t.{_DEAD} THEN :dead ELSE :done END END, 0)"
 )
 _HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_id)"
-#: Each parent of the given ids that is stored: its own parent, and whether its time is over.
+#: Each parent of the given ids that is stored: its end, its own parent, and whether its time is over.
 _PARENTS = (
-    f"SELECT t.task_id, t.parent_task_id, {_IS_DUE} FROM tasks t WHERE t.task_id IN (SELECT value FROM json_each(:ids))"
+    f"SELECT t.task_id, t.finished_at, t.parent_task_id, {_IS_DUE} FROM tasks t "
+    "WHERE t.task_id IN (SELECT value FROM json_each(:ids))"
 )
 _BELOW = "FROM tasks t INDEXED BY tasks_planned_in_status WHERE t.parent_task_id = :parent"
 #: Whether the time of some sub-task is not over. In families that stay, most often one that failed or is live stays, so
@@ -34,7 +35,7 @@ _HAS_UNDUE_SUBTASK = [
     f"AND NOT {_IS_DUE})"
     for statuses in (LIVE | DEAD, FINAL - DEAD)
 ]
-_PARENTS_BELOW = f"SELECT t.task_id {_BELOW} AND {_HAS_SUBTASKS}"
+_PARENTS_BELOW = f"SELECT t.task_id, t.finished_at {_BELOW} AND {_HAS_SUBTASKS}"
 # A task of a stream stays while an earlier task is live, because no reader of the results can have read it yet.
 _FOLLOWS_LIVE_TASK = (
     "(t.stream_key IS NOT NULL AND EXISTS (SELECT 1 FROM tasks e INDEXED BY tasks_in_stream "
@@ -119,23 +120,25 @@ def _staying(raw: sqlite3.Connection, parents: set[str], values: dict[str, Any],
     if not parents:
         return set()
     stored = raw.execute(_PARENTS, {**values, "ids": to_json(sorted(parents))}).fetchall()
-    above = _staying(raw, {parent for _, parent, _ in stored if parent is not None}, values, families)
+    above = _staying(raw, {parent for *_, parent, _ in stored if parent is not None}, values, families)
     return {
         task_id
-        for task_id, parent, is_due in stored
-        if not is_due or parent in above or not _is_over(raw, task_id, values, families)
+        for task_id, finished_at, parent, is_due in stored
+        if not is_due or parent in above or not _is_over(raw, task_id, finished_at, values, families)
     }
 
 
-def _is_over(raw: sqlite3.Connection, parent: str, values: dict[str, Any], families: FamiliesOver) -> bool:
-    """Return whether the time of every task below this one is over."""
-    if parent in families:
+def _is_over(
+    raw: sqlite3.Connection, parent: str, finished_at: int, values: dict[str, Any], families: FamiliesOver
+) -> bool:
+    """Return whether the time of every task below this one, which ended at `finished_at`, is over."""
+    if families.knows(parent, finished_at):
         return True
     below = {**values, "parent": parent}
     if any(raw.execute(query, below).fetchone()[0] for query in _HAS_UNDUE_SUBTASK):
         return False
     parents = raw.execute(_PARENTS_BELOW, below).fetchall()
-    if not all(_is_over(raw, task_id, values, families) for [task_id] in parents):
+    if not all(_is_over(raw, *ended, values, families) for ended in parents):
         return False
-    families.add(parent)
+    families.add(parent, finished_at)
     return True

@@ -11,14 +11,29 @@ from typing import Any
 import pytest
 
 from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.marks import MarkPublished
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import FINAL, LIVE, TaskStatus
-from taskframework.model.subtasks import subtask_id
+from taskframework.model.subtasks import ALLOW_FAILURES, Counts, subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
+from taskframework.model.transitions import Fail
+from taskframework.model.waiting import CountSubtasks, Reopen
 from taskframework.stores.base import TaskStore
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, make_move, put
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    StoreSuite,
+    claim_task,
+    make_error,
+    make_mark,
+    make_move,
+    put,
+    read_task,
+)
 
+NO_TIME = timedelta(0)
 _ROUND = RoundOfSubtasks("parent", 2, 3)
 
 
@@ -141,6 +156,32 @@ class FamilyPurgeCases(StoreSuite):
         await put(store, **old, parent=ParentLink(middle.task_id, 0, 0))
         assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 0
         assert await _purge_three_times(store, finished=timedelta(0), dead_letters=MINUTE) == 3
+
+    async def test_a_family_that_was_over_and_began_again_stays(self, store: TaskStore) -> None:
+        old: dict[str, Any] = {"status": TaskStatus.COMPLETED, **_end_fields(store, HOUR)}
+        top = await put(store, **old, **_PLANNED_FIELDS)
+        first, second = [
+            await put(
+                store, **old, subtasks=Subtasks(2, None, policy=ALLOW_FAILURES), parent=ParentLink(top.task_id, 0, slot)
+            )
+            for slot in range(2)
+        ]
+        await _put_old(store, first.task_id, 0, TaskStatus.COMPLETED)
+        failed = await _put_old(store, first.task_id, 1, TaskStatus.FAILED)
+        live = await _put_subtask(store, 0, TaskStatus.QUEUED, RoundOfSubtasks(second.task_id, 0, 1))
+        assert await _purge_three_times(store, finished=NO_TIME, dead_letters=MINUTE) == 0
+
+        waiting = await make_move(store, Reopen(first.task_id, EVERYONE, "operator"))
+        await make_move(store, Replay(failed.task_id, EVERYONE, "operator", NO_TIME))
+        _, fence = await claim_task(store, await read_task(store, failed.task_id))
+        ends = [
+            await make_move(store, Fail(fence, "worker-1", make_error(), False, NO_TIME)),
+            await make_move(store, CountSubtasks.of(waiting, Counts(succeeded=1, failed=1))),
+            await make_move(store, Cancel(live.task_id, EVERYONE, "operator", None)),
+        ]
+        for ended in ends:
+            await make_mark(store, MarkPublished(ended.task_id, ended.sequence))
+        assert await _purge_three_times(store, finished=NO_TIME, dead_letters=MINUTE) == 0
 
     async def test_a_subtask_whose_parent_is_gone_goes_by_itself(self, store: TaskStore) -> None:
         await _put_old(store, "gone", 0, TaskStatus.COMPLETED)
