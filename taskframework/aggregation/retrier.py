@@ -70,7 +70,7 @@ class BatchRetrier(ParentWork):
                 return
         # Another process took the batch, or it was cancelled, maybe long before the last replay here.
         if last_slot >= 0:
-            await self._store.mark(CascadeAgain(batch.task_id))
+            await self._store.mark(CascadeAgain(round.parent_id, round.generation, round.round))
 
     async def _replay(self, subtask: Task, batch: Task) -> bool:
         """Replay a sub-task if it ended before the retry was requested.

@@ -70,7 +70,7 @@ class Spawner(ParentWork):
             while batch := list(islice(tasks, BATCH_SIZE)):
                 if present is None:
                     # If this process paused, the parent may have stopped waiting long before the last part was stored.
-                    await self._store.mark(CascadeAgain(parent.task_id))
+                    await self._store.mark(CascadeAgain(parent.task_id, parent.generation, subtasks.round))
                     return
                 await self._insert(batch)
                 await failpoint.reached("spawn.after_insert")

@@ -167,7 +167,7 @@ class ReopenBatch(UngroupedWrite):
             finished_at=None,
             purge_at=None,
             cancel=None,
-            deadline=None,
+            deadline=None if task.status.is_final else task.deadline,
             error=None,
             result=None,
         )

@@ -49,6 +49,14 @@ def with_task_id(task: Task, task_id: str) -> Task:
     return task.evolve(task_id=task_id, correlation_id=correlation_id)
 
 
+def has_id_from_key(task: Task) -> bool:
+    """Return whether the id of a task was made from a key, so that another submission makes the same id.
+
+    Such an id is a UUID of version 5; any other id is of version 7.
+    """
+    return task.task_id[14:15] == "5"
+
+
 def key_record(task: Task, kept: timedelta) -> Record:
     """The record of a task's key, for a task that is about to be inserted.
 

@@ -252,7 +252,9 @@ class MoveDriver:
 
 @dataclass(frozen=True, slots=True)
 class MarkSpawned:
-    """Every sub-task of a round is stored. If the parent no longer waits for them, they are to be cancelled."""
+    """Every sub-task of a round is stored. If the parent no longer waits for them, they are to be cancelled: it may
+    have begun another round while the process that stored them was suspended.
+    """
 
     reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
@@ -261,8 +263,10 @@ class MarkSpawned:
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         subtasks = task.subtasks
-        if subtasks is None or (task.generation, subtasks.round) != (self.generation, self.round):
+        if subtasks is None:
             return None
+        if (task.generation, subtasks.round) != (self.generation, self.round):
+            return task.evolve(cascade_at=now)
         is_left = subtasks.is_open and not _is_waiting(task)
         return task.evolve(
             spawn_at=None,
@@ -281,9 +285,15 @@ class CascadeAgain:
 
     reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
+    #: The round to which these sub-tasks belong.
+    generation: int
+    round: int
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        return None if task.subtasks is None or _is_waiting(task) else task.evolve(cascade_at=now)
+        if task.subtasks is None:
+            return None
+        is_newest = (task.generation, task.subtasks.round) == (self.generation, self.round)
+        return None if is_newest and _is_waiting(task) else task.evolve(cascade_at=now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,6 +283,8 @@ class Reopen(UngroupedWrite):
             return None
         if subtasks.planned is None:  # the upload of this batch is not continued, so it would be cancelled again
             return None
+        if went_on_without(subtasks):
+            return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
             subtasks=subtasks.reopened(),
@@ -292,6 +294,9 @@ class Reopen(UngroupedWrite):
             discarded=None,
             deadline=None,
             error=None,
+            # The retry of a batch that a cancel ended stays ended.
+            retry_at=None,
+            batch=None if task.batch is None else replace(task.batch, retry_until=None),
             # A method will give a new result; without such a method, the result is what `execute` returned.
             result=None if subtasks.resumes else task.result,
             cascade_at=None,
@@ -301,6 +306,11 @@ class Reopen(UngroupedWrite):
             check_at=now + REOPENED_COUNT_DELAY,
         )
         return with_event(waiting, "reopened", now, data={"by": self.by})
+
+
+def went_on_without(subtasks: Subtasks) -> bool:
+    """Return whether the code of a parent went on without this round, and no method of it takes what comes of it."""
+    return not subtasks.is_awaited and not subtasks.resumes
 
 
 def resumed_by_signal(task: Task, now: datetime) -> Task:
@@ -338,6 +348,8 @@ def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
     """WAITING → QUEUED: the next attempt calls another method, and the count of attempts starts again at 0. The task no
     longer waits for sub-tasks that are still live, so they are cancelled.
     """
+    if stage == "signal" and task.subtasks is not None:
+        task = task.evolve(subtasks=replace(task.subtasks, is_awaited=False))
     queued = claimable_at(task, TaskStatus.QUEUED, now).evolve(
         stage=stage,
         attempts=0,

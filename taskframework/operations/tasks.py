@@ -25,7 +25,7 @@ from taskframework.model.streams import go_on_command, is_serial
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.model.versions import is_older
-from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
+from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal, went_on_without
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.options import accept_name, accept_reason
@@ -316,6 +316,8 @@ def _hint_if_never_reopened(parent: Task) -> str | None:
         return "The batch was never uploaded completely, so it is not reopened. Submit the items again, in a new batch."
     if is_serial(parent):
         return "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
+    if parent.subtasks is not None and went_on_without(parent.subtasks):
+        return "The parent went on without its sub-tasks. Retry the parent; it begins with new ones."
     return None
 
 

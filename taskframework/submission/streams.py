@@ -17,6 +17,7 @@ from functools import partial
 from taskframework import failpoint
 from taskframework.errors import StoreError
 from taskframework.grouping import BULK_LIMIT, Grouping, together_or_alone
+from taskframework.model.idempotency import has_id_from_key
 from taskframework.model.options import StreamMode
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
@@ -88,7 +89,7 @@ class StreamInserts:
         task_ids = {
             index: task.task_id
             for index, task in enumerate(tasks)
-            if task.stream and (task.idempotency_key or task.unique)
+            if task.stream and (task.idempotency_key or has_id_from_key(task))
         }
         stored = await self._store.get_many(set(task_ids.values()), EVERYONE) if task_ids else {}
         return {

@@ -214,7 +214,8 @@ class Upload:
     async def _check_is_sealed(self) -> None:
         if not is_sealed(self.batch):
             # If this process paused, it may have stored the last part long after the batch was cancelled.
-            await self._store.mark(CascadeAgain(self.batch.task_id))
+            round = parts_of(self.batch)[1].round
+            await self._store.mark(CascadeAgain(self.batch.task_id, self.batch.generation, round))
             raise BatchClosedError(self.batch.task_id, self.batch.status)
 
     def _require_same(self, slot: int, parameters: Json, parameters_hash: str, found: Task) -> None:

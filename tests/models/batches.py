@@ -77,7 +77,7 @@ async def _is_over(world: World) -> bool:
     assert world.batch_id is not None
     batch = await world.task(world.batch_id)
     if batch.status.is_final and not is_sealed(batch):
-        await world.store.mark(CascadeAgain(batch.task_id))
+        await world.store.mark(CascadeAgain(batch.task_id, batch.generation, 1))
     return True
 
 

@@ -78,7 +78,7 @@ def _abandon_upload(abandon: AbandonUpload) -> Write:
 
 
 #: The fields of the end of a batch, which are removed when the batch is reopened.
-_NONE_AFTER_REOPENING = ("finished_at", "purge_at", "cancel", "deadline", "error", "result")
+_NONE_AFTER_REOPENING = ("finished_at", "purge_at", "cancel", "error", "result")
 
 
 @build_single_write.register
@@ -90,6 +90,7 @@ def _reopen_batch(reopen: ReopenBatch) -> Write:
         "status": TaskStatus.WAITING,
         **REOPENED,
         **dict.fromkeys(_NONE_AFTER_REOPENING),
+        "deadline": {"$cond": [{"$eq": ["$status", TaskStatus.WAITING]}, "$deadline", None]},
         "batch.retry_until": NOW,
         "retry_at": later(RETRY_AFTER),
         "spawn_at": {"$cond": [_IS_BEING_STORED, NOW, None]},

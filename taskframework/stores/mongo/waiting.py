@@ -202,10 +202,13 @@ def _wake(wake: Wake) -> Write:
 def _reopen(reopen: Reopen) -> Write:
     guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **in_scope(reopen.scope)}
     guard |= {"stream.mode": {"$ne": "serial"}, "subtasks.planned": {"$type": "number"}}
+    guard["$or"] = [{"subtasks.is_awaited": {"$ne": False}}, {"subtasks.resumes": True}]
     waiting = {
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "discarded", "deadline", "error", "cascade_at")),
         **REOPENED,
+        "retry_at": None,
+        "batch": {"$cond": [is_set("$batch"), {"$mergeObjects": ["$batch", {"retry_until": None}]}, "$batch"]},
         "result": {"$cond": ["$subtasks.resumes", None, "$result"]},
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
         "check_at": later(REOPENED_COUNT_DELAY),
@@ -221,16 +224,23 @@ def _move_driver(mark: MoveDriver) -> Write:
 
 @build_single_write.register
 def _mark_spawned(mark: MarkSpawned) -> Write:
-    guard = {"_id": mark.task_id, "generation": mark.generation, "subtasks.round": mark.round}
+    stored = {"$mergeObjects": ["$subtasks", {"plan": None, "plan_records": 0}]}
     cascade_at = {"$cond": [_IS_AWAITED, "$cascade_at", CASCADE_IF_OPEN]}
-    spawned = {"spawn_at": None, "subtasks.plan": None, "subtasks.plan_records": 0, "cascade_at": cascade_at}
-    return Write(guard, [set_fields(spawned)])
+    spawned = {"spawn_at": None, "subtasks": stored, "cascade_at": cascade_at}
+    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}}
+    return Write(guard, [choose_change(_is_round(mark), spawned, {"cascade_at": NOW})])
 
 
 @build_single_write.register
 def _cascade_again(mark: CascadeAgain) -> Write:
-    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": {"$not": [_IS_AWAITED]}}
+    is_awaited = {"$and": [_is_round(mark), _IS_AWAITED]}
+    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": {"$not": [is_awaited]}}
     return Write(guard, [set_fields({"cascade_at": NOW})])
+
+
+def _is_round(mark: MarkSpawned | CascadeAgain) -> Expression:
+    """Whether the mark is about the newest round of the task."""
+    return {"$and": [{"$eq": ["$generation", mark.generation]}, {"$eq": ["$subtasks.round", mark.round]}]}
 
 
 @build_single_write.register
@@ -280,7 +290,9 @@ def _resumed_by_signal() -> Changes:
 
 def _resumed(stage: Stage, data: Expression) -> Changes:
     """`model.waiting.resumed`."""
+    left = {"$cond": [is_set("$subtasks"), {"$mergeObjects": ["$subtasks", {"is_awaited": False}]}, "$subtasks"]}
     return {
+        **({"subtasks": left} if stage == "signal" else {}),
         **claimable_at(TaskStatus.QUEUED, NOW),
         "stage": stage,
         **dict.fromkeys(("attempts", "crashes", "releases"), 0),

@@ -138,7 +138,7 @@ def _is_over(
     if any(raw.execute(query, below).fetchone()[0] for query in _HAS_UNDUE_SUBTASK):
         return False
     parents = raw.execute(_PARENTS_BELOW, below).fetchall()
-    if not all(_is_over(raw, *ended, values, families) for ended in parents):
+    if not all(_is_over(raw, task_id, ended_at, values, families) for task_id, ended_at in parents):
         return False
     families.add(parent, finished_at)
     return True

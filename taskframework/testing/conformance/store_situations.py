@@ -169,6 +169,10 @@ def _family_fields(now: datetime) -> Iterator[dict[str, Any]]:
             wait = SignalWait("approved", until)
             yield {"signals": signals, "waits_for": wait, "check_at": now - MINUTE, "woken_by": other}
     yield {"waits_for": SignalWait("$approved", None), "check_at": now + HOUR, "stage": "signal", "subtasks": counted}
+    for until in (None, now - MINUTE):
+        wait = SignalWait("approved", until)
+        yield {"subtasks": counted, "waits_for": wait, "check_at": now - MINUTE, "result": {"words": 3}}
+    yield {"subtasks": replace(ended, is_awaited=False, resumes=True)}
     yield {"signals": tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS - 1))}
     full = tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS))
     yield {"signals": full}

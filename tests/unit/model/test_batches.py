@@ -127,6 +127,10 @@ class TestRetry:
         batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(TaskStatus.FAILED, **end))
         assert [getattr(batch, name) for name in end] == [None] * len(end)
 
+    def test_a_batch_that_has_not_ended_keeps_its_deadline(self) -> None:
+        batch = sealed_batch(deadline=NOW + HOUR)
+        assert made(ReopenBatch(TASK_ID, EVERYONE, "alice"), batch).deadline == NOW + HOUR
+
     def test_a_cancel_in_the_middle_cancels_what_was_replayed(self) -> None:
         batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(TaskStatus.COMPLETED_WITH_ERRORS))
         assert made(Cancel(TASK_ID, EVERYONE, "alice", None), batch).cascade_at == NOW

@@ -124,7 +124,7 @@ TRANSITIONS: dict[str, Any] = {
     "skip": Skip(TASK_ID, NOW),
     "move the position": MovePosition(TASK_ID, 7, 9),
     "spawned": MarkSpawned(TASK_ID, 0, 1),
-    "cascade again": CascadeAgain(TASK_ID),
+    "cascade again": CascadeAgain(TASK_ID, 0, 1),
     "count again": CountAgain(TASK_ID),
     "count after the end": CountAfterEnd(TASK_ID, 0, 1, Counts(2, 0, 1)),
 }

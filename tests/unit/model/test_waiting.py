@@ -226,6 +226,13 @@ def test_a_signal_leaves_the_sub_tasks_behind_that_are_still_alive() -> None:
     assert made(send(), waiting(subtasks=done)).cascade_at is None
 
 
+@pytest.mark.parametrize("move", [send(), Wake(TASK_ID)], ids=["with its signal", "without it"])
+def test_a_parent_that_goes_on_by_its_signal_waits_for_no_sub_task_any_more(move: Any) -> None:
+    subtasks = replace(PLANNED, done=2, succeeded=1, cancelled=1)
+    after = made(move, waiting(subtasks=subtasks, waits_for=SignalWait("approved", NOW)))
+    assert after.subtasks == replace(subtasks, is_awaited=False)
+
+
 def test_a_task_that_continues_stores_no_more_sub_tasks() -> None:
     after = made(send(), waiting(subtasks=PLANNED, spawn_at=NOW))
     assert (after.spawn_at, after.check_at, after.waits_for, after.cascade_at) == (None, None, None, NOW)
@@ -236,19 +243,28 @@ def test_only_the_plan_of_the_stored_round_is_dropped() -> None:
     after = made(MarkSpawned(TASK_ID, 0, 1), before)
     assert (after.spawn_at, after.subtasks and after.subtasks.plan) == (None, None)
     for other in (MarkSpawned(TASK_ID, 1, 1), MarkSpawned(TASK_ID, 0, 2)):
-        assert other.apply(before, NOW) is None
+        after = made(other, before)
+        assert (after.spawn_at, after.subtasks) == (before.spawn_at, before.subtasks)
     assert MarkSpawned(TASK_ID, 0, 1).apply(running(), NOW) is None
 
 
 def test_sub_tasks_stored_for_an_ended_parent_are_cancelled() -> None:
     before = made(wait(PLANNED), running())
-    for mark in (MarkSpawned(TASK_ID, 0, 1), CascadeAgain(TASK_ID)):
+    for mark in (MarkSpawned(TASK_ID, 0, 1), CascadeAgain(TASK_ID, 0, 1)):
         assert (mark.apply(before, NOW) or before).cascade_at is None, "the parent waits for it"
         over = made(Cancel(TASK_ID, EVERYONE, "alice", None), before).evolve(cascade_at=None)
         assert made(mark, over).cascade_at == NOW
     whole = before.evolve(status=TaskStatus.COMPLETED, subtasks=replace(PLANNED, done=2))
     assert made(MarkSpawned(TASK_ID, 0, 1), whole).cascade_at is None, "all of it had ended"
-    assert CascadeAgain(TASK_ID).apply(running(), NOW) is None
+    assert CascadeAgain(TASK_ID, 0, 1).apply(running(), NOW) is None
+
+
+def test_sub_tasks_stored_after_their_parent_began_another_round_are_cancelled() -> None:
+    second = made(wait(PLANNED), running(subtasks=replace(PLANNED, done=2)))
+    assert (second.cascade_at, second.subtasks and second.subtasks.round) == (None, 2)
+    for late in (MarkSpawned(TASK_ID, 0, 1), CascadeAgain(TASK_ID, 0, 1)):
+        assert made(late, second).cascade_at == NOW
+    assert CascadeAgain(TASK_ID, 0, 2).apply(second, NOW) is None
 
 
 @pytest.mark.parametrize("driver", [SPAWN, CHECK, CASCADE])
@@ -271,6 +287,24 @@ def test_a_parent_that_is_over_waits_again_for_its_newest_round() -> None:
     for refused in (waiting(subtasks=subtasks), in_status(TaskStatus.FAILED)):
         assert Reopen(TASK_ID, EVERYONE, "operator").apply(refused, NOW) is None
     assert Reopen(TASK_ID, Scope.of("bob"), "bob").apply(over, NOW) is None
+
+
+@pytest.mark.parametrize(("resumes", "is_reopened"), [(False, False), (True, True)])
+def test_only_a_method_takes_a_round_that_the_parent_went_on_without(resumes: bool, is_reopened: bool) -> None:
+    left = Subtasks(2, None, done=2, failed=2, is_awaited=False, resumes=resumes)
+    over = in_status(TaskStatus.FAILED, subtasks=left)
+    assert (Reopen(TASK_ID, EVERYONE, "operator").apply(over, NOW) is not None) == is_reopened
+
+
+def test_a_batch_that_is_reopened_for_one_sub_task_replays_no_other() -> None:
+    batch = in_status(
+        TaskStatus.CANCELLED,
+        subtasks=Subtasks(2, None, done=2, failed=2),
+        batch=Batch(items=2, retry_until=NOW - MINUTE),
+        retry_at=NOW,
+    )
+    after = made(Reopen(TASK_ID, EVERYONE, "operator"), batch)
+    assert (after.retry_at, after.batch) == (None, Batch(items=2))
 
 
 @pytest.mark.parametrize(("mode", "is_reopened"), [("serial", False), ("ordered_results", True)])

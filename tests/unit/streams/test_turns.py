@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import NoneType
+from typing import Any
 
 import pytest
 
@@ -418,6 +419,22 @@ async def test_a_stream_keeps_its_mode(here: Installation) -> None:
     await here.submit()
     with pytest.raises(StreamModeError, match="has the mode serial"):
         await here.submit(stream={"mode": "ordered_results"})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"idempotency_key": "k"},
+        {"throttle": {"key": "k", "every": HOUR}},
+        {"unique": {"key": "k", "version": 1}},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+async def test_a_submission_that_finds_its_task_takes_no_position(here: Installation, option: dict[str, Any]) -> None:
+    request = SubmitRequest(task_type="count-words", parameters={"text": "one"}, stream={"key": KEY.key}, **option)
+    first, again = [(await here.services.submission.submit(request)).task for _ in range(2)]
+    state = await here.stream()
+    assert (again.task_id, state.next_position, state.skipped) == (first.task_id, 1, ())
 
 
 async def test_a_submission_refused_for_its_mode_leaves_its_idempotency_key_free(here: Installation) -> None:
