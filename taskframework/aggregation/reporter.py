@@ -24,10 +24,10 @@ from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.sequences import Sequences
 from taskframework.model.status import DEAD, TaskStatus
-from taskframework.model.subtasks import Counts, Verdict
+from taskframework.model.subtasks import Counts, Verdict, count_deleted
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.waiting import CountSubtasks
-from taskframework.model.wording import error_line
+from taskframework.model.wording import error_line, pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
@@ -191,6 +191,11 @@ class SubtaskReporter:
             by_status = await self._store.count_subtasks(round)
             await failpoint.reached("report.after_count")
             counts = Counts.of(by_status)
+            if deleted := count_deleted(parent.subtasks, by_status):
+                # A parent may be reopened while the retention deletes its family. Nobody else would ever end it.
+                text = "the retention has deleted %s of task %s, which waits for them: they count as cancelled"
+                logger.warning(text, pluralize(deleted, "sub-task"), parent_id)
+                counts = replace(counts, cancelled=counts.cancelled + deleted)
             if await self._write_count(parent, parent.subtasks, round, counts):
                 planned, done = parent.subtasks.planned, counts.done
                 report.missing = None if planned is None else planned - done

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import DEAD, SUCCEEDED, TaskStatus
-from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, initial_fields, record_from_document
+from taskframework.model.task import FAMILY_VERSION, ParentLink, Subtasks, Task, initial_fields, record_from_document
 from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.
@@ -64,6 +64,13 @@ class Counts:
         """The counts, from the numbers of sub-tasks in each status."""
         ends = SUCCEEDED, DEAD, {TaskStatus.CANCELLED}
         return cls(*(sum(by_status.get(status, 0) for status in statuses) for statuses in ends))
+
+
+def count_deleted(subtasks: Subtasks, by_status: Mapping[TaskStatus, int]) -> int:
+    """How many sub-tasks of a round were stored once and are not there any more; 0 if some may not be stored yet."""
+    if subtasks.planned is None or subtasks.is_being_stored:
+        return 0
+    return subtasks.planned - sum(by_status.values())
 
 
 @dataclass(frozen=True, slots=True)

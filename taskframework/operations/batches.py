@@ -15,11 +15,11 @@ from taskframework.model.batches import ReopenBatch, is_sealed, parts_of
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.subtasks import LATE_SPAWN_PAUSE, may_grow_until, subtask_id
+from taskframework.model.subtasks import LATE_SPAWN_PAUSE, count_deleted, may_grow_until, subtask_id
 from taskframework.model.task import Task
 from taskframework.model.wording import duration_text, pluralize
 from taskframework.moves import TaskMoves
-from taskframework.operations.tasks import HINT_STILL_CANCELLING, TaskOperations
+from taskframework.operations.tasks import HINT_STILL_CANCELLING, TaskOperations, hint_if_deleted
 from taskframework.stores.base import TaskStore
 
 #: How many sub-tasks are read together for results. Each may have a result of 1 MiB, and parameters of the same size.
@@ -137,21 +137,25 @@ class BatchOperations:
             BatchNotRetriedError: if its policy is met, it was never uploaded completely, or its tasks are being
                 cancelled.
         """
-        # Running tasks that were asked to stop end as CANCELLED after the retry, which would then not retry them.
-        still_live = await self._count_live_after_end(await self.get(batch_id, scope))
-        reopened = None if still_live else await self._moves.make(ReopenBatch(batch_id, scope, by))
+        obstacle = await self._find_obstacle(await self.get(batch_id, scope))
+        reopened = None if obstacle else await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:
             batch = await self.get(batch_id, scope)
-            hint = _hint_if_not_retried(batch, still_live, self._store.now())
+            hint = _hint_if_not_retried(batch, obstacle, self._store.now())
             raise BatchNotRetriedError(batch_id, batch.status, hint)
         return await self._count_status(reopened)
 
-    async def _count_live_after_end(self, batch: Task) -> int:
-        """Return how many tasks of a batch that has ended are live; 0 for a batch that has not."""
+    async def _find_obstacle(self, batch: Task) -> str | None:
+        """Return why the tasks of a batch that has ended cannot be replayed, as a hint; None if they may be."""
         if not batch.status.is_final:
-            return 0
+            return None
         counts = await self._store.count_subtasks(_round_of(batch))
-        return sum(count for status, count in counts.items() if not status.is_final)
+        # Running tasks that were asked to stop end as CANCELLED after the retry, which would then not retry them.
+        if live := sum(count for status, count in counts.items() if not status.is_final):
+            left = pluralize(live, "task")
+            return f"Its tasks are still being cancelled; try again when they have ended ({left} left)."
+        deleted = count_deleted(parts_of(batch)[1], counts)
+        return hint_if_deleted(batch, deleted) if deleted else None
 
     async def _count_status(self, batch: Task) -> BatchStatus:
         own, subtasks = parts_of(batch)
@@ -179,12 +183,12 @@ def _round_of(batch: Task) -> RoundOfSubtasks:
     return RoundOfSubtasks(batch.task_id, batch.generation, parts_of(batch)[1].round)
 
 
-def _hint_if_not_retried(batch: Task, still_live: int, now: datetime) -> str:
+def _hint_if_not_retried(batch: Task, obstacle: str | None, now: datetime) -> str:
     """Return what the caller can do.
 
     Args:
         batch: the batch that was not reopened.
-        still_live: how many of its tasks are live, if it has ended.
+        obstacle: what was found before, if anything.
         now: by the store's clock.
     """
     if not is_sealed(batch):
@@ -193,9 +197,8 @@ def _hint_if_not_retried(batch: Task, still_live: int, now: datetime) -> str:
         return "Its policy is met, so no task needs a retry."
     if not batch.status.is_final:
         return "Try again when it has ended."
-    if still_live:
-        left = pluralize(still_live, "task")
-        return f"Its tasks are still being cancelled; try again when they have ended ({left} left)."
+    if obstacle:
+        return obstacle
     if (until := may_grow_until(batch)) is None:
         return HINT_STILL_CANCELLING
     # The cascade notices the end of this time at its next look.

@@ -15,7 +15,7 @@ from taskframework.model.drivers import CASCADE, CHECK, RETRY, SEAL, SPAWN, UNBL
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.subtasks import Counts
+from taskframework.model.subtasks import Counts, count_deleted
 from taskframework.model.task import Task
 from taskframework.model.waiting import CountSubtasks
 from taskframework.stores.base import TaskStore
@@ -63,6 +63,14 @@ class Miscounted:
         if subtasks is None or subtasks.planned is None or (subtasks.is_being_stored and self.parent.spawn_at):
             return 0
         return subtasks.planned - sum(self.by_status.values())
+
+
+async def count_deleted_subtasks(store: TaskStore, parent: Task) -> int:
+    """Return how many sub-tasks of the newest round of a parent are not stored any more."""
+    if (subtasks := parent.subtasks) is None:
+        return 0
+    round = RoundOfSubtasks(parent.task_id, parent.generation, subtasks.round)
+    return count_deleted(subtasks, await store.count_subtasks(round))
 
 
 async def find_overdue(store: TaskStore, limit: int) -> list[Overdue]:

@@ -26,7 +26,9 @@ from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.model.versions import is_older
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal, went_on_without
+from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
+from taskframework.operations.parents import count_deleted_subtasks
 from taskframework.stores.base import TaskStore
 from taskframework.submission.options import accept_name, accept_reason
 from taskframework.tasks.values import to_storable_json
@@ -193,6 +195,9 @@ class TaskOperations:
                 raise refusal
             for parent in finished:
                 await self._check_version(parent)
+                if deleted := await count_deleted_subtasks(self._store, parent):
+                    refusal.hint = hint_if_deleted(parent, deleted)
+                    raise refusal
         return task
 
     async def subtasks(
@@ -308,6 +313,14 @@ def _hint_if_not_reopened_for(subtask: Task, parent: Task) -> str | None:
     if subtask.parent is not None and parent.subtasks is not None and subtask.parent.round != parent.subtasks.round:
         return "The parent has had another round of sub-tasks since then. Retry the parent; it begins with new ones."
     return _hint_if_never_reopened(parent)
+
+
+def hint_if_deleted(parent: Task, deleted: int) -> str:
+    """Return the next step for a parent or batch that has lost so many of its sub-tasks."""
+    lost = f"The retention has deleted {pluralize(deleted, 'sub-task')} of task {parent.task_id}."
+    if parent.batch is not None:
+        return f"{lost} Submit the items again, in a new batch."
+    return f"{lost} Retry that task; it begins with new ones."
 
 
 def _hint_if_never_reopened(parent: Task) -> str | None:

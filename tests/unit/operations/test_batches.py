@@ -68,12 +68,25 @@ async def test_a_batch_retry_that_comes_too_early_is_refused_with_what_to_wait_f
     batch = new_task(
         task_id="batch", batch=Batch(items=2), subtasks=subtasks, status=TaskStatus.FAILED, finished_at=store.now()
     )
+    done = new_task(
+        task_id=subtask_id("batch", 0, 1, 0),
+        parent=ParentLink("batch", 0, 0),
+        now=store.now(),
+        status=TaskStatus.COMPLETED,
+        finished_at=store.now(),
+    )
     await store.insert([batch, live])
     with pytest.raises(BatchNotRetriedError) as refused:
         await batches.retry_failed("batch", EVERYONE, by="alice")
     assert refused.value.hint == "Its tasks are still being cancelled; try again when they have ended (1 task left)."
 
     assert await store.apply(Cancel(live.task_id, EVERYONE, "alice", None)) is not None
+    with pytest.raises(BatchNotRetriedError) as refused:
+        await batches.retry_failed("batch", EVERYONE, by="alice")
+    lost = "The retention has deleted 1 sub-task of task batch."
+    assert refused.value.hint == f"{lost} Submit the items again, in a new batch."
+
+    await store.insert([done])
     assert await store.apply(ReopenBatch("batch", EVERYONE, "alice")) is not None
     await batches.cancel("batch", EVERYONE, by="alice")
     with pytest.raises(BatchNotRetriedError) as refused:

@@ -45,10 +45,10 @@ ONE_FAILED = Subtasks(1, None, done=1, failed=1)
 
 
 def family(store: SqliteStore, statuses: list[TaskStatus], **parent: Any) -> list[Task]:
-    """A parent with sub-tasks in these statuses; the parent comes first."""
+    """A parent with sub-tasks in these statuses; the parent comes first. By its plan, some may be stored later."""
     now = store.now()
     usual = {"status": TaskStatus.WAITING, "next_dispatch_at": None, "check_at": now + SECOND}
-    top = new_task(task_id="parent", now=now, **{**usual, "subtasks": Subtasks(len(statuses), None), **parent})
+    top = new_task(task_id="parent", now=now, **{**usual, "subtasks": Subtasks(len(statuses), []), **parent})
     below = [
         new_task(
             task_id=subtask_id("parent", 0, 1, slot),
@@ -313,6 +313,18 @@ async def test_a_count_that_was_begun_before_the_replay_is_not_written_after_it(
     assert (present.status, present.check_at) == (TaskStatus.WAITING, store.now())
 
 
+async def test_sub_tasks_that_were_deleted_count_as_cancelled(store: SqliteStore, clock: FakeClock) -> None:
+    """A parent may be reopened while the retention deletes its family."""
+    parent, first, *_ = family(store, [TaskStatus.COMPLETED] * 3, subtasks=Subtasks(3, None, policy="allow_failures"))
+    await store.insert([parent, first])
+    reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
+    reporter.handle_task(first)
+    await counted_by(reporter, clock)
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert (present.status, present.subtasks and present.subtasks.cancelled) == (TaskStatus.COMPLETED_WITH_ERRORS, 2)
+
+
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
@@ -324,8 +336,16 @@ async def test_a_count_that_was_begun_before_the_replay_is_not_written_after_it(
             {"subtasks": replace(ONE_FAILED, round=2)},
             "The parent has had another round of sub-tasks since then. Retry the parent; it begins with new ones.",
         ),
+        (
+            {"subtasks": replace(ONE_FAILED, is_awaited=False)},
+            "The parent went on without its sub-tasks. Retry the parent; it begins with new ones.",
+        ),
+        (
+            {"subtasks": replace(ONE_FAILED, planned=3)},
+            "The retention has deleted 2 sub-tasks of task parent. Retry that task; it begins with new ones.",
+        ),
     ],
-    ids=["in a serial stream", "after another round"],
+    ids=["in a serial stream", "after another round", "after its signal", "partly deleted"],
 )
 async def test_a_parent_that_cannot_wait_again_is_not_reopened(
     store: SqliteStore, fields: dict[str, Any], hint: str
@@ -560,7 +580,11 @@ async def test_a_plan_of_which_a_part_could_not_be_stored_is_kept(
 
 async def test_a_cascade_that_nobody_began_is_begun(store: SqliteStore, repair: Callable[[], Awaitable[None]]) -> None:
     over = {"status": TaskStatus.CANCELLED, "check_at": None, "finished_at": store.now(), "cascade_at": store.now()}
-    await store.insert(family(store, [TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.RETRYING], **over))
+    await store.insert(
+        family(
+            store, [TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.RETRYING], **over, subtasks=Subtasks(3, None)
+        )
+    )
     await repair()
     found = await below(store)
     assert [task.status for task in found] == [TaskStatus.CANCELLED, TaskStatus.COMPLETED, TaskStatus.CANCELLED]
