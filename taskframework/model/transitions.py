@@ -220,6 +220,9 @@ class Claim:
     task_type: str | None = None
     #: The slot that the attempt has, if its type has a concurrency limit.
     slot: TakenSlot | None = None
+    #: The hash of the parameters by whose key a limit let a debounced task through. A submission may replace them
+    #: before the claim, and the new ones may belong to another key. None: it is not checked.
+    parameters_hash: str | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
@@ -231,6 +234,7 @@ class Claim:
             or DEADLINE.is_due(task, now)
             or task.schema_version > SCHEMA_VERSION
             or (self.slot is not None and self.slot.until <= now)
+            or self.parameters_hash not in (None, task.parameters_hash)
         ):
             return None
         claimed = task.evolve(

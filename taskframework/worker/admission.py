@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from taskframework.errors import TaskUnreadableError
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE, Priority
 from taskframework.model.task import Task
-from taskframework.model.transitions import TakenSlot
+from taskframework.model.transitions import Claim, TakenSlot
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.registry import Registration
 
@@ -73,6 +73,8 @@ class Candidate:
     lane: Priority = Priority.NORMAL
     #: The slot of a concurrency limit that a check took for the claim.
     slot: TakenSlot | None = None
+    #: For a debounced task: the hash of the parameters that the checks have read. The claim is refused for others.
+    parameters_hash: str | None = None
 
     async def claimable(self, tasks: JointReads) -> Task | None:
         """Read the task, because its message has no parameters; return None if the claim will refuse the task.
@@ -86,7 +88,15 @@ class Candidate:
             return None
         if task is None or task.dispatch_epoch != self.message.dispatch_epoch or task.status not in CLAIMABLE:
             return None
+        if task.debounce is not None and self.parameters_hash is None:
+            self.parameters_hash = task.parameters_hash
         return task
+
+    def conditions(self, claim: Claim) -> Claim:
+        """Return the claim with what the checks took and read for it."""
+        if self.slot is None and self.parameters_hash is None:
+            return claim
+        return replace(claim, slot=self.slot, parameters_hash=self.parameters_hash)
 
 
 class AdmissionCheck(Protocol):

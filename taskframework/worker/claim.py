@@ -174,8 +174,10 @@ class ClaimStation:
             return await self._postpone_unread(claim)
         if current is None:
             return Refusal.NO_DOCUMENT
-        if claim.slot is not None and replace(claim, slot=None).apply(current, self._store.now()) is not None:
-            # The only fault: the slot of the limit expired. The task waited long for a permit or the store after it.
+        unconditional = replace(claim, slot=None, parameters_hash=None)
+        if unconditional != claim and unconditional.apply(current, self._store.now()) is not None:
+            # The only fault: the slot of the limit expired, because the task waited long for a permit or the store
+            # after it, or the parameters that the limits read were replaced.
             await self._store.mark(MakeDue(claim.task_id, claim.dispatch_epoch))
             return Refusal.NOT_OURS
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch

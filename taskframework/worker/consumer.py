@@ -7,7 +7,6 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -290,8 +289,7 @@ class TaskConsumer:
                     if (put_off := await self._admission.admit(candidate)) is not None:
                         return put_off
                     is_admitted = True
-                    if candidate.slot is not None:
-                        claim = replace(claim, slot=candidate.slot)
+                    claim = candidate.conditions(claim)
                     await failpoint.reached("deliver.before_claim")
                 return await self._claims.claim(claim, is_repeated=is_repeated)
             except StoreUnavailableError as error:

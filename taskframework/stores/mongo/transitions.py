@@ -122,6 +122,9 @@ def _claims(claims: JointRequests[Claim]) -> Write:
         guard = combine_filters(guard, {"$expr": {"$or": [{"$eq": [until, None]}, {"$gt": [until, NOW]}]}})
         held = {"limit": limit, "claim_id": claims.each(lambda claim: claim.claim_id)}
         claimed["slot"] = {"$cond": [{"$eq": [limit, None]}, "$slot", held]}
+    if any(claim.parameters_hash for claim in claims):
+        read = {"$ifNull": [claims.each(lambda claim: claim.parameters_hash), "$parameters_hash"]}
+        guard = combine_filters(guard, {"$expr": {"$eq": ["$parameters_hash", read]}})
     return Write(guard, [set_fields(claimed)])
 
 

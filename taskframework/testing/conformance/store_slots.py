@@ -264,6 +264,16 @@ class SlotClaimCases(StoreSuite):
                 held = None if claim.slot is None else HeldSlot(RESIZE, claim.claim_id)
                 assert (after.status, after.slot) == (TaskStatus.RUNNING, held)
 
+    async def test_a_claim_for_other_parameters_is_refused_also_among_others(self, store: TaskStore) -> None:
+        tasks = [await put(store, parameters={"tenant": number}) for number in range(9)]
+        await expect_refusal(store, make_claim(tasks[0], parameters_hash=tasks[1].parameters_hash))
+        await make_move(store, make_claim(tasks[0], parameters_hash=tasks[0].parameters_hash))
+        rest = tasks[1:]
+        hashes = [None, "of others", *(task.parameters_hash for task in rest[2:])]
+        claims = [make_claim(task, parameters_hash=read) for task, read in zip(rest, hashes, strict=True)]
+        replies = await asyncio.gather(*map(store.apply, claims))
+        assert [reply is not None for reply in replies] == [True, False, *[True] * 6]
+
     async def test_tasks_that_wait_for_a_limit_are_found_in_their_order(self, store: TaskStore) -> None:
         now = store.now()
         waiting = [

@@ -309,13 +309,17 @@ async def test_a_task_that_is_handed_over_is_due_for_the_sweeper(
     assert after.status is TaskStatus.QUEUED
 
 
-async def test_a_claim_whose_slot_is_over_leaves_the_task_due_at_once(
-    store: Forgetful, station: ClaimStation, clock: FakeClock
+@pytest.mark.parametrize(
+    "condition",
+    [{"slot": TakenSlot("slots/resize", datetime(2000, 1, 1, tzinfo=UTC))}, {"parameters_hash": "of others"}],
+    ids=["its slot is over", "its parameters were replaced"],
+)
+async def test_a_claim_that_a_limit_let_through_too_early_leaves_the_task_due_at_once(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, condition: dict[str, Any]
 ) -> None:
     """The message is acknowledged, so that nothing else would bring it before the sweeper's own time."""
     task = (await insert_one(store, new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task
-    slot = TakenSlot("slots/resize", clock.now() - timedelta(milliseconds=1))
-    claim = replace(station.request(message_of(task)), slot=slot)
+    claim = replace(station.request(message_of(task)), **condition)
     assert await station.claim(claim) is Refusal.NOT_OURS
     after = await store.get(task.task_id, EVERYONE)
     assert after is not None
