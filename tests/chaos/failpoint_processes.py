@@ -26,7 +26,7 @@ _LOOK_SECONDS = 0.1
 #: Repairs that are quick, and limits that a crowded machine does not reach on its own. Looking for repairs three times
 #: as often made no scenario shorter, and on a crowded machine some of them failed.
 _SETTINGS = {
-    "WORKER__MAX_CRASHES": "8",
+    "WORKER__MAX_CRASHES": "50",
     "RECOVERY__SWEEP_INTERVAL": "600ms",
     "RECOVERY__RELAY_INTERVAL": "600ms",
     "RECOVERY__DISPATCH_GRACE": "1s",
@@ -35,7 +35,7 @@ _SETTINGS = {
     "RECOVERY__NO_HANDLER_DELAY": "300ms",
     "RECOVERY__NO_HANDLER_LIMIT": "2",
     "RETRY__INITIAL_DELAY": "100ms",
-    "RETRY__MAX_ATTEMPTS": "9",
+    "RETRY__MAX_ATTEMPTS": "50",
     "SHUTDOWN__AWAIT_TERMINATION_TIMEOUT": "300ms",
     "RATE_LIMITER__DEFAULT": '{"rate": 2}',
 }

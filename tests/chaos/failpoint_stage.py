@@ -38,6 +38,8 @@ _QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "nor
 #: While one of these has a time, something about a task is left to do.
 _LEFT = ("spawn_at", "cascade_at", "retry_at")
 _SCHEDULE = "nightly"
+#: How long the stage itself waits for the server, which has much to do when many scenarios begin at once.
+_STORE_TIMEOUT = timedelta(minutes=1)
 _AGO = timedelta(seconds=1)
 
 
@@ -83,7 +85,10 @@ class Stage:
         self.store: TaskStore
         self._truth: Truth
         if servers:
-            self.store, self._truth = MongoStore(servers.mongo_url), MongoTruth(servers.mongo_url)
+            self.store, self._truth = (
+                MongoStore(servers.mongo_url, timeout=_STORE_TIMEOUT),
+                MongoTruth(servers.mongo_url),
+            )
             places = {"BROKER__URL": servers.amqp_url, "STORE__URL": servers.mongo_url}
         else:
             file = folder / "tasks.db"

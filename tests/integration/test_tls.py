@@ -20,7 +20,7 @@ import taskframework.api.server
 import taskframework.brokers.rabbitmq.broker
 import taskframework.limits.redis
 import taskframework.operations.token_keys
-import taskframework.stores.mongo.store  # noqa: F401 - read before a loop runs
+import taskframework.stores.mongo.store
 from taskframework import (
     BackgroundTaskExecutable,
     Settings,
@@ -141,7 +141,10 @@ async def test_a_task_goes_all_its_way_by_tls(
     async with framework.running(worker=True, api=False):
         from taskframework.api.server import serving
 
-        async with serving(framework) as server, httpx.AsyncClient(verify=trusted, base_url=server.url) as client:
+        async with (
+            serving(framework) as server,
+            httpx.AsyncClient(verify=trusted, base_url=server.url, timeout=60) as client,
+        ):
             assert server.url.startswith("https://")
             submitted = await client.post("/api/v1/tasks", json={"task_type": "echo", "parameters": "hello"})
             assert submitted.headers["strict-transport-security"]
@@ -170,8 +173,14 @@ async def test_a_task_goes_all_its_way_by_tls(
 @pytest.mark.parametrize("section", ["broker", "store", "rate_limiter"])
 @pytest.mark.parametrize("what", ["a stranger's authority", "no certificate"])
 async def test_without_the_right_tls_files_no_connection_is_made_and_the_reason_is_named(
-    servers: Servers, tmp_path: Path, section: str, what: str, caplog: pytest.LogCaptureFixture
+    servers: Servers,
+    tmp_path: Path,
+    section: str,
+    what: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(taskframework.limits.redis, "_TIMEOUT_SECONDS", 30.0)
     names = {"broker": "ca_file", "store": "ca_file", "rate_limiter": "redis_ca_file"}
     stranger = Authority(tmp_path, "stranger").file
     without = {"certificate": None, "private_key": None, "redis_certificate": None, "redis_private_key": None}

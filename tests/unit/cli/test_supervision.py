@@ -100,7 +100,7 @@ class Parent:
 
     async def ends(self) -> bool:
         """Whether it ends in order."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.running
 
 
@@ -110,7 +110,6 @@ async def parents(
 ) -> AsyncIterator[list[Parent]]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(supervision, "_FIRST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(supervision, "_STOP_MARGIN_SECONDS", 0.3)
     caplog.set_level("INFO", "taskframework.cli")
     made: list[Parent] = []
     yield made
@@ -173,7 +172,10 @@ async def test_a_server_may_be_away_for_a_while_after_all_processes_were_ready(
             await parent.ends()
 
 
-async def test_a_process_that_does_not_stop_is_killed_and_that_is_no_success(parents: list[Parent]) -> None:
+async def test_a_process_that_does_not_stop_is_killed_and_that_is_no_success(
+    parents: list[Parent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "_STOP_MARGIN_SECONDS", 0.3)
     parents.append(parent := Parent(_READY + "stay()\ntime.sleep(60)", 2))
     await parent.ready()
     os.kill(os.getpid(), signal.SIGINT)
