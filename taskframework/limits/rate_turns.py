@@ -50,7 +50,7 @@ class RateTurns:
         """As in `TurnRule`."""
         if (limit := registration.rate_limit) is None or limit.key is None:
             return None
-        record_id = bucket_id(limit, task.parameters)
+        record_id = bucket_id(limit, registration, task.parameters)
         take = TakePermits(record_id, self._limits[limit.name], ahead=_MIN_WAIT_SECONDS)
         return None if self._published.change(take).granted else record_id
 

@@ -53,7 +53,7 @@ class SlotTurns:
         limit = concurrency_limit_of(registration, self._numbers)
         if limit is None or limit.key is None:
             return None
-        record_id = slots_id(limit, task.task_type, task.parameters)
+        record_id = slots_id(limit, registration, task.parameters)
         pace = AttemptLimit(limit.number, limit.number)
         return None if self._published.change(TakePermits(record_id, pace)).granted else record_id
 

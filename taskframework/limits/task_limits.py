@@ -25,9 +25,9 @@ def limits_of(settings: RateLimiterSettings) -> Mapping[str, BucketLimit]:
     return {name: AttemptLimit(it.rate, it.burst_capacity) for name, it in settings.buckets.items()}
 
 
-def bucket_id(limit: RateLimit, parameters: Json) -> str:
-    """Return the id of the bucket from which a task with these parameters takes its permits."""
-    return RATE.id_of(limit.name, *([] if limit.key is None else [limit_key(parameters, limit.key)]))
+def bucket_id(limit: RateLimit, registration: Registration, parameters: Json) -> str:
+    """Return the id of the bucket from which a task of this type, with these parameters, takes its permits."""
+    return RATE.id_of(limit.name, *_key_of(limit, registration, parameters))
 
 
 async def hold_bucket_of(
@@ -47,7 +47,7 @@ async def hold_bucket_of(
             task.task_type,
         )
         return
-    record_id = bucket_id(limit, task.parameters)
+    record_id = bucket_id(limit, registration, task.parameters)
     await buckets.hold(HoldBucket(record_id, limits[limit.name], delay.total_seconds()))
 
 
@@ -61,9 +61,13 @@ def concurrency_limit_of(registration: Registration | None, numbers: Mapping[str
     return ConcurrencyLimit(number, None if limit is None else limit.key)
 
 
-def slots_id(limit: ConcurrencyLimit, task_type: str, parameters: Json = None) -> str:
+def slots_id(limit: ConcurrencyLimit, registration: Registration, parameters: Json = None) -> str:
     """Return the id of the record of the slots from which a task of this type, with these parameters, takes one."""
-    return SLOTS.id_of(task_type, *([] if limit.key is None else [limit_key(parameters, limit.key)]))
+    return SLOTS.id_of(registration.task_type, *_key_of(limit, registration, parameters))
+
+
+def _key_of(limit: RateLimit | ConcurrencyLimit, registration: Registration, parameters: Json) -> list[str]:
+    return [] if limit.key is None else [limit_key(parameters, *registration.names_of(limit.key))]
 
 
 def check_limits(registration: Registration, buckets: Iterable[str]) -> None:

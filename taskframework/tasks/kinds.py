@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from taskframework.errors import InvalidRequestError, TaskframeworkError
 from taskframework.model.values import Json, in_one_line
+from taskframework.tasks.values import read_json
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -70,7 +71,7 @@ def read_result(kind: type[TaskKind[Any, Any]] | None, result: Json) -> Any:
     if kind is None:
         return result
     try:
-        return _reader(kind).validate_python(result)  # type: ignore[arg-type]  # a class is hashable
+        return read_json(_reader(kind), result)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         raise ResultUnreadableError(
             f"The stored result is not of the type of {kind.__qualname__}: {in_one_line(error)}."[:2000]

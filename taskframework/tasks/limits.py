@@ -133,16 +133,18 @@ def _check_key(key: object, kind: str) -> None:
         )
 
 
-def limit_key(parameters: Json, field: str) -> str:
-    """The value of a field of the parameters as text; no value gives an empty text.
+def limit_key(parameters: Json, *names: str) -> str:
+    """The value of a field of the parameters as text; no value gives an empty text. The parameters may give the field
+    under any of these names.
 
     The number 1 and the text "1" give the same text, so that clients that write an id in one way or the other share a
     limit. A chunk of a batch, which is a list of parameters, has the value that all its items have, or none.
     """
     if isinstance(parameters, list):
-        values = {limit_key(item, field) for item in parameters}
+        values = {limit_key(item, *names) for item in parameters}
         return values.pop() if len(values) == 1 else ""
-    value = parameters.get(field) if isinstance(parameters, dict) else None
+    given = [parameters.get(name) for name in names] if isinstance(parameters, dict) else []
+    value = next((value for value in given if value is not None), None)
     if value is None:
         return ""
     return short_key(value if isinstance(value, str) else json.dumps(value, sort_keys=True))

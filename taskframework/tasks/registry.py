@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +26,9 @@ from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import retention_from_option
-from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters_cached, fields_in
+from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters_cached, fields_in, names_of_field
 from taskframework.tasks.stages import Part, describe_executable, resources_of, stages_of
-from taskframework.tasks.values import storable_parameters
+from taskframework.tasks.values import read_json, storable_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,10 @@ class Registration:
         except Exception:  # authors can add their own code to a schema
             return None
 
+    def names_of(self, field: str) -> tuple[str, ...]:
+        """The names under which parameters may give a field, first the one by which it is submitted."""
+        return _names_of(type(self.executable), field)
+
     @property
     def finishes_batches(self) -> bool:
         """Whether a batch of this type continues in `on_batch_finished`."""
@@ -150,7 +155,7 @@ class Registration:
             InvalidParametersError: naming each field that does not fit.
         """
         try:
-            return self.parameters.validate_python(value)
+            return read_json(self.parameters, value)
         except ValidationError as error:
             # Without the cause, because the cause quotes the input, and the log would then show the input.
             raise InvalidParametersError(self.task_type, problems_of(error)) from None
@@ -351,6 +356,11 @@ def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any
             hint=f"Write class {kind.__name__}(BackgroundTaskExecutable[Parameters, Result]).",
         )
     return found
+
+
+@functools.cache
+def _names_of(kind: type[BackgroundTaskExecutable[Any, Any]], field: str) -> tuple[str, ...]:
+    return names_of_field(_type_arguments(kind)[0], field)
 
 
 def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: str) -> TypeAdapter[Any]:

@@ -6,7 +6,7 @@ import functools
 import logging
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import AliasChoices, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import from_json, to_json
 
@@ -72,6 +72,21 @@ def fields_in(schema: Json, root: Json | None = None) -> frozenset[str] | None:
         return frozenset()
     is_open = schema.get("additionalProperties", "properties" not in schema)
     return None if is_open else frozenset(schema.get("properties", ()))
+
+
+def names_of_field(model: Any, name: str) -> tuple[str, ...]:
+    """The names under which a model takes the field that is submitted as `name`: this one first, then its aliases, and
+    the name of its attribute if the model is populated by name too.
+    """
+    config = getattr(model, "model_config", {})
+    for attribute, field in getattr(model, "__pydantic_fields__", {}).items():
+        alias = field.validation_alias
+        aliases = [it for it in (alias.choices if isinstance(alias, AliasChoices) else [alias]) if isinstance(it, str)]
+        if alias is None or config.get("populate_by_name") or config.get("validate_by_name"):
+            aliases.append(attribute)
+        if name in aliases:
+            return tuple(dict.fromkeys((name, *aliases)))
+    return (name,)
 
 
 def describe_parameters(schema: Json) -> str:

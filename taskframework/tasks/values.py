@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -75,15 +76,49 @@ def storable_parameters(
 
 def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
     # A wrong value was refused before. The serializer would also warn of a value that mixes JSON and instances.
-    refuse_values_lost_in_json(adapter.dump_python(value, warnings=False), "parameters")
-    return adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+    known = adapter.dump_python(value, by_alias=True, warnings=False)
+    refuse_values_lost_in_json(known, "parameters")
+    return _with_sorted_sets(known, adapter.dump_python(value, mode="json", by_alias=True, warnings=False))
+
+
+def _with_sorted_sets(value: Any, plain: Json) -> Json:
+    """The JSON of a value, with the items of its sets in order: a set has another order in each process, so that a
+    repeated submission would seem to have other parameters.
+    """
+    match value, plain:
+        case (set() | frozenset(), list()):
+            return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True))
+        case (list() | tuple(), list()) if len(value) == len(plain):
+            return [_with_sorted_sets(*pair) for pair in zip(value, plain, strict=True)]
+        case (dict(), dict()) if len(value) == len(plain):
+            pairs = zip(value.values(), plain.items(), strict=True)
+            return {name: _with_sorted_sets(part, written) for part, (name, written) in pairs}
+    return plain
+
+
+def read_json(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Read JSON, or an instance, as the type of an adapter.
+
+    Raises:
+        ValidationError: naming each field that does not fit.
+    """
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        # A strict type takes the text of a date, a Decimal or a UUID only where pydantic knows that it reads JSON.
+        try:
+            return adapter.validate_json(json.dumps(value, allow_nan=False))
+        except ValidationError as of_json:
+            raise min(error, of_json, key=ValidationError.error_count) from None
+        except (TypeError, ValueError, RecursionError):  # it is not JSON
+            raise error from None
 
 
 def _accepted_as_json(accepted: Any, adapter: TypeAdapter[Any]) -> Json:
     """What an adapter made of a value, as JSON; None if that cannot be written, or would be another value when read."""
     try:
         plain = _as_json(accepted, adapter)
-        read = adapter.validate_python(plain)
+        read = read_json(adapter, plain)
     except UnicodeDecodeError as error:
         raise ValueNotStorableError("parameters", _reason_of(error)) from None
     except (PydanticSerializationError, ValidationError, RecursionError):

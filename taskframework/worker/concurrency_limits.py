@@ -24,7 +24,6 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import TakenSlot
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads
-from taskframework.tasks.limits import ConcurrencyLimit
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
 from taskframework.worker.slot_line import SlotLine
@@ -85,15 +84,19 @@ class ConcurrencyLimits:
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Take a slot for the task, if its type has a limit; wait here for a slot, or put the task off."""
-        limit = concurrency_limit_of(candidate.registration, self._numbers)
-        if limit is None or self._has_time_to_claim(candidate):
+        registration = candidate.registration
+        limit = concurrency_limit_of(registration, self._numbers)
+        if registration is None or limit is None or self._has_time_to_claim(candidate):
             return None
         if limit.key is None:
-            return await self._wait_for_slot(candidate, self._request_without_key(candidate, limit))
+            take = self._request_without_key(candidate, slots_id(limit, registration), limit.number)
+            return await self._wait_for_slot(candidate, take)
         task = await candidate.claimable(self._tasks)
         if task is None:
             return None  # the claim will refuse the task, so it needs no slot
-        return await self._take_or_put_off(candidate, limit, task)
+        return await self._take_or_put_off(
+            candidate, slots_id(limit, registration, task.parameters), limit.number, task
+        )
 
     def ceiling(self, task_type: str) -> int | None:
         """Return, as `Ceiling`, the number of the limit for a type whose deliveries wait here."""
@@ -112,10 +115,9 @@ class ConcurrencyLimits:
             return False
         return candidate.slot.until - self._store.now() > timedelta(seconds=self._claimed_within / 2)
 
-    def _request_without_key(self, candidate: Candidate, limit: ConcurrencyLimit) -> TakeSlot:
+    def _request_without_key(self, candidate: Candidate, record_id: str, number: int) -> TakeSlot:
         since = claimable_since(candidate.headers) or self._store.now()
-        record_id = slots_id(limit, candidate.message.task_type)
-        return self._take_request(candidate, record_id, limit.number, rank_of(candidate.lane), to_timestamp(since))
+        return self._take_request(candidate, record_id, number, rank_of(candidate.lane), to_timestamp(since))
 
     def _take_request(
         self, candidate: Candidate, record_id: str, number: int, rank: int, since: float, asks_again_within: float = 0.0
@@ -138,14 +140,12 @@ class ConcurrencyLimits:
                 return None
         return WAITED_TOO_LONG
 
-    async def _take_or_put_off(self, candidate: Candidate, limit: ConcurrencyLimit, task: Task) -> PutOff | None:
+    async def _take_or_put_off(self, candidate: Candidate, record_id: str, number: int, task: Task) -> PutOff | None:
         """Take a slot if one is free for this task; otherwise put the task off, the longer the longer it has waited."""
         waited = (self._store.now() - task.not_before).total_seconds()
         delay = min(max(waited, _MIN_DELAY_SECONDS), _MAX_DELAY_SECONDS) * random.uniform(0.75, 1.25)
-        record_id, rank, since = slots_id(limit, task.task_type, task.parameters), rank_of(task.lane), task.not_before
-        take = self._take_request(
-            candidate, record_id, limit.number, rank, to_timestamp(since), _LATENESS_FACTOR * delay
-        )
+        since = to_timestamp(task.not_before)
+        take = self._take_request(candidate, record_id, number, rank_of(task.lane), since, _LATENESS_FACTOR * delay)
         if await self._try_to_take(candidate, take):
             return None
         self._on_wait(task.task_type)

@@ -61,16 +61,16 @@ class KeyedRateLimits:
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Take a permit for the task if there is one; otherwise give the task a turn."""
-        limit = None if candidate.registration is None else candidate.registration.rate_limit
-        if limit is None or limit.key is None:
+        registration = candidate.registration
+        if registration is None or (limit := registration.rate_limit) is None or limit.key is None:
             return None
         task = await candidate.claimable(self._tasks)
         if task is None:
             return None  # the claim will refuse the task, so it needs no permit
-        return await self._admit(candidate, limit, task)
+        return await self._admit(candidate, limit, bucket_id(limit, registration, task.parameters), task)
 
-    async def _admit(self, candidate: Candidate, limit: RateLimit, task: Task) -> PutOff | None:
-        record_id, turn = bucket_id(limit, task.parameters), task.waits_for_limit
+    async def _admit(self, candidate: Candidate, limit: RateLimit, record_id: str, task: Task) -> PutOff | None:
+        turn = task.waits_for_limit
         has_turn = turn is not None and (turn.limit, turn.dispatch_epoch) == (record_id, task.dispatch_epoch)
         if has_turn and turn is not None and turn.until - self._store.now() > timedelta(seconds=_MAX_TURN_WAIT_SECONDS):
             return PutOff(turn.until, record_id)  # a further message of the task came before its turn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.subtasks import subtask_id
 from taskframework.model.transitions import Claim, Fail, Fence
 from taskframework.submission.options import accept_options
+from taskframework.tasks.kinds import read_result
 from taskframework.testing.conformance.store_suite import make_error
 
 
@@ -265,6 +267,53 @@ async def test_an_object_of_a_subclass_whose_fields_would_be_lost_is_refused(fra
     assert "value of Insured would be lost: an attempt gets a Parcel" in refused.value.message
     assert refused.value.hint.startswith("Declare Insured as the parameters of the task type, or submit a Parcel.")
     await framework.submit(Sends, Renamed(weight=1))
+
+
+class Tagged(BaseModel):
+    tags: set[str] = Field(serialization_alias="Tags", validation_alias="Tags")
+    more: dict[str, list[frozenset[int]]] = {}
+
+
+class Tags(BackgroundTaskExecutable[Tagged | set[str], None]):
+    task_type = "tags"
+
+    def execute(self, context: TaskContext[Tagged | set[str]]) -> None: ...
+
+
+async def test_a_set_is_stored_in_the_same_order_by_every_process(framework: TaskFramework) -> None:
+    framework.register(Tags)
+    words = [f"w{number}" for number in range(40)]  # as many as no process has in this order by chance
+    tagged = Tagged.model_validate({"Tags": words, "more": {"a": [frozenset({8, 16, 0}), frozenset({5})]}})
+    stored = (await (await framework.submit(Tags, tagged)).task()).parameters
+    assert stored == {"Tags": sorted(words), "more": {"a": [[0, 16, 8], [5]]}}
+    assert (await (await framework.submit(Tags, set(words))).task()).parameters == sorted(words)
+
+
+class Exact(BaseModel):
+    model_config = ConfigDict(strict=True)
+    at: datetime
+    price: Decimal
+    name: str
+
+
+class TakesExact(BackgroundTaskExecutable[Exact, Exact]):
+    task_type = "takes-exact"
+
+    async def execute(self, context: TaskContext[Exact]) -> Exact:
+        return context.parameters
+
+
+async def test_a_strict_model_reads_its_types_from_json(framework: TaskFramework) -> None:
+    registration = framework.register(TakesExact)
+    exact = Exact(at=datetime(2026, 1, 1, tzinfo=UTC), price=Decimal("1.50"), name="x")
+    plain = {"at": "2026-01-01T00:00:00Z", "price": "1.50", "name": "x"}
+    given: list[Any] = [exact, plain]
+    for parameters in given:
+        assert (await (await framework.submit(TakesExact, parameters)).task()).parameters == plain
+    assert read_result(TakesExact, plain) == registration.validate_parameters(plain) == exact
+    with pytest.raises(InvalidParametersError) as refused:
+        await framework.submit("takes-exact", {**plain, "name": 5})
+    assert [problem["field"] for problem in refused.value.problems] == ["name"]
 
 
 class Holds(BaseModel):

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 
 from taskframework import (
     BackgroundTaskExecutable,
@@ -17,12 +17,12 @@ from taskframework import (
     TaskContext,
     TaskOptions,
 )
-from taskframework.limits.task_limits import check_limits
+from taskframework.limits.task_limits import bucket_id, check_limits, slots_id
 from taskframework.model.limits import limit_ids
 from taskframework.model.options import StartLimit
 from taskframework.model.rate_limits import RATE
 from taskframework.tasks.limits import limit_key, start_limit_of
-from taskframework.tasks.registry import TaskRegistry
+from taskframework.tasks.registry import Registration, TaskRegistry
 
 
 class Parameters(BaseModel):
@@ -65,14 +65,16 @@ def test_a_name_alone_is_a_limit_of_the_whole_type() -> None:
     assert TaskOptions().limit is None
 
 
-def registered(parameters: Any, key: str) -> None:
+def registered(parameters: Any, key: str) -> Registration:
     class Limited(BackgroundTaskExecutable[parameters, None]):
         task_type = "limited"
         options = TaskOptions(rate_limit=RateLimit("openai", key=key))
 
         async def execute(self, context: TaskContext[Any]) -> None: ...
 
-    check_limits(TaskRegistry().register(Limited), ["openai"])
+    registration = TaskRegistry().register(Limited)
+    check_limits(registration, ["openai"])
+    return registration
 
 
 @pytest.mark.parametrize(
@@ -131,6 +133,31 @@ def test_without_a_value_the_key_is_empty(parameters: Any) -> None:
 )
 def test_a_chunk_has_the_key_that_all_its_items_have(users: list[Any], key: str) -> None:
     assert limit_key([{"user": user} for user in users], "user") == key
+
+
+class ByAnyName(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    user_id: str = Field(alias="userId")
+    region: str = Field(default="", validation_alias=AliasChoices("region", "zone", AliasPath("places", 0)))
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "names"),
+    [
+        (ByAnyName, "userId", ("userId", "user_id")),
+        (ByAnyName, "region", ("region", "zone")),
+        (Parameters, "user_id", ("user_id",)),
+        (Parameters, "as", ("as",)),
+        (dict[str, str], "any", ("any",)),
+    ],
+)
+def test_a_key_is_read_under_each_name_that_the_model_takes(model: Any, key: str, names: tuple[str, ...]) -> None:
+    registration = registered(model, key)
+    assert registration.names_of(key) == names
+    limit, other = ConcurrencyLimit(1, key=key), RateLimit("openai", key=key)
+    for name in names:
+        assert slots_id(limit, registration, {name: "ann"}) == "slots/limited/ann"
+        assert bucket_id(other, registration, {name: "ann"}) == "rate/openai/ann"
 
 
 def test_a_limit_is_named_by_a_key_of_any_length() -> None:
