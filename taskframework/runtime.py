@@ -22,7 +22,7 @@ from taskframework.operations.stream_handle import StreamHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions, accept_id
-from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.submission.service import Submission, SubmitRequest, check_several
 from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible
@@ -239,7 +239,7 @@ class TaskFramework(Extensible):
 
     async def submit_many(self, requests: Iterable[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given. Other items are a TypeError."""
-        outcomes = await self.services.submission.submit_many(requests := [*requests])
+        outcomes = await self.services.submission.submit_many(requests := check_several(requests))
         return [
             self._handle(made.task.task_id, made.is_new, request.task_type) if isinstance(made, Submission) else made
             for made, request in zip(outcomes, requests, strict=True)

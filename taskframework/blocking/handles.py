@@ -46,6 +46,10 @@ class SyncTaskHandle(Generic[R]):
         """`TaskHandle.cancel`: cancel the task, or ask it to stop."""
         return self.thread.run(lambda: self.handle.cancel(reason))
 
+    def retry(self, *, reopen: bool = False) -> Task:
+        """`TaskHandle.retry`: queue the task again after it failed or was cancelled."""
+        return self.thread.run(lambda: self.handle.retry(reopen=reopen))
+
     def signal(self, name: str, payload: Any = None, *, key: str | None = None) -> Task:
         """`TaskHandle.signal`: send the task a signal."""
         return self.thread.run(lambda: self.handle.signal(name, payload, key=key))

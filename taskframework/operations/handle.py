@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +26,8 @@ R = TypeVar("R", default=Any, covariant=True)
 PROGRAM = "program"
 _FIRST_PAUSE_SECONDS = 0.01
 _MAX_PAUSE_SECONDS = 0.5
+#: How long the store has for the first look, in seconds, even if the caller waits for less: 0 means to look once.
+_FIRST_LOOK_SECONDS = 1.0
 
 
 async def until_final(task_id: str, look: Callable[[], Awaitable[Task]], timeout: timedelta | float | None) -> Task:
@@ -33,17 +36,19 @@ async def until_final(task_id: str, look: Callable[[], Awaitable[Task]], timeout
     Args:
         task_id: its id, for the error.
         look: returns the task as it is now.
-        timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
+        timeout: longest time to wait, in seconds or as a timedelta; 0 looks once, None waits for ever.
 
     Raises:
         ResultTimeoutError: if the task is not final by then.
         StoreUnavailableError: if the store does not answer and there is no time limit, or the limit is over.
     """
     seconds = None if timeout is None else in_seconds(timeout)
+    loop = asyncio.get_running_loop()
+    ends_at = math.inf if seconds is None else loop.time() + seconds
     pause, status = _FIRST_PAUSE_SECONDS, "unknown: the store has not answered"
     away: StoreUnavailableError | None = None
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(None if seconds is None else max(seconds, _FIRST_LOOK_SECONDS)):
             while True:
                 try:
                     task = await look()
@@ -54,8 +59,10 @@ async def until_final(task_id: str, look: Callable[[], Awaitable[Task]], timeout
                     if seconds is None:
                         raise
                     away = error
+                if (left := ends_at - loop.time()) <= 0:
+                    raise TimeoutError
                 # The task may run in any process, so ask the store, less often the longer the task takes.
-                await asyncio.sleep(pause)
+                await asyncio.sleep(min(pause, left))
                 pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
     except TimeoutError:
         raise away or ResultTimeoutError(task_id, status) from None
@@ -96,11 +103,23 @@ class TaskHandle(Generic[R]):
         """
         return await self.operations.cancel(self.task_id, EVERYONE, by=PROGRAM, reason=reason)
 
+    async def retry(self, *, reopen: bool = False) -> Task:
+        """Queue the task again after it failed or was cancelled, with all its attempts; make a RETRYING task due now.
+
+        Args:
+            reopen: for a sub-task whose parent has ended: whether the parent waits for it again.
+
+        Raises:
+            TransitionRefusedError: if it is live or completed, or its sub-tasks are still being cancelled.
+            ParentFinishedError: if its parent has ended, and `reopen` is not given or not possible.
+        """
+        return await self.operations.retry(self.task_id, EVERYONE, by=PROGRAM, reopen=reopen)
+
     async def finished(self, timeout: timedelta | float | None = None) -> Task:
         """Wait until the task is final.
 
         Args:
-            timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
+            timeout: longest time to wait, in seconds or as a timedelta; 0 looks once, None waits for ever.
 
         Raises:
             ResultTimeoutError: if the task is not final by then.

@@ -300,6 +300,17 @@ def _stream_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     return fields if deadline is None else {**fields, "deadline": deadline}
 
 
+def check_several(requests: Iterable[SubmitRequest[R]]) -> list[SubmitRequest[R]]:
+    """Return the requests of one call as a list.
+
+    Raises:
+        TypeError: for a single request.
+    """
+    if isinstance(requests, SubmitRequest):
+        raise TypeError("submit_many takes a list: write submit_many([request]), or submit(...) for one task")
+    return [*requests]
+
+
 def _refuse_other_items(requests: Iterable[object]) -> None:
     for index, request in enumerate(requests):
         if not isinstance(request, SubmitRequest):

@@ -166,6 +166,9 @@ def _signature(made: Function, function: Function) -> inspect.Signature:
 
 
 def _read_annotations(function: Function, caller_locals: Mapping[str, Any]) -> _FunctionTypes:
+    if not hasattr(function, "__qualname__") or isinstance(function, (classmethod, staticmethod)):
+        hint = "Write a def of its own for it; a task with a state of its own is a class with `execute`."
+        raise RegistrationError(f"@task is for functions, and this is a {type(function).__name__}.", hint=hint)
     what = f"{function.__module__}.{function.__qualname__}{place_in_source(function)}"
     hint = _SIGNATURE_HINT.format(name=function.__name__)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from types import ModuleType
 from typing import Annotated, Any, TypeGuard
@@ -307,6 +307,9 @@ def _to_instance(
         ) from error
 
 
+_OPTIONS = frozenset(field.name for field in fields(TaskOptions))
+
+
 def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
     for name, value in chain.from_iterable(vars(kind).items() for kind in type(instance).__mro__):
         if name != "options" and isinstance(value, TaskOptions):
@@ -314,6 +317,11 @@ def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
                 f"{describe_executable(instance)} has its options under the name {name}, where nothing reads them.",
                 hint="Write options = TaskOptions(...).",
             )
+        if name in _OPTIONS and not (
+            callable(value) or isinstance(value, property)
+        ):  # it may be an attribute that only the author's code reads
+            text = "%s: the attribute %s sets no option of the task type; write options = TaskOptions(%s=...)"
+            logger.warning(text, describe_executable(instance), name, name)
     if not isinstance(instance.options, TaskOptions):
         raise RegistrationError(
             f"The options of {describe_executable(instance)} are {instance.options!r}.",

@@ -64,6 +64,7 @@ class Steps:
 
     async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
         """`TaskContext.once`."""
+        _check_function(step, function)
         while not isinstance(entered := self._enter(step, asyncio.current_task()), bytes):
             run, must_run = entered
             if must_run:
@@ -79,6 +80,7 @@ class Steps:
     def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
         """`TaskContext.once_blocking`."""
         refuse_on_event_loop("once_blocking", "await context.once(...)")
+        _check_function(step, function)
         while not isinstance(entered := self._enter(step, threading.get_ident()), bytes):
             run, must_run = entered
             if must_run:
@@ -149,6 +151,17 @@ class Steps:
 
 def _size(step: str, encoded: bytes) -> int:
     return len(step.encode()) + len(encoded)
+
+
+def _check_function(step: str, function: object) -> None:
+    if callable(function):
+        return
+    if inspect.iscoroutine(function):
+        function.close()  # otherwise Python warns of it, and names a line of the framework
+    raise TypeError(
+        f"step {step!r} is given a {type(function).__name__}, not a function: write once({step!r}, function) without "
+        f"calling the function, or once({step!r}, lambda: function(...))"
+    )
 
 
 def _check_name(step: str) -> None:

@@ -112,6 +112,9 @@ def test_a_task_gets_a_signal_and_another_is_cancelled(tasks: SyncTaskFramework)
     assert paid.result(timeout=PATIENCE) == "5, by ann"
     assert given_up.cancel("too late").cancel is not None
     assert given_up.finished(timeout=PATIENCE).status is TaskStatus.CANCELLED
+    assert given_up.retry().generation == 1
+    given_up.signal("approved", "bob")
+    assert given_up.result(timeout=PATIENCE) == "6, by bob"
 
 
 def test_each_of_many_submissions_in_one_call_has_its_outcome(tasks: SyncTaskFramework) -> None:
@@ -122,6 +125,9 @@ def test_each_of_many_submissions_in_one_call_has_its_outcome(tasks: SyncTaskFra
     as_for_the_client: Any = {"task_type": "double", "parameters": 1}
     with pytest.raises(TypeError, match=r"Item 0 of submit_many is a dict, not a SubmitRequest; write SubmitRequest\("):
         tasks.submit_many([as_for_the_client])
+    one: Any = SubmitRequest(task_type="double", parameters=1)
+    with pytest.raises(TypeError, match=r"submit_many takes a list: write submit_many\(\[request\]\)"):
+        tasks.submit_many(one)
 
 
 def test_items_of_a_batch_are_made_in_the_thread_that_calls(tasks: SyncTaskFramework) -> None:

@@ -24,6 +24,20 @@ async def test_seconds_and_timedeltas_are_times_to_wait(timeout: timedelta | flo
         await until_final("t-1", running, timeout)
 
 
+@pytest.mark.parametrize("timeout", [0, -1, timedelta(microseconds=1)])
+async def test_a_wait_of_no_time_looks_once(timeout: timedelta | float) -> None:
+    looks = []
+
+    async def look() -> Task:
+        await asyncio.sleep(0)
+        looks.append(ended := replace(await running(), status=TaskStatus.COMPLETED))
+        return ended
+
+    assert await until_final("t-1", look, timeout) == looks[0]
+    with pytest.raises(ResultTimeoutError, match="still QUEUED"):
+        await until_final("t-1", running, timeout)
+
+
 @pytest.mark.parametrize("timeout", ["5s", "5", b"5", [5], float("nan")])
 async def test_a_wrong_waiting_time_is_refused_with_the_right_form(timeout: Any) -> None:
     with pytest.raises(TypeError, match="is no length of time: use a timedelta or a number of seconds, such as 5"):

@@ -11,6 +11,7 @@ from taskframework.errors import TransitionRefusedError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.moves import TaskMoves
+from taskframework.operations.handle import TaskHandle
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import SECOND, put, put_final
@@ -36,3 +37,13 @@ async def test_a_refused_retry_says_why_and_what_to_do(
     assert message in refused.value.message
     assert refused.value.hint.startswith(hint)
     assert (refused.value.action, refused.value.status) == ("retried", status)
+
+
+async def test_a_handle_queues_its_task_again(store: SqliteStore) -> None:
+    task = await put_final(store, TaskStatus.FAILED)
+    handle: TaskHandle[Any] = TaskHandle(
+        task.task_id, False, TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
+    )
+    retried = await handle.retry()
+    assert (retried.status, retried.generation) == (TaskStatus.QUEUED, 1)
+    assert retried.history[-1].data == {"by": "program"}

@@ -187,6 +187,24 @@ def test_registering_is_refused_with_the_reason(wrong: Any, said: str) -> None:
         TaskRegistry().register(wrong)
 
 
+def test_an_option_that_is_written_beside_the_options_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    class Beside(BackgroundTaskExecutable[None, None]):
+        task_type = "beside"
+        max_attempts = 1
+        retry_on = property(lambda self: ())  # of the author's own
+
+        async def execute(self, context: TaskContext[None]) -> None: ...
+
+        def timeout(self) -> int:
+            return 5
+
+    TaskRegistry().register(Beside)
+    [said] = caplog.messages
+    assert said.endswith(
+        "the attribute max_attempts sets no option of the task type; write options = TaskOptions(max_attempts=...)"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

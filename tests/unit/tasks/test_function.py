@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 import sys
@@ -165,6 +166,17 @@ def test_a_wrong_task_function_is_refused_with_its_line(wrong: Any, said: str) -
     line = wrong.__code__.co_firstlineno
     with pytest.raises(RegistrationError, match=rf"\.{wrong.__name__} \(.*test_function\.py, line {line}\) {said}"):
         task("wrong")(wrong)
+
+
+def test_what_is_no_function_of_its_own_is_refused() -> None:
+    class Callable:
+        def __call__(self, parameters: int) -> int:
+            return parameters
+
+    others: list[Any] = [functools.partial(pow, 2), Callable(), classmethod(repr)]
+    for other in others:
+        with pytest.raises(RegistrationError, match=rf"@task is for functions, and this is a {type(other).__name__}\."):
+            task("wrong")(other)
 
 
 def test_a_task_function_refused_at_its_registration_is_named_with_its_line_too() -> None:

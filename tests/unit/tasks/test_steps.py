@@ -113,6 +113,17 @@ async def test_a_step_that_fails_is_not_recorded(once: Once) -> None:
     assert await once(steps, "a", calls) == "done"
 
 
+@pytest.mark.parametrize("once", [on_loop, in_thread])
+async def test_a_call_in_place_of_a_function_is_refused(once: Once) -> None:
+    async def charge() -> str:
+        raise AssertionError("it is not called")
+
+    wrong: list[Any] = [charge(), "done"]
+    for given in wrong:
+        with pytest.raises(TypeError, match=r"write once\('a', function\) without calling the function"):
+            await once(Steps((), Notebook()), "a", given)
+
+
 @pytest.mark.parametrize("step", ["$set", "a.b", "__proto__", "_id", "$$ROOT", "0", " ", "шаг 1", "x" * 200])
 async def test_a_name_may_be_any_printable_text(step: str) -> None:
     notebook = Notebook()
