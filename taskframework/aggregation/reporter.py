@@ -191,7 +191,7 @@ class SubtaskReporter:
             by_status = await self._store.count_subtasks(round)
             await failpoint.reached("report.after_count")
             counts = Counts.of(by_status)
-            if deleted := count_deleted(parent.subtasks, by_status):
+            if not parent.status.is_final and (deleted := count_deleted(parent.subtasks, by_status)):
                 # A parent may be reopened while the retention deletes its family. Nobody else would ever end it.
                 text = "the retention has deleted %s of task %s, which waits for them: they count as cancelled"
                 logger.warning(text, pluralize(deleted, "sub-task"), parent_id)

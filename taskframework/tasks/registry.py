@@ -317,9 +317,8 @@ def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
                 f"{describe_executable(instance)} has its options under the name {name}, where nothing reads them.",
                 hint="Write options = TaskOptions(...).",
             )
-        if name in _OPTIONS and not (
-            callable(value) or isinstance(value, property)
-        ):  # it may be an attribute that only the author's code reads
+        # Only a warning, because the author's own code may read it.
+        if name in _OPTIONS and not (callable(value) or isinstance(value, property)):
             text = "%s: the attribute %s sets no option of the task type; write options = TaskOptions(%s=...)"
             logger.warning(text, describe_executable(instance), name, name)
     if not isinstance(instance.options, TaskOptions):
