@@ -26,7 +26,7 @@ from taskframework.model.sequences import Sequences
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.subtasks import Counts, Verdict, count_deleted
 from taskframework.model.task import Subtasks, Task
-from taskframework.model.waiting import CountSubtasks
+from taskframework.model.waiting import CountSubtasks, is_reopened
 from taskframework.model.wording import error_line, pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
@@ -191,8 +191,8 @@ class SubtaskReporter:
             by_status = await self._store.count_subtasks(round)
             await failpoint.reached("report.after_count")
             counts = Counts.of(by_status)
-            if not parent.status.is_final and (deleted := count_deleted(parent.subtasks, by_status)):
-                # A parent may be reopened while the retention deletes its family. Nobody else would ever end it.
+            if is_reopened(parent) and (deleted := count_deleted(parent.subtasks, by_status)):
+                # It may be reopened while the retention deletes its family. Nothing else would ever end it.
                 text = "the retention has deleted %s of task %s, which waits for them: they count as cancelled"
                 logger.warning(text, pluralize(deleted, "sub-task"), parent_id)
                 counts = replace(counts, cancelled=counts.cancelled + deleted)

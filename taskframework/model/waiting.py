@@ -308,6 +308,12 @@ class Reopen(UngroupedWrite):
         return with_event(waiting, "reopened", now, data={"by": self.by})
 
 
+def is_reopened(task: Task) -> bool:
+    """Return whether a task waits again for a round that was over before."""
+    begun = [entry.type for entry in task.history if entry.type in ("waiting", "reopened")]
+    return task.status is TaskStatus.WAITING and begun[-1:] == ["reopened"]
+
+
 def went_on_without(subtasks: Subtasks) -> bool:
     """Return whether the code of a parent went on without this round, and no method of it takes what comes of it."""
     return not subtasks.is_awaited and not subtasks.resumes
