@@ -71,7 +71,7 @@ class RetryableError(TaskframeworkError):
         Args:
             message: what went wrong; it is stored with the task.
             delay: exact time to wait before the next attempt, in seconds or as a timedelta, at most ten years; a
-                negative delay counts as zero. Without a delay, or with NaN or a text, the retry policy decides.
+                negative delay counts as zero. Without a delay, or with one that is no number, the retry policy decides.
             pause_limit: whether all tasks under the same rate limit wait for the same time, as after a 429.
         """
         super().__init__(message)

@@ -86,6 +86,7 @@ def _blocking_calls() -> BlockBuster:
     watch.functions["os.stat"].can_block_in("pymongo/pool_options.py", "get_container_env_info")
     # Whether certificates are there is looked at once, at the start.
     watch.functions["os.access"].can_block_in("wiring/tls_files.py", "require_tls_files")
+    watch.functions["os.readlink"].can_block_in("sqlite/lock.py", "lock_file")  # at the start, beside the lock itself
     # Once, for the message of a hook that fails at the start; it does not wait for a disk.
     watch.functions["os.getcwd"].can_block_in("taskframework/frames.py", "shown_place")
     for call in ("os.stat", "io.TextIOWrapper.read", "io.BufferedReader.read"):

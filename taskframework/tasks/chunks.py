@@ -77,4 +77,4 @@ def _item_contexts(context: TaskContext[Any]) -> Iterator[TaskContext[Any]]:
     """A context for each item, with its own parameters, idempotency key and steps."""
     for number, parameters in enumerate(context.parameters):
         key = f"{context.idempotency_key}/{number}"
-        yield replace(context, parameters=parameters, idempotency_key=key, item=number, _waits=[])
+        yield replace(context, parameters=parameters, idempotency_key=key, item=number)

@@ -140,7 +140,7 @@ class TaskContext(Generic[P]):
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
             Exception: any error of `function`; then nothing is recorded.
         """
-        return await self.control.steps.once(self._step_name(step), function)
+        return await self.control.steps.once(step, function, item=self.item)
 
     def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
         """`once` for a plain `def execute`, in a thread or a process: returns when the step is recorded.
@@ -149,11 +149,7 @@ class TaskContext(Generic[P]):
             RuntimeError: on an event loop, which must not wait; await `once` there.
             BaseException: as `once`.
         """
-        return self.control.steps.once_blocking(self._step_name(step), function)
-
-    def _step_name(self, step: str) -> str:
-        """The name of a step within the task. It names the item, because two items of a chunk may use the same name."""
-        return step if self.item is None else f"{self.item}/{step}"
+        return self.control.steps.once_blocking(step, function, item=self.item)
 
     @overload
     async def submit_subtask(
@@ -310,5 +306,8 @@ def forgotten_await(context: TaskContext[Any]) -> str | None:
 
 
 def has_forgotten_wait(context: TaskContext[Any], returned: object) -> bool:
-    """Whether code called `wait_for` and then returned something else, so that its task would not wait."""
-    return bool(context._waits) and not isinstance(returned, WaitForSignal)
+    """Whether code called `wait_for` and then returned something else, so that its task would not wait. The code of a
+    chunk returns a list.
+    """
+    returns = returned if isinstance(returned, list) else [returned]
+    return bool(context._waits) and not any(isinstance(value, WaitForSignal) for value in returns)

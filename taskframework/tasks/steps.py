@@ -62,9 +62,10 @@ class Steps:
         self._active_runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
 
-    async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
-        """`TaskContext.once`."""
+    async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any], *, item: int | None = None) -> Json:
+        """`TaskContext.once`; `item` is the item of a chunk to which the step belongs."""
         _check_function(step, function)
+        step = _name_of(step, item)
         while not isinstance(entered := self._enter(step, asyncio.current_task()), bytes):
             run, must_run = entered
             if must_run:
@@ -77,10 +78,13 @@ class Steps:
                 raise run.problem
         return orjson.loads(entered)
 
-    def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
-        """`TaskContext.once_blocking`."""
+    def once_blocking(
+        self, step: str, function: Callable[[], Awaitable[Any] | Any], *, item: int | None = None
+    ) -> Json:
+        """`TaskContext.once_blocking`; `item` as in `once`."""
         refuse_on_event_loop("once_blocking", "await context.once(...)")
         _check_function(step, function)
+        step = _name_of(step, item)
         while not isinstance(entered := self._enter(step, threading.get_ident()), bytes):
             run, must_run = entered
             if must_run:
@@ -94,7 +98,6 @@ class Steps:
 
     def _enter(self, step: str, caller: object) -> bytes | tuple[_Run, bool]:
         """The outcome if it is recorded; otherwise the run to wait for, and whether the caller has to do it."""
-        _check_name(step)
         with self._lock:
             if (encoded := self._outcomes.get(step)) is not None:
                 return encoded
@@ -162,6 +165,12 @@ def _check_function(step: str, function: object) -> None:
         f"step {step!r} is given a {type(function).__name__}, not a function: write once({step!r}, function) without "
         f"calling the function, or once({step!r}, lambda: function(...))"
     )
+
+
+def _name_of(step: str, item: int | None) -> str:
+    """The name of a step within the task. It names the item, because two items of a chunk may use the same name."""
+    _check_name(step)
+    return step if item is None else f"{item}/{step}"
 
 
 def _check_name(step: str) -> None:

@@ -64,6 +64,8 @@ class RunningAttempt:
     def stop(self, reason: StopReason, cancel: CancelRequest | None = None) -> None:
         """Ask the code to stop. The first reason counts, but a lost lease replaces it: then nothing may be written."""
         self.cancel = self.cancel or cancel
+        if self.code_has_ended and reason is not StopReason.LEASE_LOST:
+            return  # how the code ended counts
         # Do not cancel twice for one reason: the second cancellation would interrupt the clean-up after the first.
         if self.stop_reason is None or (reason is StopReason.LEASE_LOST and self.stop_reason is not reason):
             self.stop_reason = reason

@@ -144,6 +144,9 @@ class TaskExecutorService:
         except ExecutionFailedError as error:
             return error.outcome
         except BaseException as error:
+            if attempt.stop_reason is not None:  # an error of the clean-up, or in place of the cancellation
+                logger.info("task %s raised %s when it was stopped", attempt.task.task_id, type(error).__name__)
+                return _outcome_of_stop(attempt)
             return classify(error, registration.executable.options.retry_on)
 
     async def _call(self, registration: Registration, call: Call, context: TaskContext[Any], limit: _TimeLimit) -> Any:

@@ -16,6 +16,9 @@ from typing import Self
 
 from taskframework.errors import ConfigurationError
 
+#: Longer chains of links are not followed: they may be a circle, which SQLite refuses to open.
+_MAX_LINKS = 40
+
 
 class ExecutionLock:
     """A lock on `<file>.lock`. It ends with the process, even if the process is killed."""
@@ -95,7 +98,12 @@ class ExecutionLock:
 
 
 def lock_file(path: Path) -> Path:
-    """The path of the lock file of a SQLite file."""
+    """The path of the lock file of a SQLite file, the same for every symbolic link to the file."""
+    for _ in range(_MAX_LINKS):
+        try:
+            path = path.parent / os.readlink(path)
+        except OSError:  # it is no link, or there is no file yet
+            break
     return path.with_name(path.name + ".lock")
 
 

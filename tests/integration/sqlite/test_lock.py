@@ -61,6 +61,14 @@ def test_a_second_lock_in_one_process_is_refused_with_that_reason(path: Path) ->
         ExecutionLock(path).acquire()
 
 
+def test_a_link_to_the_file_has_the_lock_of_the_file(path: Path, tmp_path: Path) -> None:
+    path.touch()
+    link = tmp_path / "elsewhere.db"
+    link.symlink_to(path)
+    with ExecutionLock(path), pytest.raises(ConfigurationError, match="That is this process"):
+        ExecutionLock(link).acquire()
+
+
 def test_a_second_process_is_refused_with_the_id_of_the_first(path: Path) -> None:
     with _holder(path) as process:
         assert _line(process) == "held"

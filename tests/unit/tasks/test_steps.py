@@ -127,15 +127,18 @@ async def test_a_call_in_place_of_a_function_is_refused(once: Once) -> None:
 @pytest.mark.parametrize("step", ["$set", "a.b", "__proto__", "_id", "$$ROOT", "0", " ", "шаг 1", "x" * 200])
 async def test_a_name_may_be_any_printable_text(step: str) -> None:
     notebook = Notebook()
-    assert await Steps((), notebook).once(step, Calls("done")) == "done"
-    assert notebook.kept == [StepOutcome(step, "done")]
+    steps = Steps((), notebook)
+    assert await steps.once(step, Calls("done")) == "done"
+    assert await steps.once(step, Calls("of an item"), item=12) == "of an item"
+    assert notebook.kept == [StepOutcome(step, "done"), StepOutcome(f"12/{step}", "of an item")]
 
 
 @pytest.mark.parametrize("step", ["", "x" * 201, "a\0b", "\ud800", "a\nb", "\u202e", 7, None, b"a"])
-async def test_a_wrong_name_of_a_step_is_refused_before_the_step_is_done(step: Any) -> None:
+@pytest.mark.parametrize("item", [None, 0])
+async def test_a_wrong_name_of_a_step_is_refused_before_the_step_is_done(step: Any, item: int | None) -> None:
     calls = Calls()
     with pytest.raises(ValueNotStorableError, match="name of a step") as refused:
-        await Steps((), Notebook()).once(step, calls)
+        await Steps((), Notebook()).once(step, calls, item=item)
     assert calls.count == 0
     assert not classify(refused.value).retryable
 

@@ -7,17 +7,18 @@ import contextlib
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from typing import Annotated, Any, cast
 
 import pytest
 from pydantic import AfterValidator, BaseModel, SecretStr
 
-from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
+from taskframework import BackgroundTaskExecutable, NonRetryableError, TaskContext, TaskOptions
 from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded
-from taskframework.model.task import Subtasks
-from taskframework.model.transitions import Fence
+from taskframework.model.task import CancelRequest, Subtasks
+from taskframework.model.transitions import BY_DEADLINE, Fence
 from taskframework.moves import TaskMoves
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.stages import EXECUTE
@@ -340,6 +341,45 @@ async def test_each_reason_to_stop_an_attempt_has_its_own_outcome(
     assert released == Released()
     with pytest.raises(LeaseLostError):
         await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.LEASE_LOST))
+
+
+async def _raises_in_place_of_the_cancellation(context: TaskContext[Any]) -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise NonRetryableError("the connection was interrupted") from None
+
+
+async def _fails_to_clean_up(context: TaskContext[Any]) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise OSError("no such file")
+
+
+@pytest.mark.parametrize("code", [_raises_in_place_of_the_cancellation, _fails_to_clean_up])
+async def test_an_error_that_a_stop_causes_is_no_failure_of_the_task(executor: TaskExecutorService, code: Code) -> None:
+    assert await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.RELEASED)) == Released()
+    late = CancelRequest(BY_DEADLINE, datetime(2026, 1, 1, tzinfo=UTC), None)
+    for cancel, expected in ((None, "cancelled"), (late, "deadline")):
+        outcome = await execute(executor, code, stop=methodcaller("stop", StopReason.CANCELLED, cancel))
+        assert failure(outcome).error.code == expected
+
+
+async def test_a_stop_after_the_code_has_failed_changes_nothing(executor: TaskExecutorService) -> None:
+    task = new_task(attempts=1)
+    attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
+
+    async def fails() -> None:
+        raise ValueError("wrong")
+
+    code_task = asyncio.create_task(fails())
+    attempt.attach(code_task, on_given_up=lambda: None)
+    await asyncio.wait([code_task])
+    attempt.stop(StopReason.RELEASED)
+    assert attempt.stop_reason is None
+    attempt.stop(StopReason.LEASE_LOST)
+    assert attempt.stop_reason is StopReason.LEASE_LOST
 
 
 async def test_a_result_that_code_returns_in_spite_of_a_stop_counts(executor: TaskExecutorService) -> None:
