@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from fastapi import FastAPI
@@ -52,9 +51,6 @@ def _documented_routes(app: FastAPI) -> list[APIRoute]:
 
 def _template_of(path: str, routes: Sequence[APIRoute]) -> str | None:
     """The path of the route that fits, such as `/tasks/{task_id}`; a route without parameters comes first."""
-    templates = dict.fromkeys(route.path_format for route in routes)
-    return path if path in templates else next((template for template in templates if _fits(path, template)), None)
-
-
-def _fits(path: str, template: str) -> bool:
-    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) is not None
+    if any(route.path_format == path for route in routes):
+        return path
+    return next((route.path_format for route in routes if route.path_regex.match(path)), None)

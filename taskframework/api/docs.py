@@ -69,6 +69,7 @@ def give_document(request: Request) -> Response:
     return JSONResponse(document | {"servers": [{"url": root}]} if (root := root_of(request)) else document)
 
 
+@router.head("/docs", include_in_schema=False)
 @router.get("/docs", include_in_schema=False)
 def show_docs(request: Request) -> Response:
     """Show everything in the OpenAPI document, for people."""

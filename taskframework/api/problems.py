@@ -38,6 +38,7 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.limits.buckets import LimiterUnavailableError
+from taskframework.model.keys import with_prefixes_only
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, problem, problems_of
@@ -298,9 +299,9 @@ def root_of(request: Request) -> str:
 
 def problem_response(problem: Problem, request: Request) -> Response:
     """The answer that carries a problem."""
-    # The path as it was sent, percent-encoded: the decoded path may contain anything.
+    # The path as it was sent, percent-encoded: the decoded path may contain anything. It may also contain an API key.
     raw: bytes = request.scope.get("raw_path") or b""
-    instance = raw.partition(b"?")[0][:200].decode("ascii", "replace")
+    instance = with_prefixes_only(raw.partition(b"?")[0].decode("ascii", "replace"))[:200]
     content = orjson.dumps(problem.document(root_of(request), instance))
     return Response(content, problem.status, dict(problem.headers), media_type=PROBLEM_JSON)
 

@@ -22,7 +22,7 @@ from taskframework.submission.edits import Edits
 #: How many of the newest dead tasks, and of the newest messages, are read for groups and for filtered messages.
 MAX_COUNTED_TASKS = 100_000
 MAX_READ_MESSAGES = 10_000
-#: The most digits of a cursor of groups: the cursor is how many groups were on the pages before.
+#: The most digits of a count in a cursor of groups.
 _MAX_CURSOR_DIGITS = 6
 
 
@@ -109,17 +109,18 @@ class DeadLetterOperations:
     async def group_page(
         self, scope: Scope, wanted: LetterFilter, *, limit: int, cursor: str | None = None
     ) -> Page[LetterGroup]:
-        """Return one page of `groups`; the cursor is how many groups were on the pages before.
+        """Return one page of `groups`; the cursor is the place of the last group on the page before. So a caller that
+        handles each page before it asks for the next one passes over no group.
 
         Raises:
             CursorInvalidError: if the cursor does not belong to this list.
         """
-        if cursor is not None and not (cursor.isdecimal() and len(cursor) <= _MAX_CURSOR_DIGITS):
-            raise CursorInvalidError
-        first = int(cursor or 0)
-        found = await self.groups(scope, wanted)
-        more = str(first + limit) if len(found) > first + limit else None
-        return Page(tuple(found[first : first + limit]), more)
+        groups = await self.groups(scope, wanted)
+        if cursor is not None:
+            place = _place_of_group(cursor)
+            groups = [group for group in groups if (-group.count, group.fingerprint) > place]
+        page = tuple(groups[:limit])
+        return Page(page, f"{page[-1].count}-{page[-1].fingerprint}" if len(groups) > limit else None)
 
     async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
         """Read one entry by its id.
@@ -269,3 +270,15 @@ class DeadLetterOperations:
         if task is None or task.generation == 0 or task.status in DEAD:
             return problem
         return AlreadyReplayedError(task)
+
+
+def _place_of_group(cursor: str) -> tuple[int, str]:
+    """Return the place of a group in the list, as `group_by_cause` sorts it, by a cursor.
+
+    Raises:
+        CursorInvalidError: if it is no such cursor.
+    """
+    count, dash, fingerprint = cursor.partition("-")
+    if not (count.isdecimal() and len(count) <= _MAX_CURSOR_DIGITS and dash):
+        raise CursorInvalidError
+    return -int(count), fingerprint

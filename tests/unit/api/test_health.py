@@ -43,7 +43,7 @@ async def test_a_process_that_can_work_is_ready(api: Api) -> None:
     assert (answer.status_code, answer.json()["status"], answer.json()["checks"]["store"]) == (200, "ready", "ok")
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/docs", "/"])
 async def test_probes_may_ask_with_head(api: Api, path: str) -> None:
     head, whole = await api.request("HEAD", path), await api.get(path)
     assert (head.status_code, head.headers["content-type"]) == (200, whole.headers["content-type"])

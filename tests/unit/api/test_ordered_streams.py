@@ -115,7 +115,9 @@ async def test_a_key_may_end_like_an_address(worker: Api, key: str) -> None:
     assert [one["result"] for one in await results(worker, sent, 2)] == [1, 2]
     assert [one["result"] for one in await results(worker, key, 2)] == [1, 2], "slashes may be sent as they are"
     problem_of(await worker.post(f"{STREAMS}/{sent}/go-on"), 409, "transition_refused")
-    problem_of(await worker.get(f"{STREAMS}/{sent}/go-on"), 405, "method_not_allowed")
+    refused = await worker.get(f"{STREAMS}/{sent}/go-on")
+    assert problem_of(refused, 405, "method_not_allowed")["hint"] == "Use POST."
+    assert refused.headers["allow"] == "POST"
 
 
 async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None:

@@ -91,7 +91,7 @@ async def test_the_document_is_made_for_those_who_ask_for_it_and_not_in_the_even
         ("PUT", f"{TASKS}/bulk", "POST"),
         ("GET", f"{DEAD_LETTERS}/replay", "POST"),
         ("DELETE", f"{DEAD_LETTERS}/replay", "POST"),
-        ("POST", "/docs", "GET"),
+        ("POST", "/docs", "GET, HEAD"),
         ("POST", "/openapi.json", "GET, HEAD"),
         ("POST", "/", "GET, HEAD"),
         ("XYZZY", DEAD_LETTERS, "GET"),

@@ -134,6 +134,19 @@ async def test_groups_come_page_by_page_and_by_type(shop: Api) -> None:
     problem_of(await shop.get(f"{DEAD_LETTERS}/groups?cursor=x"), 422, "invalid_cursor")
 
 
+async def test_each_group_is_shown_although_others_are_handled_meanwhile(shop: Api) -> None:
+    await _charge(shop, *({"cause": cause} for cause in range(3) for _ in range(3 - cause)))
+    seen, query = [], "limit=1"
+    while query:
+        page = (await shop.get(f"{DEAD_LETTERS}/groups?{query}")).json()
+        for group in page["items"]:
+            seen.append(group["count"])
+            letters = (await shop.get(DEAD_LETTERS, params={"fingerprint": group["fingerprint"]})).json()["items"]
+            await shop.post(f"{DEAD_LETTERS}/discard", json={"ids": [letter["id"] for letter in letters]})
+        query = page["next_cursor"] and f"limit=1&cursor={page['next_cursor']}"
+    assert seen == [3, 2, 1]
+
+
 async def test_letters_are_searched(shop: Api) -> None:
     await _charge(shop, {"cause": 0}, {"cause": 1})
     await shop.framework.services.store.keep_dead_message(
