@@ -135,8 +135,9 @@ class TaskExecutorService:
     def _outcome(
         registration: Registration, attempt: RunningAttempt, code_task: asyncio.Task[Any], subtasks: Subtasks | None
     ) -> Outcome:
+        call = Call.of(attempt.task)
         try:
-            return outcome_of(registration, Call.of(attempt.task), code_task.result(), subtasks)
+            return outcome_of(registration, call, code_task.result(), subtasks)
         except asyncio.CancelledError as error:
             return _outcome_of_stop(attempt, error)
         except BadResultError as error:
@@ -144,7 +145,8 @@ class TaskExecutorService:
         except ExecutionFailedError as error:
             return error.outcome
         except BaseException as error:
-            if attempt.stop_reason is not None:  # an error of the clean-up, or in place of the cancellation
+            # A coroutine was cancelled: this is an error of its clean-up, or in place of the cancellation.
+            if attempt.stop_reason is not None and registration.stages.get(call.stage):
                 logger.info("task %s raised %s when it was stopped", attempt.task.task_id, type(error).__name__)
                 return _outcome_of_stop(attempt)
             return classify(error, registration.executable.options.retry_on)

@@ -172,6 +172,8 @@ async def test_a_page_says_that_the_store_or_api_is_away_and_recovers(
         window.expected = ("Failed to load resource", "net::ERR")
         task_id = own_shop.submit("naps", 0)
         await window.go(f"tasks/{own_shop.ended(task_id, 'COMPLETED')}")
+        await window.status_is("completed")
+        await expect(window.page.get_by_text("Reading …")).to_have_count(0)
 
         async def store_is_away(route: Route) -> None:
             problem = {
@@ -384,6 +386,7 @@ _CUT = """cells => cells.filter(one => {
 
 
 async def test_long_words_are_whole_in_a_small_window(chromium: Browser, shop: Installation) -> None:
+    assert shop.api.post("/batches", json={"task_type": "naps", "items": [0]}).status_code == 202
     async with opened(chromium, shop.url, size=(360, 740)) as window:
         for place, name in (("workers", "Workers"), ("batches", "Batches")):
             await window.go(place)
