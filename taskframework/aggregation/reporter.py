@@ -191,11 +191,12 @@ class SubtaskReporter:
             by_status = await self._store.count_subtasks(round)
             await failpoint.reached("report.after_count")
             counts = Counts.of(by_status)
-            if is_reopened(parent) and (deleted := count_deleted(parent.subtasks, by_status)):
+            if (deleted := count_deleted(parent.subtasks, by_status)) and is_reopened(parent):
                 # It may be reopened while the retention deletes its family. Nothing else would ever end it.
-                text = "the retention has deleted %s of task %s, which waits for them: they count as cancelled"
-                logger.warning(text, pluralize(deleted, "sub-task"), parent_id)
                 counts = replace(counts, cancelled=counts.cancelled + deleted)
+                if counts.cancelled > parent.subtasks.cancelled:  # the first count that finds it says so
+                    text = "the retention has deleted %s of task %s, which waits for them: they count as cancelled"
+                    logger.warning(text, pluralize(deleted, "sub-task"), parent_id)
             if await self._write_count(parent, parent.subtasks, round, counts):
                 planned, done = parent.subtasks.planned, counts.done
                 report.missing = None if planned is None else planned - done

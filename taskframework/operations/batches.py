@@ -134,8 +134,8 @@ class BatchOperations:
 
         Raises:
             TaskNotFoundError: if there is no such batch.
-            BatchNotRetriedError: if its policy is met, it was never uploaded completely, or its tasks are being
-                cancelled.
+            BatchNotRetriedError: if its policy is met, it was never uploaded completely, its tasks are being
+                cancelled, or the retention has deleted some of them.
         """
         obstacle = await self._find_obstacle(await self.get(batch_id, scope))
         reopened = None if obstacle else await self._moves.make(ReopenBatch(batch_id, scope, by))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import AliasChoices, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
@@ -78,6 +78,9 @@ def names_of_field(model: Any, name: str) -> tuple[str, ...]:
     """The names under which a model takes the field that is submitted as `name`: this one first, then its aliases, and
     the name of its attribute if the model is populated by name too.
     """
+    for part in get_args(model):  # of a union, or of an annotated type
+        if len(names := names_of_field(part, name)) > 1:
+            return names
     config = getattr(model, "model_config", {})
     for attribute, field in getattr(model, "__pydantic_fields__", {}).items():
         alias = field.validation_alias

@@ -319,7 +319,12 @@ async def test_a_count_that_was_begun_before_the_replay_is_not_written_after_it(
     ids=["reopened", "not yet visible"],
 )
 async def test_sub_tasks_that_were_deleted_count_as_cancelled(
-    store: SqliteStore, clock: FakeClock, reopened: bool, status: TaskStatus, cancelled: int
+    store: SqliteStore,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    reopened: bool,
+    status: TaskStatus,
+    cancelled: int,
 ) -> None:
     """A parent may be reopened while the retention deletes its family. Otherwise a database that was elected just now
     may not show what was stored last.
@@ -337,6 +342,7 @@ async def test_sub_tasks_that_were_deleted_count_as_cancelled(
     present = await store.get("parent", EVERYONE)
     assert present is not None
     assert (present.status, present.subtasks and present.subtasks.cancelled) == (status, cancelled)
+    assert [record.levelname for record in caplog.records if "has deleted" in record.message] == ["WARNING"] * reopened
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
@@ -146,6 +146,8 @@ class ByAnyName(BaseModel):
     [
         (ByAnyName, "userId", ("userId", "user_id")),
         (ByAnyName, "region", ("region", "zone")),
+        (ByAnyName | None, "userId", ("userId", "user_id")),
+        (Annotated[ByAnyName, "of a customer"], "userId", ("userId", "user_id")),
         (Parameters, "user_id", ("user_id",)),
         (Parameters, "as", ("as",)),
         (dict[str, str], "any", ("any",)),
