@@ -67,6 +67,16 @@ def test_foreign_text_cannot_steer_the_terminal() -> None:
     assert event_line(event).plain.endswith("t  1  Error: \ufffd[2J")
 
 
+@pytest.mark.parametrize(
+    ("name", "attempt", "said"),
+    [("progress", 2, "t  1  12.5 %"), ("started", 2, "t  1  attempt 2"), ("started", 1, "t  1")],
+)
+def test_the_line_of_an_event_says_what_is_new(name: str, attempt: int, said: str) -> None:
+    data = {"task_type": "t", "error": None, "attempt": attempt, "progress": {"percent": 12.5}}
+    event = {"type": f"task.{name}", "subject": "1", "time": "2026-11-20T12:00:00.000Z", "data": data}
+    assert event_line(event).plain.endswith(said)
+
+
 def test_foreign_text_in_lines_and_errors_cannot_steer_it_either(capsys: pytest.CaptureFixture[str]) -> None:
     say("\x1b[2J")
     note("\x1b[2J")
