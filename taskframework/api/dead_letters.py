@@ -56,7 +56,6 @@ from taskframework.operations.audit import Noted
 from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome, refusal_of
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
-from taskframework.operations.replays import replay_id_of
 from taskframework.submission.options import Moment
 
 router = new_router(f"{PREFIX}/admin/dead-letters", "dead letters")
@@ -179,9 +178,7 @@ async def replay_dead_letters(request: Request) -> Response:
         return await _begin_in_background(request, Action.REPLAY, body, reason, reopen=body.reopen)
     operations, scope = _operations(request), scope_of(request)
     options: dict[str, Any] = {"by": caller_of(request).principal, "reopen": body.reopen, "reason": reason}
-    options["dry_run"] = body.dry_run
-    if (key := key_in_header(request)) is not None:
-        options["replay_id"] = replay_id_of(options["by"], key)
+    options |= {"dry_run": body.dry_run, "key": key_in_header(request)}
     async with _audited(request, "dead-letter.replay", body, reason, edited=body.is_edited or None) as note:
         if body.is_edited:
             outcomes = await operations.replay_edited(ids, body.parameters, scope, **options)

@@ -25,11 +25,8 @@ from taskframework.api.openapi import key_header, problem_responses, request_bod
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.pages import large_page_response
 from taskframework.api.submitting import key_in_header
-from taskframework.api.views import NumericCursor, TaskPage, TaskView
-from taskframework.model.query import Page
+from taskframework.api.views import TaskPage, TaskView
 from taskframework.model.status import TaskStatus
-from taskframework.model.subtasks import MAX_SUBTASKS
-from taskframework.model.task import Task
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.model.view import public_view
 from taskframework.submission.options import NAME_PATTERN
@@ -50,7 +47,6 @@ class SubtaskQuery(PageQuery):
 
     status: TaskStatus | None = Field(default=None, description="Only sub-tasks in this status")
     round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round (default: the newest)")
-    cursor: NumericCursor | None = Field(default=None, description="`next_cursor` of the previous page, unchanged")
 
 
 @router.get(
@@ -58,22 +54,20 @@ class SubtaskQuery(PageQuery):
     summary="List the sub-tasks of a task",
     responses={
         200: {"model": TaskPage, "description": "A page in slot order: in the order in which they were planned"},
-        **problem_responses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
+        **problem_responses(
+            "invalid_request", "invalid_cursor", "task_not_found", "task_unreadable", "store_unavailable"
+        ),
     },
 )
 async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[SubtaskQuery, Query()]) -> Response:
     """List the sub-tasks of a task's newest round, in the order in which they were planned."""
-    read_after = partial(
+    read_page = partial(
         framework_of(request).services.tasks.subtasks,
         checked_id(task_id),
         scope_of(request),
         round=query.round,
         status=query.status,
     )
-
-    async def read_page(*, limit: int, cursor: str | None) -> Page[Task]:
-        return await read_after(limit=limit, after_slot=-1 if cursor is None else min(int(cursor), MAX_SUBTASKS))
-
     return await large_page_response(read_page, public_view, limit=query.limit, cursor=query.cursor)
 
 

@@ -17,7 +17,7 @@ from taskframework.cli.bulk_actions import (
     tasks_where,
     validates_choice,
 )
-from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, TaskReason, or_bad_parameter
+from taskframework.cli.options import Cursor, Json, Limit, Reopen, TaskId, TaskReason, or_bad_parameter
 from taskframework.cli.output import print_json, print_json_line, say
 from taskframework.cli.reading import STATUSES, parse_status, past_time_option, read_json
 from taskframework.cli.render import (
@@ -200,13 +200,11 @@ async def subtasks(
     task_id: TaskId,
     status: Status = None,
     limit: Limit = 20,
-    cursor: NumberCursor = None,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List the sub-tasks of a task, in the order in which they were planned."""
-    subtasks = framework.services.tasks.subtasks
-    after_slot = -1 if cursor is None else cursor
-    page = await subtasks(task_id, EVERYONE, limit=limit, status=status, after_slot=after_slot)
+    page = await framework.services.tasks.subtasks(task_id, EVERYONE, limit=limit, status=status, cursor=cursor)
     _print_page(framework, page, as_json, "No sub-tasks." if status is None else "No such sub-tasks.")
 
 

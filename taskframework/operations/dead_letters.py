@@ -15,6 +15,7 @@ from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 from taskframework.operations.letter_views import DeadLetter, of_message, of_task
+from taskframework.operations.replay_keys import ReplayKeys, hash_of_replay, replay_id_of
 from taskframework.operations.tasks import TaskOperations, not_retried_error
 from taskframework.stores.base import TaskStore
 from taskframework.submission.edits import Edits
@@ -64,10 +65,11 @@ def refusal_of(outcomes: Sequence[LetterOutcome]) -> str | None:
 class DeadLetterOperations:
     """List, show, replay and discard dead letters."""
 
-    def __init__(self, store: TaskStore, tasks: TaskOperations, edits: Edits) -> None:
+    def __init__(self, store: TaskStore, tasks: TaskOperations, edits: Edits, keys: ReplayKeys) -> None:
         self._store = store
         self._tasks = tasks
         self._edits = edits
+        self._keys = keys
 
     async def list_letters(
         self, scope: Scope, *, limit: int, cursor: str | None = None, wanted: LetterFilter = ANY_LETTER
@@ -145,7 +147,7 @@ class DeadLetterOperations:
         dry_run: bool = False,
         reopen: bool = False,
         reason: str | None = None,
-        replay_id: str | None = None,
+        key: str | None = None,
     ) -> list[LetterOutcome]:
         """Queue dead tasks again; each id has its own outcome. A message without a task cannot be replayed.
 
@@ -156,8 +158,16 @@ class DeadLetterOperations:
             dry_run: only find out what would happen to each, and whose parameters no longer fit.
             reopen: as in `TaskOperations.retry`: let an ended parent wait for its sub-task again.
             reason: why; written into the task's history.
-            replay_id: a second call with the same id does not replay a task again, even if it ended again meanwhile.
+            key: a second call of the same operator with the same key does not replay a task again, even if it ended
+                again meanwhile.
+
+        Raises:
+            ReplayConflictError: if the key stands for another request; then no task is queued.
         """
+        replay_id = None if key is None else replay_id_of(by, key)
+        if key is not None:
+            request_hash = hash_of_replay(ids, reopen=reopen)
+            await (self._keys.find if dry_run else self._keys.claim)(by, key, request_hash)
 
         async def replay_one(name: str) -> TaskframeworkError | None:
             if await self._was_replayed(name, scope, replay_id):
@@ -181,13 +191,17 @@ class DeadLetterOperations:
         dry_run: bool = False,
         reopen: bool = False,
         reason: str | None = None,
-        replay_id: str | None = None,
+        key: str | None = None,
     ) -> list[LetterOutcome]:
         """Replay with other parameters, which are checked before the first task is changed; otherwise as `replay`.
 
         Raises:
             SubmissionError: if the parameters do not fit one of the tasks; then no task is queued.
         """
+        replay_id = None if key is None else replay_id_of(by, key)
+        request_hash = hash_of_replay(ids, [parameters], reopen=reopen)
+        if key is not None:
+            await self._keys.find(by, key, request_hash)
         edits: dict[str, NewParameters] = {}
 
         async def accept(name: str) -> None:
@@ -204,6 +218,8 @@ class DeadLetterOperations:
 
         outcomes = {name: await self._outcome_of(name, scope, accept) for name in dict.fromkeys(ids)}
         if not dry_run:
+            if key is not None:
+                await self._keys.claim(by, key, request_hash)
             outcomes |= {name: await self._outcome_of(name, scope, replay_one) for name in edits}
         return list(outcomes.values())
 

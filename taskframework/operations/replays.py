@@ -25,8 +25,8 @@ from taskframework.model.replays import (
 )
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.task import new_task_id
-from taskframework.model.values import fingerprint
 from taskframework.operations.dead_letters import MAX_COUNTED_TASKS, MAX_READ_MESSAGES
+from taskframework.operations.replay_keys import ReplayConflictError, ReplayKeys, hash_of_action, replay_id_of
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_contents, read_all_records, read_record
 
@@ -44,17 +44,6 @@ class ReplayNotFoundError(TaskframeworkError):
 
     def __init__(self, replay_id: str) -> None:
         super().__init__(f"There is no replay {replay_id[:100]!r}.")
-
-
-class ReplayConflictError(TaskframeworkError):
-    """The idempotency key was used before for another action on many tasks."""
-
-    code = "idempotency_conflict"
-    hint = "Use the same action, filter and rate, or a new key."
-
-    def __init__(self, key: str, known: BulkAction) -> None:
-        super().__init__(f"The idempotency key {key!r} belongs to another request: {known.action} {known.replay_id}.")
-        self.key, self.replay_id = key, known.replay_id
 
 
 class ReplayRunningError(TaskframeworkError):
@@ -84,10 +73,11 @@ class Count:
 class ReplayOperations:
     """The operations on many tasks at once."""
 
-    def __init__(self, store: TaskStore, kept: timedelta | None) -> None:
+    def __init__(self, store: TaskStore, keys: ReplayKeys, kept: timedelta | None) -> None:
         """Prepare; `kept` is how long an ended action is kept, None means for ever."""
         self._store = store
         self._kept = kept
+        self._keys = keys
 
     async def begin(
         self,
@@ -112,21 +102,24 @@ class ReplayOperations:
             key: a second call of the same operator with the same key returns the same action.
 
         Returns:
-            The action as it is now. If the same one is running already, that one.
+            The action as it is now. If the same one is running already, that one, now and whenever the key comes again.
 
         Raises:
             InvalidRequestError: as `count_of`.
-            ReplayConflictError: if the key stands for another action.
+            ReplayConflictError: if the key stands for another request.
             ReplayRunningError: if the same action with the same filter is running at another rate, or with another
                 `reopen`.
         """
         replay_id = new_task_id() if key is None else replay_id_of(by, key)
-        if key is not None and (known := await self._find(replay_id)) is not None:
-            return _require_same(REPLAY.content(known), key, action, where, rate, reopen)
+        request_hash = hash_of_action(action, where, rate, reopen=reopen)
+        if key is not None and (known := await self._find_known(by, key, request_hash)) is not None:
+            return _require_same(known, key, action, where, rate, reopen)
         if (running := await self.find_running(action, where)) is not None:
-            if (running.rate, running.reopen) == (rate, reopen):
-                return running
-            raise ReplayRunningError(running)
+            if (running.rate, running.reopen) != (rate, reopen):
+                raise ReplayRunningError(running)
+            if key is not None:
+                await self._keys.claim(by, key, request_hash, joined=running.replay_id)
+            return running
         now = self._store.now()
         count = await self.count_of(action, where)
         new = BulkAction(
@@ -143,6 +136,8 @@ class ReplayOperations:
             due_at=now,
             paced_until=now,
         )
+        if key is not None:
+            await self._keys.claim(by, key, request_hash)
         # Write first the mark by which carriers find the action: an action without a mark would never begin, while a
         # mark without an action is removed.
         await self._store.write_records([RUNNING_ACTION.new(replay_id, content=RunningAction(self._store.now()))])
@@ -151,6 +146,17 @@ class ReplayOperations:
             await self._mark_again(replay_id)
             return new
         return _require_same(await self.get(replay_id), key or "", action, where, rate, reopen)
+
+    async def _find_known(self, by: str, key: str, request_hash: str) -> BulkAction | None:
+        """Return the action that an earlier request with this key began or joined.
+
+        Raises:
+            ReplayConflictError: if the key stands for another request.
+        """
+        begun = await self._find(replay_id_of(by, key))
+        if begun is None and (claimed := await self._keys.find(by, key, request_hash)) and claimed.joined:
+            begun = await self._find(claimed.joined)
+        return None if begun is None else REPLAY.content(begun)
 
     async def _mark_again(self, replay_id: str) -> None:
         """Write the mark once more, now that its action is stored.
@@ -307,11 +313,6 @@ def stop_refusal(replay: BulkAction) -> str | None:
     """Return why a stop came too late; None if the action is stopped."""
     is_done = replay.status is BulkActionStatus.DONE
     return f"The {replay.action} {replay.replay_id} had already finished; nothing was stopped." if is_done else None
-
-
-def replay_id_of(by: str, key: str) -> str:
-    """Return the id of the action for which an operator's idempotency key stands."""
-    return fingerprint(by, key)
 
 
 def scope_of(where: ActionFilter) -> Scope:

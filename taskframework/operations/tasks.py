@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import takewhile
 from typing import Any
@@ -18,7 +19,7 @@ from taskframework.model.batches import is_sealed
 from taskframework.model.interventions import Cancel, Discard, NewParameters, Replay, RetryNow
 from taskframework.model.marks import CountAgain
 from taskframework.model.message import rfc3339
-from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
+from taskframework.model.query import CursorInvalidError, Page, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command, is_serial
@@ -208,22 +209,29 @@ class TaskOperations:
         limit: int,
         round: int | None = None,
         status: TaskStatus | None = None,
-        after_slot: int = -1,
+        cursor: str | None = None,
     ) -> Page[Task]:
-        """Return sub-tasks of a task in slot order, by default of its newest round; the cursor is the last slot.
+        """Return sub-tasks of a task in slot order, by default of its newest round. The cursor names the round, so all
+        pages are of the round of the first one, even if another round begins in between.
 
         Raises:
             TaskNotFoundError: if there is no such task.
+            CursorInvalidError: if the cursor does not belong to this list.
         """
         task = await self.get(task_id, scope)
         if task.subtasks is None:
             return Page((), None)
-        chosen = RoundOfSubtasks(task_id, task.generation, task.subtasks.round if round is None else round)
+        place = None if cursor is None else SlotCursor.decode(cursor)
+        if place is None:  # before the first slot
+            place = SlotCursor(task.generation, task.subtasks.round if round is None else round, -1)
+        elif round not in (None, place.round):
+            raise CursorInvalidError
+        chosen = RoundOfSubtasks(task_id, place.generation, place.round)
         statuses = None if status is None else [status]
         # One more sub-task shows whether another page follows.
-        found = await self._store.list_subtasks(chosen, limit=limit + 1, after_slot=after_slot, statuses=statuses)
+        found = await self._store.list_subtasks(chosen, limit=limit + 1, after_slot=place.slot, statuses=statuses)
         last = found[limit - 1].parent if len(found) > limit else None
-        return Page(tuple(found[:limit]), None if last is None else str(last.slot))
+        return Page(tuple(found[:limit]), None if last is None else replace(place, slot=last.slot).encode())
 
     async def signal(
         self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None

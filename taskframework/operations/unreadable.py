@@ -16,6 +16,7 @@ from taskframework.model.plans import PLAN
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.rate_limits import RATE
 from taskframework.model.records import RecordKind
+from taskframework.model.replay_keys import REPLAY_KEY
 from taskframework.model.replays import REPLAY, RUNNING_ACTION
 from taskframework.model.schedules import SCHEDULE
 from taskframework.model.scope import EVERYONE
@@ -41,6 +42,7 @@ _KINDS: Sequence[RecordKind[Any]] = (
     PRESENCE,
     RATE,
     REPLAY,
+    REPLAY_KEY,
     RESUMED,
     RUNNING_ACTION,
     SCHEDULE,

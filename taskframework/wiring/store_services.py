@@ -24,6 +24,7 @@ from taskframework.operations.mending import MessageMending
 from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.replay_carrier import ReplayCarrier
+from taskframework.operations.replay_keys import ReplayKeys
 from taskframework.operations.replays import ReplayOperations
 from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.streams import StreamOperations
@@ -122,7 +123,8 @@ def build_store_services(
     rate_limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
     limits = LimitOperations(buckets, rate_limits, store)
     redis_buckets = buckets if settings.rate_limiter.type == "redis" else None
-    replays = ReplayOperations(store, settings.retention.audit)
+    replay_keys = ReplayKeys(store, settings.retention.audit)
+    replays = ReplayOperations(store, replay_keys, settings.retention.audit)
     is_embedded = settings.broker.scheme == "embedded"
     return StoreServices(
         settings=settings,
@@ -135,7 +137,7 @@ def build_store_services(
         submission=submission,
         tasks=tasks,
         explain=ExplainOperations(store, buckets, rate_limits, settings.worker, is_embedded=is_embedded),
-        dead_letters=DeadLetterOperations(store, tasks, Edits(types)),
+        dead_letters=DeadLetterOperations(store, tasks, Edits(types), replay_keys),
         mending=MessageMending(store, types, submission),
         replays=replays,
         replay_carrier=ReplayCarrier(store, tasks, replays),

@@ -17,6 +17,7 @@ from taskframework.model.task import LimitWait, ParentLink, Task, new_task_id
 from taskframework.model.transitions import Fail
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
+from taskframework.operations.replay_keys import ReplayKeys
 from taskframework.operations.replays import ReplayOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
@@ -38,7 +39,7 @@ class Process:
 
     def __init__(self, store: TaskStore) -> None:
         tasks = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
-        self.store, self.replays = store, ReplayOperations(store, None)
+        self.store, self.replays = store, ReplayOperations(store, ReplayKeys(store, None), None)
         self.carrier = ReplayCarrier(store, tasks, self.replays)
 
     async def carry(self, replay: BulkAction) -> BulkAction:
@@ -59,7 +60,7 @@ async def _let_lease_end(store: TaskStore, replay: BulkAction) -> None:
     def over(present: BulkAction) -> BulkAction:
         return replace(present, due_at=store.now() - SECOND)
 
-    await ReplayOperations(store, None).change(replay.replay_id, over)
+    await ReplayOperations(store, ReplayKeys(store, None), None).change(replay.replay_id, over)
 
 
 class ReplayCases(StoreSuite):

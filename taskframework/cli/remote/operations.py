@@ -23,7 +23,6 @@ from taskframework.model.pauses import Pause
 from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.schedules import Schedule
 from taskframework.model.scope import ANONYMOUS, Scope
-from taskframework.model.status import TaskStatus
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
@@ -75,22 +74,9 @@ class RemoteTasks(RemoteService):
 
     get = remote_method(TaskOperations.get, "GET /tasks/{task_id}", views.task_of)
     list_tasks = remote_method(TaskOperations.list_tasks, "GET /tasks", page_of(views.task_of))
+    subtasks = remote_method(TaskOperations.subtasks, "GET /tasks/{task_id}/subtasks", page_of(views.task_of))
     cancel = remote_method(TaskOperations.cancel, "POST /tasks/{task_id}/cancel", views.task_of)
     retry = remote_method(TaskOperations.retry, "POST /tasks/{task_id}/retry", views.task_of, is_repeatable=False)
-
-    async def subtasks(
-        self,
-        task_id: str,
-        scope: Scope,
-        *,
-        limit: int,
-        round: int | None = None,
-        status: TaskStatus | None = None,
-        after_slot: int = -1,
-    ) -> Page[Task]:
-        cursor = None if after_slot < 0 else str(after_slot)
-        path = f"{task_path(task_id)}/subtasks"
-        return page_of(views.task_of)(await self._get(path, limit=limit, round=round, status=status, cursor=cursor))
 
     async def signal(
         self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None

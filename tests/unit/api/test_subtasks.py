@@ -39,6 +39,17 @@ class Parent(BackgroundTaskExecutable[int, int]):
         return summary.succeeded
 
 
+class Twice(BackgroundTaskExecutable[None, None]):
+    task_type = "twice"
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        await context.submit_subtasks(Child, [1, 2])
+
+    async def on_subtasks_finished(self, context: TaskContext[None], summary: SubtaskSummary) -> None:
+        if summary.round == 1:
+            await context.submit_subtasks(Child, [3, 4])
+
+
 class Waiter(BackgroundTaskExecutable[None, Any]):
     task_type = WAITER
 
@@ -52,7 +63,7 @@ class Waiter(BackgroundTaskExecutable[None, Any]):
 @pytest.fixture
 def open_working(open_api: OpenApi) -> OpenApi:
     broken.clear()
-    return lambda: open_api(worker=True, extra=(Child, Parent, Waiter))
+    return lambda: open_api(worker=True, extra=(Child, Parent, Twice, Waiter))
 
 
 async def test_sub_tasks_are_listed_in_slot_order_page_by_page(open_working: OpenApi) -> None:
@@ -70,9 +81,25 @@ async def test_sub_tasks_are_listed_in_slot_order_page_by_page(open_working: Ope
         assert (await api.get(f"{address}?round=2")).json()["items"] == []
         listed = (await api.get(f"{TASKS}?parent_task_id={task['task_id']}")).json()["items"]
         assert sorted(subtask["parameters"] for subtask in listed) == seen
-        for wrong in ("cursor=x", "round=0", "status=ALIVE", "other=1"):
+        for wrong in ("round=0", "status=ALIVE", "other=1"):
             problem_of(await api.get(f"{address}?{wrong}"), 422, "invalid_request")
+        first = (await api.get(f"{address}?limit=2")).json()["next_cursor"]
+        for wrong in ("cursor=x", f"cursor={listed[0]['task_id']}", f"cursor={first}&round=2"):
+            problem_of(await api.get(f"{address}?{wrong}"), 422, "invalid_cursor")
+        assert len((await api.get(f"{address}?cursor={first}&round=1")).json()["items"]) == 3
         problem_of(await api.get(f"{TASKS}/unknown/subtasks"), 404, "task_not_found")
+
+
+async def test_all_pages_are_of_the_round_of_the_first_page(open_working: OpenApi) -> None:
+    async with open_working() as api:
+        task = await api.finished(await api.submit(task_type="twice", parameters=None))
+        address = f"{TASKS}/{task['task_id']}/subtasks"
+        page = (await api.get(f"{address}?limit=1&round=1")).json()
+        rest = (await api.get(f"{address}?cursor={page['next_cursor']}")).json()
+        seen = [subtask["parameters"] for subtask in page["items"] + rest["items"]]
+        assert (seen, rest["next_cursor"]) == ([1, 2], None), "a second round began in the meantime"
+        newest = (await api.get(address)).json()["items"]
+        assert [subtask["parameters"] for subtask in newest] == [3, 4]
 
 
 async def test_a_sub_task_of_a_parent_that_is_over_is_retried_if_the_parent_may_be_reopened(

@@ -259,6 +259,46 @@ async def test_a_key_makes_a_repeated_replay_by_ids_do_nothing(shop: Api) -> Non
         assert {task["generation"] for task in (await shop.get(TASKS)).json()["items"]} == {generation}
 
 
+@pytest.mark.parametrize("first", ["ids", "filter"])
+async def test_a_key_of_another_request_is_refused_before_anything_is_replayed(shop: Api, first: str) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 1})
+    one, two = [item["id"] for item in (await shop.get(DEAD_LETTERS)).json()["items"]]
+    key = {"Idempotency-Key": "monday"}
+    body = {"ids": [one]} if first == "ids" else {"filter": {"task_type": "nothing"}}
+    assert (await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers=key)).is_success
+    await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)  # and failed again
+    before = (await shop.get(TASKS)).json()
+    others = [
+        {"ids": [one, two]},
+        {"ids": [two]},
+        {"ids": [two], "dry_run": True},
+        {"ids": [one], "reopen": True},
+        {"ids": [one], "parameters": {"cause": 1}},
+        {"ids": [one], "parameters": {"cause": 1}, "dry_run": True},
+        {"filter": {"task_type": "charges"}},
+    ]
+    for other in others:
+        problem_of(await shop.post(f"{DEAD_LETTERS}/replay", json=other, headers=key), 409, "idempotency_conflict")
+    assert (await shop.get(TASKS)).json() == before
+    again = await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers=key)
+    assert again.is_success
+    assert (await shop.get(TASKS)).json() == before
+
+
+async def test_who_corrects_refused_parameters_may_use_the_key_again(shop: Api) -> None:
+    await _charge(shop, {"cause": 0})
+    [letter] = (await shop.get(DEAD_LETTERS)).json()["items"]
+    body, key = {"ids": [letter["id"]], "parameters": {"cause": "?"}}, {"Idempotency-Key": "monday"}
+    refused = await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers=key)
+    problem_of(refused, 422, "invalid_parameters")
+    rehearsed = await shop.post(
+        f"{DEAD_LETTERS}/replay", json=body | {"parameters": {"cause": 2}, "dry_run": True}, headers=key
+    )
+    assert rehearsed.json()["replayed"] == 1
+    answer = await shop.post(f"{DEAD_LETTERS}/replay", json=body | {"parameters": {"cause": 1}}, headers=key)
+    assert answer.json()["replayed"] == 1
+
+
 async def test_a_replay_that_is_started_twice_at_one_moment_runs_once(shop: Api) -> None:
     await _charge(shop, {"cause": 0})
     [letter] = (await shop.get(DEAD_LETTERS)).json()["items"]

@@ -32,8 +32,8 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Batch, LimitWait, ParentLink, Task
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
+from taskframework.operations.replay_keys import ReplayConflictError, ReplayKeys
 from taskframework.operations.replays import (
-    ReplayConflictError,
     ReplayNotFoundError,
     ReplayOperations,
     ReplayRunningError,
@@ -52,7 +52,7 @@ class Stage:
     def __init__(self, store: SqliteStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
         self.tasks = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
-        self.replays = ReplayOperations(store, DAY)
+        self.replays = ReplayOperations(store, ReplayKeys(store, DAY), DAY)
         self.carrier = ReplayCarrier(store, self.tasks, self.replays)
 
     async def dead(self, number: int, **fields: Any) -> list[Task]:
@@ -252,6 +252,26 @@ async def test_one_key_of_one_caller_is_one_action(stage: Stage) -> None:
     assert (
         await begin(Action.REPLAY, ActionFilter(fingerprint="cause"), by="bob", key="k")
     ).replay_id != first.replay_id
+
+
+async def test_a_key_that_joined_a_running_action_stands_for_it_also_when_it_has_ended(stage: Stage) -> None:
+    await stage.dead(3)
+    wanted: dict[str, Any] = {"action": Action.REPLAY, "where": ActionFilter(fingerprint="cause"), "by": "ada"}
+    running = await stage.replays.begin(**wanted)
+    assert await stage.replays.begin(**wanted, key="k") == running
+    with pytest.raises(ReplayConflictError):
+        await stage.replays.begin(**wanted | {"rate": 5.0}, key="k")
+    ended = await stage.run_once(running)
+    assert await stage.replays.begin(**wanted, key="k") == ended
+    assert len((await stage.replays.list_replays(limit=5)).items) == 1
+
+
+async def test_who_corrects_a_refused_action_may_use_the_key_again(stage: Stage) -> None:
+    begin = stage.replays.begin
+    with pytest.raises(InvalidRequestError):
+        await begin(Action.RETRY, ActionFilter(status=TaskStatus.RUNNING), by="ada", key="k")
+    corrected = await begin(Action.RETRY, ActionFilter(status=TaskStatus.CANCELLED), by="ada", key="k")
+    assert corrected.where.status is TaskStatus.CANCELLED
 
 
 async def test_a_task_that_fails_during_the_replay_is_not_replayed(stage: Stage) -> None:
