@@ -145,7 +145,9 @@ async def update(
         current |= {"cron": None, "every": None}
     if parameters is not None:
         current["parameters"] = read_json(parameters)
-    changed = {key: current[key] for key in ScheduleDefinition.model_fields} | _without_none(given)
+    # Without the pause: what somebody pauses or resumes at the same moment must stay so.
+    kept = {key: current[key] for key in ScheduleDefinition.model_fields if key != "is_paused"}
+    changed = kept | _without_none(given)
     await _print_schedule(
         framework, await operations.put(name, _definition(changed)), f"Schedule {name} is changed.", as_json
     )

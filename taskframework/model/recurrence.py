@@ -1,6 +1,6 @@
 """When a schedule is due: by a cron expression in a time zone, or at an interval.
 
-When clocks are set forward or back, the rule is that of cronsim, which is the rule of Debian's cron:
+When clocks are set forward or back, the rule is that of Debian's cron:
 
 - A fixed time (neither minute nor hour begins with `*`): if the clocks skip the time, the schedule is due right after
   the gap; if they show it twice, the schedule is due at the first of the two.
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from cronsim import CronSim, CronSimError
 
+_MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 #: Characters of a cron expression.
 MAX_CRON_CHARACTERS = 200
 #: The accepted values of each field of a cron expression, by the name that cronsim gives the field.
@@ -33,6 +34,8 @@ _FIELDS = {
 
 #: An offset from UTC, which some people write in place of a time zone.
 _UTC_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.IGNORECASE)
+#: A short name of a time, such as CEST or AEST. Most are no names of the IANA database, and some mean several times.
+_ABBREVIATION = re.compile(r"[A-Z]{2,5}")
 #: Names under which some systems keep files that are no zone of the IANA database, or count leap seconds. Another
 #: machine may not know them, or mean another time.
 _LOCAL_NAMES = re.compile(r"localtime|posixrules|Factory|(?:posix|right)/.*")
@@ -65,14 +68,53 @@ class Cron:
     expression: str
     timezone: str
 
+    # A next time always exists: every calendar date comes again within 40 years, and cronsim looks 50 years ahead.
     def next_after(self, moment: datetime) -> datetime:
-        # A next time always exists: every calendar date comes again within 40 years, and cronsim looks 50 years ahead.
+        minute, hour, *_ = self.expression.split()
+        if minute.startswith("*") or hour.startswith("*"):
+            return self._next_of_each(moment)
         times = CronSim(self.expression, moment.astimezone(zone(self.timezone)))
         found = next(times).astimezone(UTC)
         # If clocks show an hour twice, cronsim begins in the first hour, although the moment may be in the second.
         while found <= moment:
             found = next(times).astimezone(UTC)
         return found
+
+    def _next_of_each(self, moment: datetime) -> datetime:
+        """The next time of an expression with `*` in minute or hour.
+
+        Between two clock changes the offset from UTC is fixed, and each such part is searched by itself. With a zone,
+        cronsim takes steps of whole hours: it would miss times where clocks change by half an hour, and find a midnight
+        that does not exist.
+        """
+        start, searched_until = moment, moment
+        while True:
+            offset = _offset_at(start, self.timezone)
+            local = (searched_until + offset).replace(tzinfo=None)
+            found = next(CronSim(self.expression, local)).replace(tzinfo=UTC) - offset
+            change = _first_clock_change(start, found, self.timezone)
+            if change is None:
+                return found
+            # The first minute after the change may be a time of the expression: cronsim begins with the next minute.
+            start, searched_until = change, change - _MINUTE
+
+
+def _offset_at(moment: datetime, timezone: str) -> timedelta:
+    return moment.astimezone(zone(timezone)).utcoffset() or timedelta(0)
+
+
+def _first_clock_change(start: datetime, end: datetime, timezone: str) -> datetime | None:
+    """The first moment after `start`, until `end`, with another offset from UTC; None if the offset stays."""
+    offset = _offset_at(start, timezone)
+    while start < end:
+        later = min(start + _DAY, end)
+        if _offset_at(later, timezone) != offset:
+            while later - start > _MINUTE:  # clocks change at the beginning of a minute
+                middle = start + (later - start) / 2
+                start, later = (middle, later) if _offset_at(middle, timezone) == offset else (start, middle)
+            return later.replace(second=0, microsecond=0)
+        start = later
+    return None
 
 
 def latest_time(recurrence: Recurrence, after: datetime, until: datetime) -> datetime | None:
@@ -152,6 +194,8 @@ def zone_hint(name: str) -> str:
         fixed = f"Etc/GMT{'-' if sign == '+' else '+'}{int(hours)}"
         if not int(minutes or 0) and fixed in zoneinfo.available_timezones():
             return f"Give a place, such as Europe/Berlin; or {fixed}, which is the same time with the opposite sign."
+        return "Give a place with this time, such as Europe/Berlin."
+    if _ABBREVIATION.fullmatch(name):  # a name that looks like it may be hours away
         return "Give a place with this time, such as Europe/Berlin."
     nearest = nearest_zone(name)
     return f"Did you mean {nearest}?" if nearest else "Give a name of the IANA database, such as Europe/Berlin."

@@ -125,6 +125,12 @@ def key_of_run_now(name: str, key: str) -> str:
     return f"schedule/{name}/run/{fingerprint(key)}" if is_too_long else whole
 
 
+def with_last_run(schedule: Schedule, run: LastRun) -> Schedule:
+    """A schedule after a run was submitted, perhaps by another process; unchanged if its last run is newer."""
+    is_newer = schedule.last_run is None or schedule.last_run.at <= run.at
+    return replace(schedule, last_run=run, problem=None) if is_newer else schedule
+
+
 def with_next_run(schedule: Schedule, after: datetime) -> Schedule:
     """A schedule whose next run is the first run after a time."""
     next_at = schedule.recurrence.next_after(after)
@@ -162,7 +168,7 @@ def runs_due(schedule: Schedule, now: datetime, most: int) -> DueRuns:
         times = tuple(islice(_times_due(schedule, now), most))
         return DueRuns(times, times[-1])
     newest = _newest_due(schedule, now)
-    is_missed = now - with_jitter(schedule, newest) > MISSED_AFTER
+    is_missed = now - _due_time(schedule, newest) > MISSED_AFTER
     return DueRuns(() if is_missed and schedule.missed is Missed.SKIP else (newest,), newest)
 
 
@@ -192,9 +198,16 @@ def _rule_of(schedule: Schedule) -> tuple[object, ...]:
     return schedule.cron, schedule.every, schedule.timezone, schedule.user_id
 
 
+def _due_time(schedule: Schedule, at: datetime) -> datetime:
+    """When a run is due. For the next run it is the stored time: a new release of the time zones may compute another
+    one, before which the schedule would be due without a run.
+    """
+    return schedule.due_at if at == schedule.next_at else with_jitter(schedule, at)
+
+
 def _times_due(schedule: Schedule, now: datetime) -> Iterator[datetime]:
     at = schedule.next_at
-    while with_jitter(schedule, at) <= now:
+    while _due_time(schedule, at) <= now:
         yield at
         at = schedule.recurrence.next_after(at)
 

@@ -90,6 +90,7 @@ class Stream:
     #: Whether the task that has the turn failed and the stream now waits until an operator replays this task, or lets
     #: the stream continue without it.
     is_halted: bool = False
+    #: The gap to which a position was added last comes last.
     skipped: tuple[Gap, ...] = ()
     taken: tuple[Taken, ...] = ()
 
@@ -98,11 +99,11 @@ class Stream:
         return any(gap.first <= position <= gap.last for gap in self.skipped)
 
     def skip(self, first: int, last: int) -> Stream:
-        """The stream with these positions given up; if they follow the last gap, they become part of that gap."""
-        *before, previous = self.skipped or (None,)
-        if previous is not None and previous.last + 1 == first:
-            return replace(self, skipped=(*before, Gap(previous.first, last)))
-        return replace(self, skipped=(*self.skipped, Gap(first, last)))
+        """The stream with these positions given up. The gaps next to them become one with them; it is the last one."""
+        near = [gap for gap in self.skipped if gap.first <= last + 1 and first <= gap.last + 1]
+        others = [gap for gap in self.skipped if gap not in near]
+        whole = Gap(min([first, *(gap.first for gap in near)]), max([last, *(gap.last for gap in near)]))
+        return replace(self, skipped=(*others, whole))
 
 
 STREAMS = RecordKind("stream", Stream)

@@ -20,6 +20,7 @@ from taskframework.model.schedules import (
     next_runs,
     redefine_schedule,
     start_schedule,
+    with_last_run,
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -243,11 +244,9 @@ class ScheduleOperations:
         schedule = await self.get(name)
         run = None if key is None else key_of_run_now(name, key)
         submission = await self._submission.submit(run_request(schedule, run))
-        if submission.is_new:
-            last = LastRun(self._store.now(), submission.task.task_id)
-            await change_schedule(
-                self._store, name, lambda present: present and replace(present, last_run=last, problem=None)
-            )
+        # Also after a repetition: the first call may have died before it recorded the run.
+        last = LastRun(submission.task.created_at, submission.task.task_id)
+        await change_schedule(self._store, name, lambda present: present and with_last_run(present, last))
         return submission
 
     async def apply(self, named: Mapping[str, Any]) -> None:

@@ -142,10 +142,12 @@ class StreamOperations:
 
         Raises:
             TaskNotFoundError: if there is no such stream.
-            TransitionRefusedError: if the stream is not halted, or not at this position.
+            TransitionRefusedError: if the stream is not halted, or not at this position. A call that failed halfway may
+                be repeated.
         """
         state = await self._results.read_state(stream)
-        is_meant = position is None or (state.turn is not None and state.turn.position == position)
+        held = None if state.turn is None else state.turn.position
+        is_meant = position in (None, held) or not state.is_halted
         if not (is_meant and await self._turns.resume_halted(stream, state)):
             raise _refuse_to_go_on(stream, None if is_meant else position)
         return await self.status(stream)

@@ -16,6 +16,7 @@ from taskframework.errors import (
     SubmissionError,
     TaskframeworkError,
 )
+from taskframework.model.idempotency import key_id
 from taskframework.model.interventions import Cancel
 from taskframework.model.records import Record
 from taskframework.model.schedules import (
@@ -26,12 +27,14 @@ from taskframework.model.schedules import (
     Schedule,
     run_key,
     runs_due,
+    with_last_run,
     with_next_run,
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.moves import TaskMoves
 from taskframework.schedules import all_schedules, change_schedule, load_zone
 from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import read_record
 from taskframework.submission.schedules import run_request
 from taskframework.submission.service import Submission, TaskSubmissionService
 
@@ -62,16 +65,16 @@ class ScheduleRepair:
         due = [record for record in await all_schedules(self._store) if _is_due(record, now)]
         has_more = False
         for at in range(0, len(due), self._limit):
-            runs = map(self._run, due[at : at + self._limit])
+            runs = (self._run(record, now) for record in due[at : at + self._limit])
             for outcome in await asyncio.gather(*runs, return_exceptions=True):  # wait for all, even if one fails
                 if isinstance(outcome, BaseException):
                     raise outcome
                 has_more |= outcome
         return has_more
 
-    async def _run(self, record: Record) -> bool:
+    async def _run(self, record: Record, now: datetime) -> bool:
         try:
-            return await self._run_due(record)
+            return await self._run_due(record, now)
         except StoreUnavailableError:
             raise
         except Exception as error:  # the other schedules must still run
@@ -79,8 +82,8 @@ class ScheduleRepair:
             logger.warning("%s cannot run now: %s", record.id, error, exc_info=is_unknown)
             return False
 
-    async def _run_due(self, record: Record) -> bool:
-        schedule, now = SCHEDULE.content(record), self._store.now()
+    async def _run_due(self, record: Record, now: datetime) -> bool:
+        schedule = SCHEDULE.content(record)
         try:
             await load_zone(schedule.timezone)
         except InvalidRequestError as error:
@@ -106,12 +109,7 @@ class ScheduleRepair:
 
     async def _record_last_run(self, name: str, last: LastRun) -> None:
         """Record the run that was submitted here, because another process moved the schedule on, maybe without it."""
-
-        def with_last_run(present: Schedule | None) -> Schedule | None:
-            is_newer = present is not None and (present.last_run is None or present.last_run.at < last.at)
-            return replace(present, last_run=last) if present is not None and is_newer else present
-
-        await change_schedule(self._store, name, with_last_run)
+        await change_schedule(self._store, name, lambda present: present and with_last_run(present, last))
 
     async def _submit_runs(self, schedule: Schedule, times: Sequence[datetime]) -> Schedule:
         """Submit the runs for these times, or skip them; return the schedule after that."""
@@ -131,8 +129,8 @@ class ScheduleRepair:
         last = await self._store.get(task_id, EVERYONE)
         if last is None or last.status.is_final:
             return True
-        if last.idempotency_key == run_key(schedule.name, at):
-            return True  # this very run: somebody changed the schedule after the submission, so it was not moved on
+        if await read_record(self._store, key_id(schedule.user_id, run_key(schedule.name, at))) is not None:
+            return True  # submitted before: somebody changed the schedule after that, so it was not moved on
         if schedule.overlap is Overlap.CANCEL_PREVIOUS:
             reason = f"The next run of the schedule {schedule.name} has come."
             await self._moves.repair(Cancel(task_id, EVERYONE, f"schedule/{schedule.name}", reason))
@@ -149,10 +147,12 @@ def _after_run(schedule: Schedule, at: datetime, outcome: Submission | Exception
         Exception: the outcome, if the run was neither accepted nor refused; then the run is submitted again.
     """
     match outcome:
-        case Submission():
+        case Submission(is_new=True):
             return replace(schedule, last_run=LastRun(at, outcome.task.task_id), problem=None)
+        case Submission():
+            return with_last_run(schedule, LastRun(at, outcome.task.task_id))
         case IdempotencyConflictError():  # submitted before the schedule was changed
-            return replace(schedule, last_run=LastRun(at, outcome.task_id), problem=None)
+            return with_last_run(schedule, LastRun(at, outcome.task_id))
         case SubmissionError():
             logger.warning("schedule %s cannot run: %s", schedule.name, outcome.message)
             return replace(schedule, problem=RunProblem(at, str(outcome)))

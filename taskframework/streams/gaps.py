@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import groupby
 
 from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
@@ -29,8 +28,8 @@ class StreamGaps:
         self._moves = moves
         self._kept = kept
 
-    async def give_up(self, stream: StreamKey, positions: Sequence[int]) -> Stream:
-        """Record that these positions are given up, before any reader continues without them.
+    async def give_up(self, stream: StreamKey, gaps: Sequence[Gap]) -> Stream:
+        """Record that the positions of these gaps are given up, before any reader continues without them.
 
         Returns:
             The stream after this write.
@@ -43,7 +42,7 @@ class StreamGaps:
             if record is None:
                 return Stream()
             state = STREAMS.content(record)
-            for gap in _gaps_of([at for at in positions if not state.has_skipped(at)]):
+            for gap in gaps:
                 state = state.skip(gap.first, gap.last)
             changed = STREAMS.changed(record, state, expires_at=record.expires_at)
             [written] = await self._store.write_records([changed])
@@ -80,16 +79,9 @@ class StreamGaps:
             position = STREAMS.content(taken).next_position - 1
             moved = await self._moves.make(MovePosition(task.task_id, position_of(task), position))
             if moved is None:  # another process has moved it, so the new position stays empty
-                await self.give_up(stream, [position])
+                await self.give_up(stream, [Gap(position, position)])
                 break
             task = moved
             record = await read_record(self._store, stream.record_id)
             state = state if record is None else STREAMS.content(record)
         return Inserted(task, inserted.is_new)
-
-
-def _gaps_of(positions: Sequence[int]) -> list[Gap]:
-    """Return the positions as gaps, in order; neighbouring positions are one gap."""
-    runs = groupby(enumerate(sorted(positions)), lambda place: place[1] - place[0])
-    found = [[position for _, position in run] for _, run in runs]
-    return [Gap(run[0], run[-1]) for run in found]

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from taskframework.errors import TaskNotFoundError
 from taskframework.model.stream_moves import Skip
 from taskframework.model.stream_results import StreamResult
-from taskframework.model.streams import GIVEN_UP_AFTER, STREAMS, Stream, StreamKey, is_serial, position_of
+from taskframework.model.streams import GIVEN_UP_AFTER, STREAMS, Gap, Stream, StreamKey, is_serial, position_of
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
@@ -85,11 +85,13 @@ class StreamResults:
         results: list[StreamResult] = []
         for position in range(first, min(first + limit, state.next_position)):
             task = tasks.get(position)
-            if task is None and not state.has_skipped(position):
+            is_skipped = state.has_skipped(position)
+            if task is None and not is_skipped:
                 state, due = await self._give_up(stream, state, position)
-                if due is not None or not state.has_skipped(position):
+                is_skipped = state.has_skipped(position)
+                if due is not None or not is_skipped:
                     return Ready(tuple(results), due)
-            result, due = await self._result_at(stream, position, None if state.has_skipped(position) else task)
+            result, due = await self._result_at(stream, position, None if is_skipped else task)
             if result is None:
                 return Ready(tuple(results), due)
             results.append(result)
@@ -132,7 +134,7 @@ class StreamResults:
         due = stored + GIVEN_UP_AFTER
         if due > self._store.now():
             return state, due
-        state = await self._gaps.give_up(stream, range(position, later[0].position))
+        state = await self._gaps.give_up(stream, [Gap(position, later[0].position - 1)])
         await self._gaps.adopt_late(stream, state)
         return state, None
 

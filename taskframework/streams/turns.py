@@ -14,6 +14,9 @@ from functools import partial
 from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
 from taskframework.grouping import BULK_LIMIT, Grouping, together_or_alone
+from taskframework.model.drivers import UNBLOCK
+from taskframework.model.marks import MoveDriver
+from taskframework.model.scope import EVERYONE
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
     STREAMS,
@@ -29,6 +32,8 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads, read_record
 
+#: How long after an operator let a stream continue a repair looks whether it does: longer than the writes take.
+_RESUME_CHECK_DELAY = timedelta(seconds=10)
 #: The most rounds of looking and writing. In each lost round another process passed the turn on.
 _MAX_ROUNDS = 50
 
@@ -123,21 +128,40 @@ class StreamTurns:
         )
 
     async def resume_halted(self, stream: StreamKey, state: Stream) -> bool:
-        """Let a halted stream continue with the next task.
+        """Let a halted stream continue with the next task; or finish this for a call whose process died halfway.
 
         Returns:
-            Whether the stream was halted and this call let it continue.
+            Whether this call let the stream continue: it was halted, or no task had the turn although tasks wait.
 
         Raises:
             StoreError: if the store failed; the stream may still continue.
         """
         if not state.is_halted:
-            return False
+            return await self._resume_standing(stream, state.turn)
+        await self._repair_soon(stream)
         record = await self._store.change_record(PassTurn(stream, self._kept, state.turn, None))
         if STREAMS.content(record).turn is not None:
             return False
         await self.advance(stream)
         return True
+
+    async def _resume_standing(self, stream: StreamKey, turn: Turn | None) -> bool:
+        holder = None if turn is None else await self._tasks.get(turn.task_id)
+        if turn_state(turn, holder) not in (TurnState.WAITS, TurnState.OVER):
+            return False
+        if stream not in await self._store.next_blocked([stream]):
+            return False
+        await self.advance(stream)
+        return True
+
+    async def _repair_soon(self, stream: StreamKey) -> None:
+        """Let a repair look at a halted stream soon. If this process dies after it has let the stream continue and
+        before the next task has the turn, no event makes another process look.
+        """
+        waiting = (await self._store.next_blocked([stream])).get(stream)
+        task = None if waiting is None else await self._store.get(waiting.task_id, EVERYONE)
+        if task is not None and task.unblock_at is not None:
+            await self._store.apply(MoveDriver(task.task_id, UNBLOCK, task.unblock_at, _RESUME_CHECK_DELAY))
 
     async def _pass_on(self, stream: StreamKey, turn: Turn | None, holder: Task | None) -> bool:
         """Give the turn of an ended task to the next task; or halt the stream, if the outcome of the task requires it.

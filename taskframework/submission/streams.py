@@ -21,7 +21,16 @@ from taskframework.model.idempotency import has_id_from_key
 from taskframework.model.options import StreamMode
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
-from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, is_serial, position_of, stream_of
+from taskframework.model.streams import (
+    STREAMS,
+    Gap,
+    Stream,
+    StreamKey,
+    TakePositions,
+    is_serial,
+    position_of,
+    stream_of,
+)
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.streams.gaps import StreamGaps
@@ -114,8 +123,8 @@ class StreamInserts:
         self, stream: StreamKey, state: Stream, positioned: Sequence[Task], stored: Sequence[Inserted | Exception]
     ) -> Sequence[Inserted | Exception]:
         """Give unused positions up and look whose turn it is. If this fails now, a repair does it later."""
-        pairs = zip(positioned, stored, strict=True)
-        unused = [position_of(task) for task, reply in pairs if _is_unused(position_of(task), reply)]
+        pairs = zip(map(position_of, positioned), stored, strict=True)
+        unused = [Gap(at, at) for at, reply in pairs if _is_unused(at, reply)]
         try:
             if unused:
                 await self._gaps.give_up(stream, unused)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from taskframework.model.message import TaskMessage, read_message
 from taskframework.model.outcome import MAX_MESSAGE_CHARACTERS, classify
 from taskframework.model.query import Cursor, CursorInvalidError
 from taskframework.model.retry import RetryPolicy
+from taskframework.model.streams import Stream
 from taskframework.model.values import check_storable
 from taskframework.stores.sqlite.rows import TaskRow, new_row, read_row
 from taskframework.testing.conformance.comparison import differences, same_json
@@ -138,3 +140,15 @@ def test_every_error_becomes_bounded_storable_data(text: str, kind: type[Excepti
     failed = classify(kind(text))
     assert len(failed.error.message) <= MAX_MESSAGE_CHARACTERS + 1
     check_storable([failed.error.message, failed.error.type], "error", 1_000_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=20))
+def test_given_up_positions_are_few_gaps_that_do_not_touch(ranges: list[tuple[int, int]]) -> None:
+    stream, expected = Stream(), set[int]()
+    for first, more in ranges:
+        stream = stream.skip(first, first + more)
+        expected |= set(range(first, first + more + 1))
+        assert stream.skipped[-1].first <= first <= stream.skipped[-1].last, "the newest gap comes last"
+    assert {position for position in range(50) if stream.has_skipped(position)} == expected
+    gaps = sorted(stream.skipped, key=lambda gap: gap.first)
+    assert all(earlier.last + 1 < later.first for earlier, later in pairwise(gaps))

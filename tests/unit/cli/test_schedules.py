@@ -15,6 +15,7 @@ import taskframework.wiring.process  # noqa: F401 - as above
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.schedules import Schedule
 from taskframework.operations.schedules import ScheduleOperations
 from tests.unit.cli.conftest import Cli, Done
 
@@ -84,6 +85,20 @@ def test_named_fields_of_a_schedule_are_changed_and_the_others_stay(cli: Cli) ->
         "needs either cron or every"
         in cli("schedules", "update", "nightly", "--every", "1m", "--cron", "* * * * *").err
     )
+
+
+def test_an_update_leaves_a_pause_that_came_at_the_same_moment(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("schedules", "create", *NIGHTLY)
+    get = ScheduleOperations.get
+
+    async def get_before_a_pause(self: ScheduleOperations, name: str) -> Schedule:
+        found = await get(self, name)
+        await self.pause(name)
+        return found
+
+    monkeypatch.setattr(ScheduleOperations, "get", get_before_a_pause)
+    changed = shown(cli("schedules", "update", "nightly", "--jitter", "30s", "--json"))
+    assert (changed["jitter"], changed["is_paused"]) == ("30s", True)
 
 
 def test_a_schedule_is_paused_resumed_run_and_deleted(cli: Cli) -> None:

@@ -20,6 +20,8 @@ from taskframework.model.recurrence import (
 )
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
+#: Where clocks change by half an hour.
+LORD_HOWE = "Australia/Lord_Howe"
 
 
 def at(text: str) -> datetime:
@@ -85,6 +87,34 @@ def times(recurrence: Recurrence, after: str, number: int) -> list[datetime]:
             ["2026-03-08T03:30-04:00", "2026-03-08T04:30-04:00"],
             id="each hour in New York, not the one that there is not",
         ),
+        pytest.param(
+            "0 */6 * * *",
+            LORD_HOWE,
+            "2026-04-04T18:00+11:00",
+            ["2026-04-05T00:00+11:00", "2026-04-05T06:00+10:30", "2026-04-05T12:00+10:30"],
+            id="an hour with a step, on a day that is half an hour longer",
+        ),
+        pytest.param(
+            "30 * * * *",
+            LORD_HOWE,
+            "2026-04-05T00:45+11:00",
+            ["2026-04-05T01:30+11:00", "2026-04-05T01:30+10:30", "2026-04-05T02:30+10:30"],
+            id="a half hour that comes twice",
+        ),
+        pytest.param(
+            "*/10 2 * * *",
+            LORD_HOWE,
+            "2026-10-03T03:00+10:30",
+            ["2026-10-04T02:30+11:00", "2026-10-04T02:40+11:00", "2026-10-04T02:50+11:00", "2026-10-05T02:00+11:00"],
+            id="half an hour that is left out; the first minute after the gap counts",
+        ),
+        pytest.param(
+            "0 */6 * * SUN",
+            "America/Havana",
+            "2026-03-07T00:00-05:00",
+            ["2026-03-08T06:00-04:00", "2026-03-08T12:00-04:00"],
+            id="a midnight that there is not",
+        ),
         pytest.param("0 0 29 2 *", "UTC", "2026-01-01T00:00Z", ["2028-02-29T00:00Z", "2032-02-29T00:00Z"], id="leap"),
         pytest.param("0 12 L 2 *", "UTC", "2026-01-01T00:00Z", ["2026-02-28T12:00Z", "2027-02-28T12:00Z"], id="last"),
         pytest.param("0 9 * * MON-FRI", "UTC", "2026-01-02T09:00Z", ["2026-01-05T09:00Z"], id="weekdays"),
@@ -101,7 +131,7 @@ def test_in_the_second_of_two_equal_hours_the_first_one_is_over() -> None:
 
 
 @pytest.mark.parametrize("cron", ["30 2 * * *", "15 */6 * * *", "*/20 * * * *", "0 9 * * MON-FRI"])
-@pytest.mark.parametrize("timezone", [BERLIN, NEW_YORK, "America/Santiago"])
+@pytest.mark.parametrize("timezone", [BERLIN, NEW_YORK, "America/Santiago", LORD_HOWE])
 def test_the_next_time_is_the_same_from_every_moment_before_it(cron: str, timezone: str) -> None:
     """All times of the days around a change of the clocks, whatever moment between two of them one asks from."""
     rule = Cron(cron, timezone)
@@ -221,6 +251,8 @@ def test_a_name_that_means_another_time_elsewhere_is_no_time_zone(name: str) -> 
         ("+0530", "Give a place with this time"),
         ("UTC+99", "Give a place with this time"),
         ("berlin", "Did you mean Europe/Berlin?"),
+        ("CEST", "Give a place with this time"),
+        ("AEST", "Give a place with this time"),
         ("", "Give a name of the IANA database"),
     ],
 )

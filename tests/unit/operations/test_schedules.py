@@ -11,11 +11,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import (
     ConfigurationError,
     InvalidParametersError,
     InvalidRequestError,
+    StoreUnavailableError,
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
@@ -34,6 +36,7 @@ from taskframework.operations.schedules import (
     TooManySchedulesError,
 )
 from taskframework.recovery.schedules import ScheduleRepair
+from taskframework.schedules import all_schedules
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.schedules import MAX_SCHEDULE_BYTES, ScheduleDefinition, parse_definition
 from taskframework.submission.types import TaskTypes
@@ -43,6 +46,7 @@ from tests.support.kitchen_sink import CountWords, Returns
 from tests.support.submission import submission_into
 
 HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
+SECOND = timedelta(seconds=1)
 TEXT = {"text": "one two"}
 
 
@@ -419,3 +423,60 @@ async def _soonest(stage: Stage) -> datetime:
 def _on(zone: Any, day: datetime, hour: int, minute: int) -> datetime:
     """A time of a day on a zone's clocks; the first one, where there are two."""
     return day.replace(hour=hour, minute=minute, tzinfo=zone, fold=0).astimezone(UTC)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel_previous"])
+async def test_a_run_by_hand_between_a_due_run_and_its_record_is_left_alone(
+    stage: Stage, overlap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.create(overlap=overlap)
+    stage.clock.advance(HOUR)
+    by_hand: list[str] = []
+
+    async def run_by_hand(name: str) -> None:
+        if name == "schedule.after_submit" and not by_hand:
+            stage.clock.advance(1)
+            by_hand.append((await stage.schedules.run("nightly")).task.task_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoint, "reached", run_by_hand)
+        await stage.repair.run_once()
+    await stage.repair.run_once()
+    tasks = (await stage.store.list_tasks(EVERYONE, TaskFilter(), limit=9)).items
+    assert len(tasks) == 2, "the run that was due is submitted once"
+    assert [task.status for task in tasks] == [TaskStatus.QUEUED] * 2, "and cancels nothing"
+    seen = await stage.schedules.get("nightly")
+    assert (seen.next_at, seen.last_run and seen.last_run.task_id) == (stage.store.now() + HOUR - SECOND, by_hand[0])
+
+
+async def test_a_repeated_run_by_hand_is_recorded_if_the_first_call_died_before(stage: Stage) -> None:
+    await stage.create(overlap="skip")
+
+    async def die(*_: object) -> None:
+        raise StoreUnavailableError("gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("taskframework.operations.schedules.change_schedule", die)
+        with pytest.raises(StoreUnavailableError):
+            await stage.schedules.run("nightly", key="k")
+    stage.clock.advance(MINUTE)
+    repeated = await stage.schedules.run("nightly", key="k")
+    last = (await stage.schedules.get("nightly")).last_run
+    assert not repeated.is_new
+    assert last == LastRun(repeated.task.created_at, repeated.task.task_id)
+    newer = await stage.schedules.run("nightly", key="l")
+    await stage.schedules.run("nightly", key="k")
+    assert (await stage.schedules.get("nightly")).last_run == LastRun(newer.task.created_at, newer.task.task_id)
+
+
+@pytest.mark.parametrize("missed", ["all", "once"])
+async def test_the_next_run_keeps_its_stored_time_if_its_jitter_is_computed_anew(stage: Stage, missed: str) -> None:
+    """As after a new release of the time zones, by which the run after it, and so the longest jitter, is another."""
+    made = await stage.create(missed=missed, jitter="1h")
+    [record] = await all_schedules(stage.store)
+    sooner = replace(made, due_at=made.next_at)
+    await stage.store.write_records([SCHEDULE.changed(record, sooner)])
+    stage.clock.advance(HOUR)
+    await stage.repair.run_once()
+    seen = await stage.schedules.get("nightly")
+    assert (len(await stage.runs()), seen.last_run and seen.last_run.at) == (1, made.next_at)

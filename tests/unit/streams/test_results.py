@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,8 +14,9 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Skip
 from taskframework.model.stream_results import StreamResult
-from taskframework.model.streams import StreamKey
+from taskframework.model.streams import STREAMS, Gap, StreamKey
 from taskframework.model.task import Task
+from taskframework.stores.reading import read_record
 from tests.unit.streams.conftest import HOUR, KEY, Installation, armed
 
 SECOND = timedelta(seconds=1)
@@ -170,6 +172,22 @@ async def test_positions_without_a_task_are_given_up_half_a_minute_after_a_later
         (3, task.task_id, "COMPLETED"),
     ]
     assert len((await here.stream()).skipped) == 1
+
+
+async def test_any_number_of_positions_without_a_task_is_given_up_as_one_gap(here: Installation) -> None:
+    """As in an old stream whose first tasks the retention has deleted: not one step for each position."""
+    await here.end((await ordered(here, 1))[0])
+    record = await read_record(here.store, KEY.record_id)
+    assert record is not None
+    far = 10**12
+    later = STREAMS.changed(record, replace(STREAMS.content(record), next_position=far))
+    assert await here.store.write_records([later]) != [None]
+    [task] = await ordered(here, 1)
+    await here.end(task)
+    here.clock.advance(GIVEN_UP)
+    assert await shown(here, first=far - 2) == ["S", "S", "C"]
+    assert {result.status for result in await read(here, first=1)} == {"SKIPPED"}
+    assert (await here.stream()).skipped == (Gap(1, far - 1),), "what touches a gap becomes part of it"
 
 
 async def test_a_task_at_a_given_up_position_gets_a_later_one_during_its_submission(

@@ -210,6 +210,41 @@ async def test_a_halted_stream_is_let_go_on_without_what_halted_it(here: Install
     assert not (await here.stream()).is_halted, "a late word of the failure halts nothing"
 
 
+RESUME_POINTS = ["stream.before_turn", "stream.after_turn"]
+
+
+@pytest.mark.parametrize("point", RESUME_POINTS)
+@pytest.mark.parametrize("position", [0, None])
+async def test_letting_a_stream_go_on_may_be_repeated_if_it_failed_halfway(
+    here: Installation, point: str, position: int | None
+) -> None:
+    first, second, third = await here.submit_many(3, stream={"on_failure": "halt"})
+    await here.end(first, fails=True)
+    with armed(point), pytest.raises(RuntimeError):
+        await here.services.streams.go_on(KEY, position=position)
+    assert await here.statuses(second, third) == [BLOCKED, BLOCKED]
+    await here.services.streams.go_on(KEY, position=position)
+    assert await here.statuses(second, third) == [QUEUED, BLOCKED]
+    with pytest.raises(TransitionRefusedError, match="is not halted"):
+        await here.services.streams.go_on(KEY, position=position)
+
+
+@pytest.mark.parametrize("point", RESUME_POINTS)
+async def test_a_repair_soon_finishes_what_a_dead_process_began_for_a_halted_stream(
+    here: Installation, point: str
+) -> None:
+    first, second = await here.submit_many(2, stream={"on_failure": "halt"})
+    await here.end(first, fails=True)
+    here.clock.advance(timedelta(days=3))  # a repair looks at tasks that wait for days once in days
+    await repaired(here)
+    with armed(point), pytest.raises(RuntimeError):
+        await here.services.streams.go_on(KEY)
+    here.clock.advance(timedelta(seconds=11))
+    await repair(here).run_once()
+    await here.services.looks.finished()
+    assert await here.statuses(second) == [QUEUED]
+
+
 async def test_a_stream_stays_halted_after_the_task_that_halted_it_was_deleted(here: Installation) -> None:
     first, second = await here.submit_many(2, stream={"on_failure": "halt"})
     failed = await here.end(first, fails=True)
