@@ -20,8 +20,8 @@ from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
 from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
-#: How many seconds before their time permits are taken. A process that is killed loses the permits that it has taken:
-#: the permits of a quarter of a second at most.
+#: How many seconds before their time permits are taken, besides the lead of a worker whose slots are all taken. A
+#: process that is killed loses the permits that it has taken: the permits of a quarter of a second at most.
 TAKE_AHEAD_SECONDS = 0.25
 #: A permit may be used for at least this many seconds after its time, or after it came here. Strictly, a bucket that
 #: holds one permit allows no lateness at all, but no process is always quicker than this.
@@ -40,6 +40,12 @@ class Permit:
         return now > self.until
 
 
+def lateness_of(limit: BucketLimit) -> float:
+    """Return how many seconds after its time a permit may be used."""
+    # Half of the time that the limit holds back; the other half is for the claim.
+    return max(limit.burst_seconds + limit.held_back_seconds / 2, _MIN_LATENESS_SECONDS)
+
+
 def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[Permit]:
     """Return the permits that a request got, with times of this process's own clock.
 
@@ -49,8 +55,7 @@ def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[P
         received_at: when the answer came. This counts as the time of the request at the server, which was a little
             earlier; so permits are used late and never early.
     """
-    # A permit may be late by half of the time that the limit holds back; the other half is for the claim.
-    lateness = max(limit.burst_seconds + limit.held_back_seconds / 2, _MIN_LATENESS_SECONDS)
+    lateness = lateness_of(limit)
     times = [received_at + bucket.first_at + at / limit.rate - bucket.asked_at for at in range(bucket.granted)]
     return [Permit(time, max(time + lateness, received_at + _MIN_LATENESS_SECONDS)) for time in times]
 
@@ -68,18 +73,21 @@ class Permits:
             clock: for the times of the permits.
         """
         self._buckets = buckets
-        self._take = partial(TakePermits, record_id, limit, ahead=TAKE_AHEAD_SECONDS)
+        self._take = partial(TakePermits, record_id, limit)
         self._limit = limit
         self._clock = clock
         self._waiting: deque[asyncio.Future[Permit]] = deque()
         self._taken: deque[Permit] = deque()
         self._ask_again_at = 0.0
         self._pump: asyncio.Task[None] | None = None
+        #: How many seconds before their times permits are given out. The callers do not use them before.
+        self.lead = 0.0
         #: Called with how many permits were taken.
         self.on_taken: Callable[[int], None] = lambda count: None
 
     async def next(self) -> Permit:
-        """Wait for a permit, until its time has come. If the caller is cancelled meanwhile, the next caller gets it.
+        """Wait for a permit, until its time has come or comes within `lead`. If the caller is cancelled meanwhile, the
+        next caller gets it.
 
         Raises:
             StoreUnavailableError: if the bucket could not be reached.
@@ -123,15 +131,14 @@ class Permits:
         missing = self._count_waiting() - len(self._taken)
         seconds_until_asking = self._ask_again_at - self._clock.monotonic()
         if missing > 0 and seconds_until_asking <= 0:
-            bucket = await self._buckets.take(self._take(most=missing))
+            ahead = TAKE_AHEAD_SECONDS + self.lead
+            bucket = await self._buckets.take(self._take(most=missing, ahead=ahead))
             await failpoint.reached("limits.after_take")
             self.on_taken(bucket.granted)
             now = self._clock.monotonic()
             self._taken.extend(permits_of(bucket, self._limit, now))
             # Ask late enough that several permits are ready, and not in all processes at the same moment.
-            wait = (
-                bucket.first_at - bucket.asked_at - TAKE_AHEAD_SECONDS + TAKE_AHEAD_SECONDS * random.uniform(0.25, 0.5)
-            )
+            wait = bucket.first_at - bucket.asked_at - ahead + TAKE_AHEAD_SECONDS * random.uniform(0.25, 0.5)
             self._ask_again_at = now if bucket.granted else now + max(wait, TAKE_AHEAD_SECONDS / 8)
         elif not self._taken:
             await self._clock.sleep(seconds_until_asking)
@@ -140,17 +147,17 @@ class Permits:
         """Give out the taken permits when their times come; return early to take more, so that there is no pause."""
         while self._taken:
             permit, now = self._taken[0], self._clock.monotonic()
-            if permit.not_before <= now:
+            if permit.not_before - self.lead <= now:
                 self._taken.popleft()
                 if not permit.is_late(now):
                     self._give_to_next(permit)
             elif self._should_take_more(now):
                 return
             else:
-                await self._clock.sleep(permit.not_before - now)
+                await self._clock.sleep(permit.not_before - self.lead - now)
 
     def _should_take_more(self, now: float) -> bool:
-        is_nearly_out = self._taken[-1].not_before - now < TAKE_AHEAD_SECONDS / 2
+        is_nearly_out = self._taken[-1].not_before - self.lead - now < TAKE_AHEAD_SECONDS / 2
         return is_nearly_out and now >= self._ask_again_at and self._count_waiting() > len(self._taken)
 
     def _give_to_next(self, permit: Permit) -> bool:

@@ -37,11 +37,11 @@ class PutOff:
 WAITED_TOO_LONG = PutOff(timedelta(minutes=1))
 
 
-class WaitsWithoutSlot(Protocol):
-    """Lets a delivery wait for something while other deliveries use its slot."""
+class Waits(Protocol):
+    """Lets a delivery wait for something."""
 
     async def __call__(self, awaited: Awaitable[T]) -> T | None:
-        """Wait without a slot, then take a slot again.
+        """Wait.
 
         Returns:
             The result of `awaited`; None if the delivery may not wait any longer or the worker stops.
@@ -49,7 +49,7 @@ class WaitsWithoutSlot(Protocol):
         ...
 
 
-async def _with_slot(awaited: Awaitable[T]) -> T | None:
+async def _wait(awaited: Awaitable[T]) -> T | None:
     return await awaited
 
 
@@ -65,8 +65,11 @@ class Candidate:
     claim_id: str
     #: A check adds callbacks here that are called when the delivery ends: put off, refused, settled or lost.
     holding: AsyncExitStack
-    #: A check uses this for every wait that takes longer than some milliseconds.
-    without_slot: WaitsWithoutSlot = _with_slot
+    #: A check uses this for every wait that takes longer than some milliseconds: other deliveries use the slot
+    #: meanwhile. Then the delivery takes a slot again, which takes long if all slots are taken.
+    without_slot: Waits = _wait
+    #: For a short wait that keeps the slot.
+    with_slot: Waits = _wait
     #: A check adds callbacks here that are called only if it is certain that the task is not claimed.
     unless_claimed: ExitStack = field(default_factory=ExitStack)
     #: The lane from which the message came.

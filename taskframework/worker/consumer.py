@@ -98,7 +98,7 @@ class TaskConsumer:
         self._can_begin_elsewhere = can_begin_elsewhere
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited_time)
         self._handling = Background()
-        #: The waits of deliveries that have given their slot to other deliveries for a while.
+        #: What deliveries wait for before their claim.
         self._waits: set[asyncio.Future[Any]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
@@ -232,14 +232,14 @@ class TaskConsumer:
         registration = self._registry.get(pending.message.task_type)
         claim = self._claims.request(pending.message)
         async with AsyncExitStack() as holding:
-            without_slot = partial(self._without_slot, pending)
             candidate = Candidate(
                 pending.message,
                 pending.delivery.headers,
                 registration,
                 claim.claim_id,
                 holding,
-                without_slot,
+                partial(self._without_slot, pending),
+                partial(self._with_slot, pending),
                 lane=pending.delivery.lane,
             )
             result = await self._admit_and_claim(pending, candidate, claim)
@@ -301,10 +301,17 @@ class TaskConsumer:
 
     async def _without_slot(self, pending: PendingDelivery, awaited: Awaitable[T]) -> T | None:
         """Implement `Candidate.without_slot`."""
+        self.lanes.release(pending.delivery.lane)
+        try:
+            return await self._with_slot(pending, awaited)
+        finally:
+            await self.lanes.take_slot_again(pending.delivery.lane)
+
+    async def _with_slot(self, pending: PendingDelivery, awaited: Awaitable[T]) -> T | None:
+        """Implement `Candidate.with_slot`."""
         work = asyncio.ensure_future(awaited)
         too_late = asyncio.create_task(self.deliveries.wait_until_overdue(pending))
         self._waits.add(work)
-        self.lanes.release(pending.delivery.lane)
         try:
             if self._is_closing:
                 work.cancel()
@@ -313,7 +320,6 @@ class TaskConsumer:
             too_late.cancel()
             work.cancel()
             self._waits.discard(work)
-            await self.lanes.take_slot_again(pending.delivery.lane)
         return work.result() if work.done() and not work.cancelled() else None
 
     def _hand_over_all(self, deliveries: Iterable[PendingDelivery]) -> None:

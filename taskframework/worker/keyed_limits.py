@@ -15,7 +15,7 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets, JointTakes
-from taskframework.limits.permits import TAKE_AHEAD_SECONDS, permits_of
+from taskframework.limits.permits import TAKE_AHEAD_SECONDS, Permit, lateness_of, permits_of
 from taskframework.limits.task_limits import bucket_id
 from taskframework.model.rate_limits import BucketLimit, TakePermits
 from taskframework.model.task import Task
@@ -23,6 +23,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import RateLimit
 from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
+from taskframework.worker.slot_lead import SlotLead, sleep_until, with_time
 
 #: The most seconds that a task waits here for a permit after its turn has come. One look of the sweeper sends all tasks
 #: whose turns came in the last second, and a small bucket gives them their permits one after the other.
@@ -58,6 +59,7 @@ class KeyedRateLimits:
         self._clock = clock
         self._on_taken = on_taken
         self._on_put_off = on_put_off
+        self._lead = SlotLead()
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Take a permit for the task if there is one; otherwise give the task a turn."""
@@ -77,21 +79,32 @@ class KeyedRateLimits:
         while True:
             ahead = _MAX_TURN_WAIT_SECONDS if has_turn else TAKE_AHEAD_SECONDS
             take = TakePermits(record_id, self._limits[limit.name], ahead=ahead, in_line=True, has_turn=has_turn)
-            bucket = await candidate.without_slot(self._takes.take(take))
-            if bucket is None:
+            taken = await candidate.with_slot(with_time(self._clock, self._takes.take(take)))
+            if taken is None:
                 return WAITED_TOO_LONG
+            bucket, received_at = taken
             await failpoint.reached("limits.after_take")
             self._on_taken(limit.name, bucket.granted)
             if not bucket.granted:
                 self._on_put_off(limit.name)
                 return PutOff(timedelta(seconds=bucket.first_at - bucket.asked_at), record_id)
-            [permit] = permits_of(bucket, take.limit, self._clock.monotonic())
-            if not await candidate.without_slot(self._wait_until(permit.not_before)):
+            [permit] = permits_of(bucket, take.limit, received_at)
+            if not await self._wait_until_due(candidate, permit, lateness_of(take.limit)):
                 return WAITED_TOO_LONG
             if not permit.is_late(self._clock.monotonic()):
                 return None
             has_turn = True  # the task waited long for a slot in the worker, and now its permit is too late
 
-    async def _wait_until(self, time: float) -> bool:
-        await self._clock.sleep(max(0.0, time - self._clock.monotonic()))
-        return True
+    async def _wait_until_due(self, candidate: Candidate, permit: Permit, lateness: float) -> bool:
+        """Wait for the time of a permit, without a slot as long as getting one again is quick enough; return False if
+        the delivery may not wait any longer.
+        """
+        until = permit.not_before - self._lead.seconds_before(lateness)
+        if until > self._clock.monotonic():
+            waited = await candidate.without_slot(with_time(self._clock, sleep_until(self._clock, until)))
+            if waited is None:
+                return False
+            self._lead.note(self._clock.monotonic() - waited[1])
+        if permit.not_before <= self._clock.monotonic():
+            return True
+        return await candidate.with_slot(sleep_until(self._clock, permit.not_before)) is not None

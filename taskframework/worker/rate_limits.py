@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
-from taskframework.limits.permits import Permits
+from taskframework.limits.permits import Permit, Permits, lateness_of
 from taskframework.model.rate_limits import RATE, BucketLimit
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
+from taskframework.worker.slot_lead import SlotLead, sleep_until, with_time
 
 #: Deliveries that a worker takes beyond those that run: as many as get permits in this many seconds, at least a few.
 _SECONDS_OF_PERMITS_AHEAD = 0.5
@@ -50,21 +51,39 @@ class RateLimits:
         self._permits: dict[str, Permits] = {}
         self._running: Counter[str] = Counter()
         self._ceilings: dict[str, int] = {}
+        self._lead = SlotLead()
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Wait until there is a permit for the delivery, if its type needs a permit."""
         if (name := _bucket_of(candidate.registration)) is None:
             return None
         permits, task_type = self._permits_of(name), candidate.message.task_type
-        permit = await candidate.without_slot(permits.next())
-        if permit is not None and permit.is_late(self._clock.monotonic()):
-            permit = await permits.next()  # getting a slot again took long, so now the delivery waits with the slot
-        if permit is None:
+        if (permit := await self._take_permit(candidate, permits, lateness_of(self._limits[name]))) is None:
             return WAITED_TOO_LONG
         candidate.unless_claimed.callback(permits.give_back, permit)
         self._running[task_type] += 1
         candidate.holding.callback(self._running.subtract, [task_type])
         return None
+
+    async def _take_permit(self, candidate: Candidate, permits: Permits, lateness: float) -> Permit | None:
+        """Wait for a permit without a slot, then take the slot again; None if the delivery may not wait any longer.
+
+        If that took too long, the permit is lost; the next one comes earlier, so that it is in time.
+        """
+        while True:
+            permits.lead = self._lead.seconds_before(lateness)
+            given = await candidate.without_slot(with_time(self._clock, permits.next()))
+            if given is None:
+                return None
+            permit, given_at = given
+            now = self._clock.monotonic()
+            self._lead.note(now - given_at)
+            if permit.is_late(now):
+                continue
+            if permit.not_before <= now or await candidate.with_slot(sleep_until(self._clock, permit.not_before)):
+                return permit
+            permits.give_back(permit)
+            return None
 
     def ceiling(self, task_type: str) -> int | None:
         """Return, as `Ceiling`, for a type whose deliveries wait here, as many slots as run now and a few more.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -26,6 +26,8 @@ from taskframework.testing.factories import new_task
 from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.keyed_limits import KeyedRateLimits
 from taskframework.worker.rate_limits import RateLimits
+
+T = TypeVar("T")
 
 
 class Untyped(BackgroundTaskExecutable[dict[str, Any], None]):
@@ -108,6 +110,57 @@ async def test_a_type_with_a_limit_waits_for_its_permit() -> None:
     assert second.done()
     assert sum(count for _, count in stage.taken) == 2
     await stage.by_type.close()
+
+
+class BusyWorker:
+    """Gives a delivery that waited its slot back after half a second, as a worker with short tasks in all its slots."""
+
+    def __init__(self, stage: Stage, candidate: Candidate) -> None:
+        self.clock = stage.clock
+        self.seconds_with_slot = 0.0
+        candidate.without_slot, candidate.with_slot = self.without_slot, self.with_slot
+
+    async def without_slot(self, awaited: Awaitable[T]) -> T | None:
+        result = await awaited
+        await self.clock.sleep(0.5)
+        return result
+
+    async def with_slot(self, awaited: Awaitable[T]) -> T | None:
+        began = self.clock.monotonic()
+        result = await awaited
+        self.seconds_with_slot += self.clock.monotonic() - began
+        return result
+
+
+async def test_a_delivery_that_gets_its_slot_too_late_takes_it_earlier_the_next_time() -> None:
+    """It does not hold the slot until there is another permit; other task types need it."""
+    stage = Stage(BucketLimit(0.1, 1))
+    candidate = stage.candidate("typed")
+    worker, began = BusyWorker(stage, candidate), stage.clock.monotonic()
+    admitted = asyncio.create_task(stage.by_type.admit(candidate))
+    await passes(stage, 9.9)
+    assert not admitted.done(), "the first permit came half a second before the slot, and was lost"
+    await passes(stage, 0.15)
+    assert (admitted.done(), worker.seconds_with_slot < 0.5) == (True, True)
+    assert stage.clock.monotonic() - began == pytest.approx(10, abs=0.1)
+    await stage.by_type.close()
+
+
+async def test_a_delivery_with_a_key_keeps_its_slot_if_a_slot_would_come_too_late() -> None:
+    stage = Stage(BucketLimit(5, 1))
+    assert await stage.by_key.admit(stage.task()) is None
+    candidate = stage.task()
+    worker = BusyWorker(stage, candidate)
+    admitted = asyncio.create_task(stage.by_key.admit(candidate))
+    await passes(stage, 0.65)
+    assert not admitted.done(), "its permit was for 0.2 seconds, and the slot came at 0.7"
+    await passes(stage, 0.1)
+    assert admitted.done()
+    candidate = stage.task()
+    worker = BusyWorker(stage, candidate)
+    admitted = asyncio.create_task(stage.by_key.admit(candidate))
+    await passes(stage, 0.25)
+    assert (admitted.done(), worker.seconds_with_slot > 0.05) == (True, True), "it waited with its slot"
 
 
 async def test_a_task_of_a_key_without_a_permit_is_put_off_until_its_turn() -> None:
