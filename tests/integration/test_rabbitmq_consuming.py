@@ -180,6 +180,33 @@ async def test_a_queue_that_cannot_be_declared_leaves_the_others_alone(make_brok
         await received.has("t1")
 
 
+async def test_more_types_than_the_broker_allows_channels_leave_the_others_alone(
+    rabbit_server: RabbitServer, make_broker: MakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker would end the connection, again and again, and with it all consumers."""
+
+    async def allow_channels(number: int) -> None:
+        await asyncio.to_thread(rabbit_server.ctl, "eval", f"application:set_env(rabbit, channel_max, {number}).")
+
+    types = [f"type-{number}" for number in range(10)]
+    await allow_channels(20)
+    try:
+        async with opened(make_broker(), *types) as broker:
+            received = Recorder()
+            broker.consume(ConsumeRequest(types, 10), received)
+            await eventually(lambda: "allows 20 channels on a connection" in caplog.text)
+            assert "Raise `channel_max`" in caplog.text
+            await asyncio.gather(*(broker.publish(message(name, name)) for name in types))
+            # Six types have all their three channels; no delivery comes a second time, as after a lost connection.
+            await eventually(lambda: len(received.deliveries) >= 5)
+            await broker.publish(message("later", received.deliveries[0].headers["task_id"]))
+            await received.has("later")
+            ids = [delivery.headers["task_id"] for delivery in received.deliveries]
+            assert len(ids) == len(set(ids))
+    finally:
+        await allow_channels(2047)
+
+
 async def test_a_second_answer_and_an_answer_after_the_end_do_nothing(make_broker: MakeBroker) -> None:
     received = Recorder(holds=True)
     async with opened(make_broker(), "reports") as broker:

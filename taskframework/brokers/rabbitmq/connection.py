@@ -42,6 +42,18 @@ for _name in ("aiormq.connection", "aiormq.channel"):
 MakeWire = Callable[[Connection], Wire]
 
 
+class TooManyChannelsError(BrokerError):
+    """The connection has as many channels as the broker allows."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"The broker allows {most} channels on a connection, and all are open.",
+            hint="A worker needs three for each of its task types. Raise `channel_max` in the broker's configuration, "
+            "or let each worker execute fewer types.",
+        )
+        self.most = most
+
+
 class BrokerConnection:
     """An open connection."""
 
@@ -59,6 +71,9 @@ class BrokerConnection:
         # the reason is not an alarm.
         self._reports_alarms = not _is_writing_paused(connection)
         self._on_loss = on_loss
+        #: The open channels, and how many are being opened.
+        self._channels: list[AbstractChannel] = []
+        self._opening = 0
         self.lost = asyncio.Event()
         connection.close_callbacks.add(self._on_close)
 
@@ -77,17 +92,31 @@ class BrokerConnection:
         """Open a channel.
 
         Raises:
+            TooManyChannelsError: if the broker allows no more.
             BrokerUnavailableError: if the connection is lost, or so slow that it is given up.
         """
+        self._require_room()
+        self._opening += 1
         try:
             with driver_errors("opening a channel"):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     channel = self._connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
                     await channel.initialize()
+            self._channels.append(channel)
         except BrokerError as error:
             self._lose(error)
             raise
+        finally:
+            self._opening -= 1
         return channel
+
+    def _require_room(self) -> None:
+        """Refuse what the broker would refuse: it would close the connection, and all consumers on it would be lost."""
+        if self._connection.transport is not None:
+            most = self._connection.transport.connection.connection_tune.channel_max or 0  # 0: any number
+            self._channels = [channel for channel in self._channels if not channel.is_closed]
+            if 0 < most <= len(self._channels) + self._opening:
+                raise TooManyChannelsError(most)
 
     async def close(self) -> None:
         """Close the connection within seconds, whatever the broker does. Never fails."""
