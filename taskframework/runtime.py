@@ -233,16 +233,20 @@ class TaskFramework(Extensible):
             StoreUnavailableError: if the task could not be stored.
         """
         request = SubmitRequest(task_type=task_type, parameters=parameters, user_id=user_id, **options)
+        services = self.services  # read before the task is stored: meanwhile the framework may be closed
         with NamingStore(self.settings.store.url):
-            submission = await self.services.submission.submit(request)
-        return self._handle(submission.task.task_id, submission.is_new, task_type)
+            submission = await services.submission.submit(request)
+        return TaskHandle(submission.task.task_id, submission.is_new, services.tasks, kind_of(task_type))
 
     async def submit_many(self, requests: Iterable[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given. Other items are a TypeError."""
-        outcomes = await self.services.submission.submit_many(requests := check_several(requests))
+        services, several = self.services, check_several(requests)
+        outcomes = await services.submission.submit_many(several)
         return [
-            self._handle(made.task.task_id, made.is_new, request.task_type) if isinstance(made, Submission) else made
-            for made, request in zip(outcomes, requests, strict=True)
+            TaskHandle(made.task.task_id, made.is_new, services.tasks, kind_of(asked.task_type))
+            if isinstance(made, Submission)
+            else made
+            for made, asked in zip(outcomes, several, strict=True)
         ]
 
     @overload
@@ -287,14 +291,14 @@ class TaskFramework(Extensible):
             SubmissionError: if the request or an item is wrong.
             StoreUnavailableError: if the batch could not be stored.
         """
-        request = BatchRequest(task_type=task_type, user_id=user_id, **options)
+        request, services = BatchRequest(task_type=task_type, user_id=user_id, **options), self.services
         with NamingStore(self.settings.store.url):
             if isinstance(items := check_iterable(items), Sequence):
-                submission = await self.services.batch_submission.submit(request, items)
+                submission = await services.batch_submission.submit(request, items)
             else:
                 async with contextlib.aclosing(in_parts(items)) as parts:
-                    submission = await self.services.batch_submission.upload(request, parts)
-        return self._batch_handle(submission.batch.task_id, submission.is_new, task_type)
+                    submission = await services.batch_submission.upload(request, parts)
+        return BatchHandle(submission.batch.task_id, submission.is_new, services.batches, kind_of(task_type))
 
     @overload
     def batch(self, batch_id: str) -> BatchHandle[Any]: ...
@@ -302,7 +306,7 @@ class TaskFramework(Extensible):
     def batch(self, batch_id: str, kind: KindOf[Any, R]) -> BatchHandle[R]: ...
     def batch(self, batch_id: str, kind: AnyKind | None = None) -> BatchHandle[Any]:
         """Return a handle on an earlier batch; `kind` is the class of its tasks, which reads the results."""
-        return self._batch_handle(accept_id(batch_id, "batch_id"), False, kind)
+        return BatchHandle(accept_id(batch_id, "batch_id"), False, self.services.batches, kind_of(kind))
 
     def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
         """Return a handle on the ordered stream with this key; `user_id` is the owner of its tasks."""
@@ -315,7 +319,7 @@ class TaskFramework(Extensible):
     def handle(self, task_id: str, kind: KindOf[Any, R]) -> TaskHandle[R]: ...
     def handle(self, task_id: str, kind: AnyKind | None = None) -> TaskHandle[Any]:
         """Return a handle on an earlier task; `kind` is its class, which reads the result."""
-        return self._handle(accept_id(task_id, "task_id"), False, kind)
+        return TaskHandle(accept_id(task_id, "task_id"), False, self.services.tasks, kind_of(kind))
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
@@ -324,12 +328,6 @@ class TaskFramework(Extensible):
             TaskNotFoundError: if there is no such task.
         """
         return await self.services.tasks.get(accept_id(task_id, "task_id"), EVERYONE)
-
-    def _handle(self, task_id: str, is_new: bool, kind: AnyTaskType | None) -> TaskHandle[Any]:
-        return TaskHandle(task_id, is_new, self.services.tasks, kind_of(kind))
-
-    def _batch_handle(self, batch_id: str, is_new: bool, kind: AnyTaskType | None) -> BatchHandle[Any]:
-        return BatchHandle(batch_id, is_new, self.services.batches, kind_of(kind))
 
     def _build_store(self) -> TaskStore:
         """Build the store that the settings name; the harness for tests overrides this to add faults."""

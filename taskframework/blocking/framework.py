@@ -89,6 +89,7 @@ class SyncTaskFramework:
 
         Raises:
             OpenedBeforeForkError: in a process that was forked after it was opened.
+            BeingClosedError: while another thread is closing it.
             ClosedMeanwhileError: if it was closed before the work was done.
             RuntimeError: if it is called on an event loop, which must not wait.
             Exception: whatever the work raises.

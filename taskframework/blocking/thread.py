@@ -38,6 +38,12 @@ class ClosedMeanwhileError(NotRunningError):
     hint = "Close it only when it is no longer used. With an idempotency key, a submission can be repeated."
 
 
+class BeingClosedError(NotRunningError):
+    """Another thread is closing the framework, so the call had no effect."""
+
+    hint = "Repeat the call when close() has returned; it then opens the framework again."
+
+
 class GreenThreadsError(NotRunningError):
     """The threads of this process are not threads of the system."""
 
@@ -60,6 +66,8 @@ class FrameworkThread:
         #: The id of the process that opened the framework.
         self._opener_pid: int | None = None
         self._running: _RunningFramework | None = None
+        #: What `close` is waiting for.
+        self._closing: _RunningFramework | None = None
         PROGRAM_END.add(self)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -70,6 +78,7 @@ class FrameworkThread:
 
         Raises:
             OpenedBeforeForkError: in a process that was forked after it was opened.
+            BeingClosedError: while another thread is closing it.
             ClosedMeanwhileError: if it was closed before the work was done.
             RuntimeError: if it is called on an event loop, which must not wait.
             Exception: any error of the work.
@@ -95,23 +104,26 @@ class FrameworkThread:
         return _wait_for(future)
 
     def iterate(self, work: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
-        """Give the values of an asynchronous generator as they come."""
-        self.open()
-        values = work()
+        """Give the values of an asynchronous generator as they come, until the framework is closed."""
+        running, opener_pid, values = self.open_for_call(), os.getpid(), work()
         try:
             while True:
                 try:
-                    yield self.run(lambda: _next(values))
+                    yield _wait_for(running.start(lambda: _next(values)))
                 except StopAsyncIteration:
                     return
         finally:
-            self.run(values.aclose)
+            # Not awaited, and not by `run`: the garbage collector may come here on any thread, in a forked child, and
+            # after `close`, which has ended the generator; nothing may be opened again.
+            if opener_pid == os.getpid():
+                with suppress(ClosedMeanwhileError):
+                    running.start(values.aclose)
 
     def open(self) -> None:
         """Open the framework, unless it is open.
 
         Raises:
-            OpenedBeforeForkError: as `run`.
+            OpenedBeforeForkError, BeingClosedError: as `run`.
             TaskframeworkError: as `TaskFramework.running`.
         """
         self._open()
@@ -132,6 +144,7 @@ class FrameworkThread:
             return
         with self._lock:
             running, self._running, self._opener_pid = self._running, None, None
+            self._closing = running or self._closing
         if running is not None:
             running.stop()
 
@@ -146,6 +159,8 @@ class FrameworkThread:
         if self._opener_pid is not None and self._opener_pid != os.getpid():
             raise OpenedBeforeForkError
         if (running := self._running) is None:
+            if self._closing is not None and self._closing.has_thread:
+                raise BeingClosedError
             _refuse_green_threads()
             PROGRAM_END.require_running()
             new_framework = _RunningFramework(self.framework, self.executes)
@@ -230,6 +245,11 @@ class _RunningFramework:
         if self._has_ended:  # looked at only now: the end may have found all calls but this one
             self._refuse_left_calls()
         return future
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether its thread has not ended; in a forked child it has."""
+        return self._thread.is_alive()
 
     def last_use(self) -> float:
         """As in `FrameworkThread`."""

@@ -45,7 +45,7 @@ from taskframework import (
     task,
 )
 from taskframework.blocking import thread
-from taskframework.blocking.thread import ClosedMeanwhileError, _Loop
+from taskframework.blocking.thread import BeingClosedError, ClosedMeanwhileError, _Loop
 from taskframework.errors import NotRunningError, StoreMisconfiguredError
 
 PATIENCE = 60
@@ -62,7 +62,7 @@ class Pay(BackgroundTaskExecutable[int, str]):
     task_type = "pay"
 
     def execute(self, context: TaskContext[int]) -> Any:
-        return context.wait_for(signal="approved")
+        return "free" if context.parameters == 0 else context.wait_for(signal="approved")
 
     def on_signal(self, context: TaskContext[int], signal: Signal) -> str:
         return f"{context.parameters}, by {signal.payload}"
@@ -257,6 +257,53 @@ def test_a_closed_framework_is_opened_again_by_the_next_call(tasks: SyncTaskFram
     tasks.close()
     assert not tasks.framework.is_running
     assert tasks.get(handle.task_id).parameters == 4
+
+
+def test_an_iterator_opens_no_framework_that_was_closed(tasks: SyncTaskFramework) -> None:
+    """Neither in its thread, which is told that the framework was closed, nor when Python collects it."""
+    batch = tasks.submit_batch(Pay, [0, 1])
+    waits, left = batch.results(), batch.results()
+    assert next(left).result == "free"
+    began = threading.Event()
+
+    def read() -> None:
+        for _ in waits:
+            began.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(read)
+        assert began.wait(PATIENCE)
+        tasks.close()
+        with pytest.raises(ClosedMeanwhileError):
+            reading.result(PATIENCE)
+    del left
+    gc.collect()
+    assert not tasks.framework.is_running
+    assert tasks._thread._running is None
+
+
+def test_a_call_while_another_thread_closes_the_framework_is_refused(
+    tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, refused = tasks.submit(double, 4), list[Exception]()
+    close = _Loop.close
+
+    def call_during_close(loop: _Loop) -> None:
+        def call() -> None:
+            with pytest.raises(BeingClosedError) as error:
+                tasks.submit(double, 5)
+            refused.append(error.value)
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        calling.join(PATIENCE)
+        close(loop)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Loop, "close", call_during_close)
+        tasks.close()
+    assert [str(error) for error in refused] == [str(BeingClosedError())]
+    assert tasks.get(handle.task_id).parameters == 4, "it is opened again when close() has returned"
 
 
 def test_closing_the_framework_starts_no_thread(tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch) -> None:
