@@ -45,6 +45,7 @@ from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, problem, problems
 from taskframework.operations.keys import TokenKeysUnavailableError
 from taskframework.operations.mending import AlreadyRepairedError
 from taskframework.operations.tasks import SignalConflictError
+from taskframework.submission.options import describe_option
 from taskframework.submission.refusals import (
     BatchClosedError,
     BatchConflictError,
@@ -277,13 +278,14 @@ def _field_refusal(found: Sequence[Mapping[str, str]], known: Collection[str]) -
     # A misspelt field comes first: its author thinks that the missing field was given.
     first = next((wrong for wrong in unknown if meant[wrong["field"]]), problems[0])
     place = "The body" if first["field"] == WHOLE else first["field"]
-    return RequestRefusedError(
-        f"{place}: {first['message']}.",
-        hint=f"Did you mean {' and '.join(map(repr, dict.fromkeys(suggestions)))}? /docs describes the request."
-        if suggestions
-        else "Correct the fields named in errors; /docs describes the request.",
-        fields=problems,
-    )
+    option = first["field"].partition(".")[0]
+    if suggestions:
+        hint = f"Did you mean {' and '.join(map(repr, dict.fromkeys(suggestions)))}? /docs describes the request."
+    elif option in known and (described := describe_option(option)) is not None:
+        hint = described
+    else:
+        hint = "Correct the fields named in errors; /docs describes the request."
+    return RequestRefusedError(f"{place}: {first['message']}.", hint=hint, fields=problems)
 
 
 def with_root_path(root: str, text: str) -> str:

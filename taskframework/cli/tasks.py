@@ -298,7 +298,7 @@ def _print_page(framework: AnyFramework, page: Page[Task], as_json: bool, nothin
 
 def _signal_effect(task: Task) -> str:
     """Describe the effect of a signal on its task."""
-    if task.status is TaskStatus.QUEUED:
+    if task.status is TaskStatus.QUEUED and any(entry.type == "resumed" for entry in task.history):
         return "it continues"
     if task.status.is_final:
         return f"it is {task.status} and got it before"

@@ -8,7 +8,7 @@ from typing import Any, Unpack, overload
 
 from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
 from taskframework.client.bulk import error_context_of
-from taskframework.client.connection import Call, Calls, cancel_call, new_key, resource_path
+from taskframework.client.connection import ApiConnection, Call, Calls, cancel_call, new_key, resource_path
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.errors import TaskframeworkError
@@ -19,6 +19,38 @@ from taskframework.tasks.values import check_first, check_iterable
 #: Seconds that each of the two requests may take by which the stored part of a failed upload is cancelled.
 _CANCEL_SECONDS = 5.0
 _CANCEL_REASON = "the upload failed, and it cannot be continued without an idempotency key"
+
+
+async def send_batch(api: ApiConnection, task_type: AnyTaskType, items: Items, **options: Any) -> tuple[int, Any]:
+    """Submit a batch, with the arguments of `BatchCalls.submit_batch`; return the status of the answer, which says
+    whether the batch is new, and its JSON.
+
+    Raises:
+        Exception: as `BatchCalls.submit_batch`.
+    """
+    given_key = options.get("idempotency_key")
+    # A key even beside options that no batch has: the interface refuses those, and by the key alone the client knows
+    # what it has to cancel then.
+    key = new_key() if given_key is None else given_key
+    submission = {"task_type": type_name(task_type), **options, "idempotency_key": key}
+    sent_options = {name: value for name, value in submission.items() if value is not None}
+    call = batch_call(check_iterable(items), sent_options, error_context_of(sent_options))
+    try:
+        return await api.ask_with_status(call)
+    except BaseException:  # an interruption too: nobody else knows the key, so nobody can continue the upload
+        if call.is_upload and given_key is None:
+            await _cancel_stored_part(api, key, options.get("user_id"))
+        raise
+
+
+async def _cancel_stored_part(api: ApiConnection, key: str, user_id: object) -> None:
+    """Cancel what an upload has stored. If this fails, the API cancels it after `batches.upload_timeout`."""
+    query = {"idempotency_key": key, "user_id": user_id}
+    with suppress(TaskframeworkError):
+        answer = await api.ask(Call("GET", "/batches", query=query), within=_CANCEL_SECONDS)
+        for batch in read(Page, answer).items:
+            path = _batch_path(read(RemoteBatch, batch).batch_id)
+            await api.ask(cancel_call(path, _CANCEL_REASON, {}), within=_CANCEL_SECONDS)
 
 
 class BatchCalls(Calls):
@@ -75,30 +107,8 @@ class BatchCalls(Calls):
             ApiUnavailableError, StoreUnavailableError: if it was not accepted in time; it may be stored nevertheless.
             Exception: any error of the iteration of the items.
         """
-        given_key = options.get("idempotency_key")
-        # A key even beside options that no batch has: the interface refuses those, and by the key alone the client
-        # knows what it has to cancel then.
-        key = new_key() if given_key is None else given_key
-        submission = {"task_type": type_name(task_type), "chunk_size": chunk_size, "policy": policy, **options}
-        submission["idempotency_key"] = key
-        sent_options = {name: value for name, value in submission.items() if value is not None}
-        call = batch_call(check_iterable(items), sent_options, error_context_of(sent_options))
-        try:
-            answer = await self._api.ask(call)
-        except BaseException:  # an interruption too: nobody else knows the key, so nobody can continue the upload
-            if call.is_upload and given_key is None:
-                await self._cancel_stored_part(key, options.get("user_id"))
-            raise
+        _, answer = await send_batch(self._api, task_type, items, chunk_size=chunk_size, policy=policy, **options)
         return with_kind(read(RemoteBatch, answer), task_type)
-
-    async def _cancel_stored_part(self, key: str, user_id: object) -> None:
-        """Cancel what an upload has stored. If this fails, the API cancels it after `batches.upload_timeout`."""
-        query = {"idempotency_key": key, "user_id": user_id}
-        with suppress(TaskframeworkError):
-            answer = await self._api.ask(Call("GET", "/batches", query=query), within=_CANCEL_SECONDS)
-            for batch in read(Page, answer).items:
-                path = _batch_path(read(RemoteBatch, batch).batch_id)
-                await self._api.ask(cancel_call(path, _CANCEL_REASON, {}), within=_CANCEL_SECONDS)
 
     async def batch(self, batch_id: str) -> RemoteBatch:
         """A batch as it is now.

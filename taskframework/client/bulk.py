@@ -71,7 +71,7 @@ def with_idempotency_key(task: Mapping[str, Any]) -> Mapping[str, Any]:
 def error_context_of(task: Mapping[str, Any]) -> Mapping[str, Any]:
     """The facts about the submission of a task that its errors need."""
     unique = task.get("unique")
-    names = {"key": task.get("idempotency_key")} if unique is None else dict(unique)
+    names = dict(unique) if isinstance(unique, Mapping) else {"key": task.get("idempotency_key")}
     return {"task_type": task["task_type"], **names}
 
 

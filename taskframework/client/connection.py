@@ -32,6 +32,7 @@ from taskframework.errors import (
 )
 from taskframework.events.requests import authorization
 from taskframework.model.status import TaskStatus
+from taskframework.submission.options import accept_options
 from taskframework.tasks.values import refuse_values_lost_in_json
 from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
@@ -140,6 +141,16 @@ def task_path(task_id: str) -> str:
 def new_key() -> str:
     """Make an idempotency key that no other caller has."""
     return f"client-{uuid.uuid4()}"
+
+
+def key_header(key: str | None) -> dict[str, str]:
+    """The header with an idempotency key; without a key, with a new one.
+
+    Raises:
+        InvalidRequestError: if the key is not valid.
+    """
+    given = new_key() if key is None else accept_options({"idempotency_key": key})["idempotency_key"]
+    return {"Idempotency-Key": given}
 
 
 class ApiConnection:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import AwareDatetime
 
 from taskframework.client.answers import Answer, RemoteTask, read
-from taskframework.client.connection import Call, Calls, json_call, new_key, resource_path
+from taskframework.client.connection import Call, Calls, json_call, key_header, resource_path
 
 _LETTERS_PATH = "/admin/dead-letters"
 _REPLAYS_PATH = "/admin/replays"
@@ -254,7 +254,7 @@ def begin_call(path: str, where: Mapping[str, str], *, rate: float | None, key: 
         more: fields of the body.
     """
     content = {"filter": where, **({} if rate is None else {"rate": rate}), **more}
-    return json_call("POST", path, content, headers={"Idempotency-Key": key or new_key()})
+    return json_call("POST", path, content, headers=key_header(key))
 
 
 def _letter_path(letter_id: str) -> str:

@@ -9,14 +9,14 @@ from urllib.parse import quote
 
 from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, read, with_kind
 from taskframework.client.bulk import NewTask, error_context_of, submit_all, with_idempotency_key
-from taskframework.client.connection import Call, Calls, cancel_call, json_call, new_key, task_path
+from taskframework.client.connection import Call, Calls, cancel_call, json_call, key_header, task_path
 from taskframework.client.family_readers import TreeEvent, TreeStreamReader
 from taskframework.client.stream_readers import TaskStreamReader
 from taskframework.clock import in_seconds
 from taskframework.errors import InvalidRequestError, ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
 from taskframework.model.status import SUCCEEDED, TaskStatus
-from taskframework.submission.options import SubmissionOptions, accept_name, accept_options
+from taskframework.submission.options import SubmissionOptions, accept_name
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 2.0
@@ -95,7 +95,7 @@ class TaskCalls(Calls):
         Raises:
             TaskNotFoundError: if there is no such task.
         """
-        call = Call("GET", f"{task_path(task_id)}/explain", error_context={"task_id": task_id})
+        call = Call("GET", f"{task_path(task_id)}/explain", error_context={"task_id": id_of(task_id)})
         return read(RemoteExplanation, await self._api.ask(call))
 
     def list_tasks(
@@ -106,10 +106,10 @@ class TaskCalls(Calls):
         user_id: str | None = None,
         parent_task_id: str | None = None,
         stream: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        finished_after: datetime | None = None,
-        finished_before: datetime | None = None,
+        created_after: datetime | str | None = None,
+        created_before: datetime | str | None = None,
+        finished_after: datetime | str | None = None,
+        finished_before: datetime | str | None = None,
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
         waits_for_limit: str | None = None,
@@ -142,10 +142,10 @@ class TaskCalls(Calls):
             "user_id": user_id,
             "parent_task_id": parent_task_id,
             "stream": stream,
-            "created_after": created_after and created_after.isoformat(),
-            "created_before": created_before and created_before.isoformat(),
-            "finished_after": finished_after and finished_after.isoformat(),
-            "finished_before": finished_before and finished_before.isoformat(),
+            "created_after": _as_text(created_after),
+            "created_before": _as_text(created_before),
+            "finished_after": _as_text(finished_after),
+            "finished_before": _as_text(finished_before),
             "correlation_id": correlation_id,
             "idempotency_key": idempotency_key,
             "waits_for_limit": waits_for_limit,
@@ -165,7 +165,7 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
-        error_context = {"task_id": task_id, "action": "cancelled"}
+        error_context = {"task_id": id_of(task_id), "action": "cancelled"}
         call = cancel_call(task_path(task_id), reason, error_context)
         return read(RemoteTask, await self._api.ask(call))
 
@@ -183,7 +183,7 @@ class TaskCalls(Calls):
             TransitionRefusedError: if it is in another status.
             ParentFinishedError: if its parent has ended and is not to be reopened.
         """
-        error_context = {"task_id": task_id, "action": "retried"}
+        error_context = {"task_id": id_of(task_id), "action": "retried"}
         path = f"{task_path(task_id)}/retry"
         call = json_call("POST", path, {"reopen": reopen}, error_context=error_context, is_repeatable=False)
         return read(RemoteTask, await self._api.ask(call))
@@ -200,18 +200,18 @@ class TaskCalls(Calls):
 
         Raises:
             InvalidRequestError: if the name cannot be a part of a URL, or the key cannot be a header.
+            IdempotencyConflictError: if the key belongs to a signal of another name.
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
         if "/" in accept_name(name, "name") or name in (".", ".."):
             raise InvalidRequestError("name", "cannot be a part of a URL", "Use letters and digits, with dots between.")
-        options = accept_options({"idempotency_key": new_key() if key is None else key})
         call = json_call(
             "POST",
             f"{task_path(task_id)}/signals/{quote(name, safe='')}",
             payload,
-            headers={"Idempotency-Key": options["idempotency_key"]},
-            error_context={"task_id": task_id, "action": "signalled"},
+            headers=key_header(key),
+            error_context={"task_id": id_of(task_id), "action": "signalled", "key": key},
         )
         return read(RemoteTask, await self._api.ask(call))
 
@@ -225,7 +225,7 @@ class TaskCalls(Calls):
         Raises:
             TaskNotFoundError: if there is no such task.
         """
-        error_context = {"task_id": task_id}
+        error_context = {"task_id": id_of(task_id)}
         call = Call("GET", f"{task_path(task_id)}/subtasks", query={"status": status}, error_context=error_context)
         return self._api.pages(call, RemoteTask)
 
@@ -298,7 +298,7 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task, or no longer.
             ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
-        return TaskStreamReader(self._api, task_id, after).values()
+        return TaskStreamReader(self._api, id_of(task_id), after).values()
 
     def stream_tree(self, task_id: str, *, after: str = "") -> AsyncGenerator[TreeEvent, None]:
         """The events of a task and of all tasks below it, until all of them have ended, even if connections break.
@@ -313,13 +313,19 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task, or no longer.
             ApiError: if the API gives no stream; ApiUnavailableError if no answer came in time.
         """
-        call = Call("GET", f"{task_path(task_id)}/events", query={"tree": "true"}, error_context={"task_id": task_id})
+        call = Call(
+            "GET", f"{task_path(task_id)}/events", query={"tree": "true"}, error_context={"task_id": id_of(task_id)}
+        )
         return TreeStreamReader(self._api, call, after).values()
 
     async def _fetch_task(self, task_id: str, seconds_left: float) -> RemoteTask:
-        call = Call("GET", task_path(task_id), error_context={"task_id": task_id})
+        call = Call("GET", task_path(task_id), error_context={"task_id": id_of(task_id)})
         return read(RemoteTask, await self._api.ask(call, within=max(seconds_left, _MAX_POLL_SECONDS)))
 
     def _countdown(self, timeout: timedelta | float | None) -> Callable[[], float]:
         end = float("inf") if timeout is None else self._api.transport.now() + in_seconds(timeout)
         return lambda: end - self._api.transport.now()
+
+
+def _as_text(moment: datetime | str | None) -> str | None:
+    return moment.isoformat() if isinstance(moment, datetime) else moment

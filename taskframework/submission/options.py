@@ -332,16 +332,20 @@ def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> N
         raise TypeError(f"{what} has no option {', '.join(unknown)}; {suggestion}")
 
 
+def describe_option(name: str) -> str | None:
+    """Return what an option of a task or a batch is for, as a hint; None if there is no such option."""
+    schema = {**option_schemas(), **batch_option_schemas()}.get(name)
+    return None if schema is None else f"{_fields_hint(schema)}{schema['description']}."
+
+
 def _invalid_option_error(error: ValidationError) -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
     found = problem(wrong["loc"], wrong["msg"])
-    schema = {**option_schemas(), **batch_option_schemas()}[str(wrong["loc"][0])]
     names_no_value = wrong["type"] in ("missing", "extra_forbidden", "unexpected_keyword_argument")
     value = wrong["input"]
     shown = str(value) if isinstance(value, datetime) else f"{value!r:.50}"
     given = "" if names_no_value else f", not {shown}"
-    hint = f"{_fields_hint(schema)}{schema['description']}."
-    return InvalidRequestError(found["field"], found["message"] + given, hint)
+    return InvalidRequestError(found["field"], found["message"] + given, describe_option(str(wrong["loc"][0])) or "")
 
 
 def _fields_hint(schema: Mapping[str, Any]) -> str:

@@ -308,6 +308,8 @@ def check_several(requests: Iterable[SubmitRequest[R]]) -> list[SubmitRequest[R]
     """
     if isinstance(requests, SubmitRequest):
         raise TypeError("submit_many takes a list: write submit_many([request]), or submit(...) for one task")
+    if not isinstance(requests, Iterable):
+        raise TypeError(f"submit_many takes a list of SubmitRequest, not a {type(requests).__name__}")
     return [*requests]
 
 

@@ -10,7 +10,7 @@ from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
 from taskframework.cli.remote.connection import CommandConnection
 from taskframework.client.asynchronous import DEFAULT_PATIENCE_SECONDS, DEFAULT_TIMEOUT_SECONDS
-from taskframework.client.calls import AllCalls
+from taskframework.client.batches import send_batch
 from taskframework.client.connection import ApiConnection
 from taskframework.client.refusals import with_item
 from taskframework.client.transport import AsyncTransport
@@ -105,7 +105,7 @@ class RemoteFramework:
         """As `TaskFramework.submit_batch`."""
         user: Any = {} if user_id is None else {"user_id": user_id}
         try:
-            batch = await AllCalls(self._api).submit_batch(task_type, items, **options, **user)
+            status, batch = await send_batch(self._api, task_type, items, **options, **user)
         except SubmissionError as error:
             raise with_item(error) from None
-        return self.batch(batch.batch_id, is_new=True)
+        return self.batch(batch["batch_id"], is_new=status == remote.STATUS_OF_NEW_TASK)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from taskframework.cli.remote import views
 from taskframework.cli.remote.remote_method import RemoteService, items_of, page_of, remote_method
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, json_call, new_key, resource_path, task_path
+from taskframework.client.connection import Call, json_call, key_header, resource_path, task_path
 from taskframework.client.family_readers import follow_results
 from taskframework.durations import format_duration
 from taskframework.model.batch_status import BatchResult
@@ -82,7 +82,7 @@ class RemoteTasks(RemoteService):
         self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None
     ) -> Task:
         path = f"{task_path(task_id)}/signals/{quote(name, safe='')}"
-        call = json_call("POST", path, payload, headers={"Idempotency-Key": key or new_key()})
+        call = json_call("POST", path, payload, headers=key_header(key))
         return views.task_of(await self._api.ask(call))
 
 
@@ -174,7 +174,7 @@ class RemoteSchedules(RemoteService):
         )
 
     async def run(self, name: str, *, key: str | None = None) -> Submission:
-        call = Call("POST", f"{_schedule_path(name)}/run", headers={"Idempotency-Key": key or new_key()})
+        call = Call("POST", f"{_schedule_path(name)}/run", headers=key_header(key))
         status, view = await self._api.ask_with_status(call)
         return Submission(views.task_of(view), status == STATUS_OF_NEW_TASK)
 

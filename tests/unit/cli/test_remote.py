@@ -488,6 +488,28 @@ def test_refusals_read_the_same(installation: Installation, cli: Cli) -> None:
     assert (nobody.code, "not the address of an API" in nobody.err) == (1, True)
 
 
+def test_an_empty_key_is_refused_on_both(installation: Installation, cli: Cli) -> None:
+    """As that of a variable without a value: with another key, a repetition would be another signal."""
+    for where in ((), ("--api", installation.url, "--api-key", installation.key)):
+        refused = cli("tasks", "signal", installation.made("WAITING"), "go", "--key", "", *where)
+        assert (refused.code, "must be 1 to 200 printable ASCII characters" in refused.err) == (1, True)
+
+
+def test_a_batch_that_was_submitted_before_is_told_as_such_on_both(installation: Installation, cli: Cli) -> None:
+    there = ("--api", installation.url, "--api-key", installation.key)
+    line = ("batch", "submit", "echo", "items.ndjson", "--user", "ada", "--idempotency-key", "once")
+    told = [cli(*line, *where).out for where in (there, there, ())]
+    assert [text.startswith("Submitted before") for text in told] == [False, True, True], told
+
+
+def test_a_wrong_option_has_the_same_hint_on_both(installation: Installation, cli: Cli) -> None:
+    for option in (("--debounce", '{"key": "z"}'), ("--stream", '{"key": ""}')):
+        line = ("submit", "echo", "1", *option)
+        here, remotely = cli(*line), cli(*line, "--api", installation.url, "--api-key", installation.key)
+        assert (here.code, remotely.code) == (1, 1)
+        assert remotely.err.splitlines()[-1] == here.err.splitlines()[-1], option
+
+
 def test_an_unknown_task_type_is_named_where_nothing_is_found(installation: Installation, cli: Cli) -> None:
     lines = (
         "tasks list --type fial",

@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from taskframework import InvalidRequestError, TaskNotFoundError
+from taskframework import IdempotencyConflictError, InvalidRequestError, TaskNotFoundError
 from taskframework.api.tasks import TaskQuery
 from taskframework.client import TaskClient
 from taskframework.model.replays import TIMES
@@ -34,10 +34,23 @@ async def test_two_signals_have_two_keys(connect: Connect) -> None:
     assert stage.asked[0].headers["idempotency-key"] != stage.asked[1].headers["idempotency-key"]
 
 
-@pytest.mark.parametrize("key", ["é", "a\nb"])
+@pytest.mark.parametrize("key", ["", "é", "a\nb"])
 async def test_a_key_that_no_header_can_carry_is_refused(connect: Connect, key: str) -> None:
     with pytest.raises(InvalidRequestError, match="idempotency_key: must be 1 to 200 printable ASCII characters"):
         await connect().client.signal("t-1", "go", key=key)
+
+
+async def test_a_key_of_another_signal_is_named_in_the_error(connect: Connect) -> None:
+    stage = connect(problem(409, "idempotency_conflict"))
+    with pytest.raises(IdempotencyConflictError) as refused:
+        await stage.client.signal("t-1", "go", key="mine")
+    assert (refused.value.key, refused.value.task_id) == ("mine", "t-1")
+
+
+async def test_times_of_a_list_may_be_texts(connect: Connect) -> None:
+    stage = connect(_page())
+    assert [one async for one in stage.client.list_tasks(created_after="2026-01-01T00:00:00Z")] == []
+    assert stage.asked[0].url.params["created_after"] == "2026-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize("name", ["", "approved/by", "é"])

@@ -16,7 +16,7 @@ from taskframework.events.external import lifecycle_events, progress_event
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.view import public_view
 from taskframework.testing.factories import new_task
-from tests.unit.client.conftest import Connect, Stage, problem, stream
+from tests.unit.client.conftest import Connect, Stage, problem, stream, task
 
 BROKEN = httpx.RemoteProtocolError("the connection broke")
 OVER = httpx.Response(204)
@@ -41,7 +41,7 @@ async def heard(stage: Stage, **options: Any) -> list[tuple[str, int]]:
 
 
 def asked_after(stage: Stage) -> list[str]:
-    return [request.headers["last-event-id"] for request in stage.asked]
+    return [request.headers["last-event-id"] for request in stage.asked if "last-event-id" in request.headers]
 
 
 async def test_a_stream_gives_all_events_from_the_first_to_the_last(connect: Connect) -> None:
@@ -50,6 +50,13 @@ async def test_a_stream_gives_all_events_from_the_first_to_the_last(connect: Con
     assert events == lifecycle_events(TASK, 0, "here")
     assert asked_after(stage) == ["t-1-0", "t-1-5"]
     assert stage.pauses == []
+
+
+async def test_the_stream_of_a_task_is_opened_with_the_answer_to_its_submission(connect: Connect) -> None:
+    stage = connect(task(task_id="t-1"), stream(*FRAMES), OVER)
+    submitted = await stage.client.get("t-1")
+    assert len([event async for event in stage.client.stream(submitted)]) == len(WHOLE)
+    assert asked_after(stage) == ["t-1-0", "t-1-5"]
 
 
 async def test_a_stream_continues_after_the_event_that_is_known(connect: Connect) -> None:
