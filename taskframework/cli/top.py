@@ -85,5 +85,5 @@ def _type_table(overview: Overview) -> RenderableType:
         rates = (traffic.submitted_per_second, traffic.finished_per_second, traffic.failed_per_second)
         waiting, running = f"{traffic.waiting:,}{more}", f"{traffic.running:,}{more_running}"
         counts = (waiting, oldest, running, f"{traffic.retrying:,}{more}")
-        type_table.add_row(task_type, *counts, *(f"{rate:.3g}/s" for rate in rates))
+        type_table.add_row(task_type, *counts, *(f"{round(rate, 3):.3g}/s" for rate in rates))
     return type_table

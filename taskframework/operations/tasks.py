@@ -346,7 +346,9 @@ def _refuse(
     task: Task, action: str, allowed: frozenset[TaskStatus], *, message: str = "", hint: str = ""
 ) -> TransitionRefusedError:
     names = [status for status in TaskStatus if status in allowed]
-    hint = hint or f"Only a task that is {' or '.join(names)} can be {action}."
+    kind = "task" if task.batch is None else "batch"
+    message = message or f"{kind.capitalize()} {task.task_id} is {task.status}; it cannot be {action}."
+    hint = hint or f"Only a {kind} that is {' or '.join(names)} can be {action}."
     return TransitionRefusedError(task.task_id, action, task.status, hint=hint, message=message)
 
 

@@ -123,7 +123,9 @@ async def test_a_cancelled_batch_cancels_its_tasks(api: Api) -> None:
     path = f"{BATCHES}/{batch['batch_id']}"
     answer = await api.post(f"{path}/cancel", json={"reason": "not needed"})
     assert (answer.status_code, answer.json()["status"]) == (202, "CANCELLED")
-    problem_of(await api.post(f"{path}/cancel"), 409, "transition_refused")
+    refused = problem_of(await api.post(f"{path}/cancel"), 409, "transition_refused")
+    assert refused["detail"].startswith("Batch ")
+    assert refused["hint"].startswith("Only a batch that is ")
 
     async def all_cancelled() -> bool:
         return bool((await batch_of(api, batch))["counts"] == {"CANCELLED": 3})
