@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 
 from taskframework import failpoint
 from taskframework.clock import Clock
@@ -79,7 +80,7 @@ class KeyedRateLimits:
         while True:
             ahead = _MAX_TURN_WAIT_SECONDS if has_turn else TAKE_AHEAD_SECONDS
             take = TakePermits(record_id, self._limits[limit.name], ahead=ahead, in_line=True, has_turn=has_turn)
-            taken = await candidate.with_slot(with_time(self._clock, self._takes.take(take)))
+            taken = await candidate.with_slot(with_time(self._clock, partial(self._takes.take, take)))
             if taken is None:
                 return WAITED_TOO_LONG
             bucket, received_at = taken
@@ -101,7 +102,7 @@ class KeyedRateLimits:
         """
         until = permit.not_before - self._lead.seconds_before(lateness)
         if until > self._clock.monotonic():
-            waited = await candidate.without_slot(with_time(self._clock, sleep_until(self._clock, until)))
+            waited = await candidate.without_slot(with_time(self._clock, partial(sleep_until, self._clock, until)))
             if waited is None:
                 return False
             self._lead.note(self._clock.monotonic() - waited[1])

@@ -72,7 +72,7 @@ class RateLimits:
         """
         while True:
             permits.lead = self._lead.seconds_before(lateness)
-            given = await candidate.without_slot(with_time(self._clock, permits.next()))
+            given = await candidate.without_slot(with_time(self._clock, permits.next))
             if given is None:
                 return None
             permit, given_at = given

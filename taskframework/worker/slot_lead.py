@@ -6,7 +6,7 @@ takes longer than that, and the permit would be lost each time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from taskframework.clock import Clock
@@ -36,9 +36,9 @@ class SlotLead:
         return max(0.0, self._seconds - lateness)
 
 
-async def with_time(clock: Clock, awaited: Awaitable[T]) -> tuple[T, float]:
+async def with_time(clock: Clock, wait: Callable[[], Awaitable[T]]) -> tuple[T, float]:
     """Wait for a value; return it with the time at which it came, because a wait for a slot follows."""
-    return await awaited, clock.monotonic()
+    return await wait(), clock.monotonic()
 
 
 async def sleep_until(clock: Clock, time: float) -> bool:
