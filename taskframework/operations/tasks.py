@@ -218,10 +218,10 @@ class TaskOperations:
             TaskNotFoundError: if there is no such task.
             CursorInvalidError: if the cursor does not belong to this list.
         """
+        place = None if cursor is None else SlotCursor.decode(cursor)
         task = await self.get(task_id, scope)
         if task.subtasks is None:
             return Page((), None)
-        place = None if cursor is None else SlotCursor.decode(cursor)
         if place is None:  # before the first slot
             place = SlotCursor(task.generation, task.subtasks.round if round is None else round, -1)
         elif round not in (None, place.round):

@@ -126,6 +126,8 @@ def test_each_of_many_submissions_in_one_call_has_its_outcome(tasks: SyncTaskFra
     with pytest.raises(TypeError, match=r"Item 0 of submit_many is a dict, not a SubmitRequest; write SubmitRequest\("):
         tasks.submit_many([as_for_the_client])
     one: Any = SubmitRequest(task_type="double", parameters=1)
+    with pytest.raises(TypeError, match="submit_many takes a list of SubmitRequest, not a NoneType"):
+        tasks.submit_many(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"submit_many takes a list: write submit_many\(\[request\]\)"):
         tasks.submit_many(one)
 

@@ -81,6 +81,8 @@ def test_a_parent_that_failed_names_where_the_reasons_are(cli: Cli, submitted: s
 
 
 def test_a_signal_tells_what_it_did(cli: Cli, submitted: str) -> None:
+    later = json.loads(cli("submit", "asks", "--app", "asking", "--not-before", "24h", "--json").out)
+    assert "it is QUEUED and keeps the signal" in cli("tasks", "signal", later["task_id"], "approved").out
     asks = json.loads(cli("tasks", "subtasks", submitted, "--json").out)["items"][0]["task_id"]
     run_until(asks, TaskStatus.WAITING)
     assert "it waits for approved and keeps this one" in cli("tasks", "signal", asks, "aproved").out

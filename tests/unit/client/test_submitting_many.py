@@ -47,6 +47,7 @@ async def test_each_submission_has_its_outcome_in_the_given_order(connect: Conne
     wanted: list[Any] = [{"task_type": MAIL, "parameters": n} for n in range(2500)]
     wanted[1200] = {"task_type": "unknown"}
     wanted[1300] = {"task_type": MAIL, "parameters": object()}
+    wanted[7] = {"task_type": MAIL, "parameters": 7, "unique": "what the interface refuses, not the client"}
     outcomes = await stage.client.submit_many(wanted)
     assert len(stage.asked) == 3
     assert [one.parameters for one in outcomes if isinstance(one, RemoteTask)] == [
