@@ -65,16 +65,18 @@ class Cascade(ParentWork):
         present, count = parent, 0
         async with aclosing(self._unneeded_subtasks(parent)) as parts:
             async for live in parts:
+                # After the page was read: who reopens the parent takes the reservation away, and replays sub-tasks only
+                # then. So what is cancelled here was not replayed.
+                reserved = await move_driver(self._store, present, CASCADE, self._reservation_time)
+                if reserved is None or self._is_stopping:
+                    return None, count
+                present = reserved
                 cancelled = sum(await asyncio.gather(*(self._cancel(subtask, present) for subtask in live)))
                 if cancelled:
                     text = "cancelled %s of task %s, which does not wait for them"
                     logger.info(text, pluralize(cancelled, "sub-task"), parent.task_id)
                 count += cancelled
                 await failpoint.reached("cascade.after_cancel")
-                reserved = await move_driver(self._store, present, CASCADE, self._reservation_time)
-                if reserved is None or self._is_stopping:
-                    return None, count
-                present = reserved
         return present, count
 
     async def _unneeded_subtasks(self, parent: Task) -> AsyncGenerator[Sequence[Task], None]:
@@ -99,7 +101,8 @@ class Cascade(ParentWork):
         if subtask.cancel is not None:
             return False
         reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent continued without it"
-        return await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason)) is not None
+        cancel = Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason, subtask.generation)
+        return await self._moves.repair(cancel) is not None
 
     async def _end(self, parent: Task) -> None:
         """End the cascade, because no sub-task is left to cancel. If sub-tasks were being stored when the parent ended,

@@ -99,9 +99,13 @@ class Cancel(UngroupedWrite):
     scope: Scope
     by: str
     reason: str | None
+    #: The only generation that is cancelled; None: any. A cascade must not cancel a replay that came meanwhile.
+    generation: int | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in LIVE or task.cancel is not None or not self.scope.covers(task.user_id):
+            return None
+        if self.generation not in (None, task.generation):
             return None
         return _with_cancel_request(task, now, self.by, self.reason)
 

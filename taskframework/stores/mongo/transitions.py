@@ -256,6 +256,8 @@ def _reap(reap: Reap) -> Write:
 @build_single_write.register
 def _cancel(cancel: Cancel) -> Write:
     guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **in_scope(cancel.scope)}
+    if cancel.generation is not None:
+        guard["generation"] = cancel.generation
     return Write(guard, [_with_cancel_request(cancel.by, cancel.reason)])
 
 

@@ -115,6 +115,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "reap after a longer grace": lambda fence: Reap(fence.task_id, 1, 2 * MINUTE, 3, HOUR),
     "reap from a dead worker": lambda fence: Reap(fence.task_id, 1, None, 3, HOUR),
     "cancel": lambda fence: Cancel(fence.task_id, EVERYONE, "operator", None),
+    "cancel one generation": lambda fence: Cancel(fence.task_id, EVERYONE, "parent", "over", fence.generation),
+    "cancel an earlier generation": lambda fence: Cancel(fence.task_id, EVERYONE, "x", None, fence.generation - 1),
     "cancel one's own": lambda fence: Cancel(fence.task_id, Scope.of("alice"), "alice", "not needed"),
     "supersede": lambda fence: Supersede(fence.task_id, 3),
     "supersede what runs": lambda fence: Supersede(fence.task_id, 3, stops_running=True),

@@ -141,6 +141,26 @@ async def test_a_cascade_that_another_process_reserved_is_left_to_it(store: Sqli
     assert await statuses(store, 1) == ["QUEUED"]
 
 
+@pytest.mark.parametrize("change", ["the parent is reopened", "the sub-task is replayed"])
+async def test_a_sub_task_that_was_read_before_a_retry_is_left_alone(
+    store: SqliteStore, cascade: Cascade, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    parent, lists = await parent_of(store, 1), store.list_tasks
+
+    async def changes_after_the_read(scope: Scope, wanted: TaskFilter, **place: Any) -> Page[Task]:
+        page = await lists(scope, wanted, **place)
+        if page.items and change == "the parent is reopened":
+            due = (await present(store)).cascade_at
+            assert due is not None
+            await store.apply(MoveDriver("parent", CASCADE, due, None))
+            return page
+        return Page(tuple(task.evolve(generation=task.generation - 1) for task in page.items), page.next_cursor)
+
+    monkeypatch.setattr(store, "list_tasks", changes_after_the_read)
+    await cascade.work_on(parent)
+    assert await statuses(store, 1) == ["QUEUED"]
+
+
 @pytest.mark.parametrize(
     "growing",
     [
